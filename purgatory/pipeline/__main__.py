@@ -6,7 +6,6 @@ import argparse
 import sys
 import traceback
 from collections.abc import Sequence
-from functools import cache
 
 from purgatory.errors import PurgatoryError
 from purgatory.pipeline.cli.command import Call, Command
@@ -20,7 +19,7 @@ from purgatory.pipeline.cli.engine import (
 )
 from purgatory.pipeline.cli.interrupts import plain_interrupts
 from purgatory.pipeline.cli.options import LEAST_HEAP_MIB, heap, master
-from purgatory.pipeline.cli.work import bytes_to_read
+from purgatory.pipeline.cli.work import Work
 from purgatory.pipeline.console.progress import Progress
 from purgatory.pipeline.spark.error_message import error_message
 from purgatory.pipeline.spark.folders import folder_at
@@ -64,14 +63,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _call(options: argparse.Namespace, on_progress: Progress) -> Call:
-    size = cache(lambda: bytes_to_read(options))
-    if is_for_duckdb(options, size):
-        return Call(options=options, engine=duck_engine(), on_progress=on_progress)
-    name = f"purgatory {options.command.name}"
+    work = Work(options)
+    if is_for_duckdb(options, work):
+        engine = duck_engine(work.manifests)
+        return Call(options=options, work=work, engine=engine, on_progress=on_progress)
     spark = spark_session(
-        name, master=options.master, memory=options.memory, is_short=is_short(options, size)
+        f"purgatory {options.command.name}",
+        master=options.master,
+        memory=options.memory,
+        is_short=is_short(options, work),
     )
-    return Call(options=options, engine=SparkEngine(spark), on_progress=on_progress, session=spark)
+    return Call(
+        options=options,
+        work=work,
+        engine=SparkEngine(spark, work.manifests),
+        on_progress=on_progress,
+        session=spark,
+    )
 
 
 def _check_folders(options: argparse.Namespace) -> None:

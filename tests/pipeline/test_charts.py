@@ -144,11 +144,11 @@ def test_captions_say_what_is_left_out() -> None:
 
 def test_nothing_makes_empty_charts() -> None:
     """Charts without anything to show are left out, and the others can be drawn."""
-    found = charts(NOTHING, is_jobs=False)
+    found = charts(NOTHING, hourly_load(NOTHING), is_jobs=False)
     assert [chart.name for chart in found] == ["outcomes", "waits", "survival"]
     for chart in found:
         ET.fromstring(chart_files(chart)["svg"])
-    assert [chart.name for chart in charts(NOTHING, is_jobs=True)] == [
+    assert [chart.name for chart in charts(NOTHING, hourly_load(NOTHING), is_jobs=True)] == [
         "jobs-outcomes",
         "jobs-waits",
     ]
@@ -159,7 +159,7 @@ def test_many_kinds_make_no_long_page() -> None:
     counts = {"fired": 1, "expired": 1, "lateness_us_max": 3}
     late = {f"lateness_us_{name}": 2 for name in ("p50", "p99", "p99_9")}
     kinds = [kind_row(f"kind-{number}") | counts | late for number in range(2 * LISTED_KINDS)]
-    found = charts(replace(NOTHING, by_kind=kinds), is_jobs=False)
+    found = charts(replace(NOTHING, by_kind=kinds), hourly_load(NOTHING), is_jobs=False)
     assert max(len(chart.rows) for chart in found) == LISTED_KINDS
     timeout: dict[str, Any] = {
         "chosen_share": 0.01,

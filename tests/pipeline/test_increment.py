@@ -16,7 +16,10 @@ from pyspark.sql import SparkSession
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.cli.engine import DuckEngine, Engine, SparkEngine
 from purgatory.pipeline.duck.connection import connected
+from purgatory.pipeline.rollups.rollup_manifest import ALL, read_rollup_manifest
+from purgatory.pipeline.spark.folder import File
 from purgatory.pipeline.spark.local_folder import LocalFolder
+from purgatory.pipeline.spark.session import REMOTE_VARIABLE
 from tests.pipeline.spark_servers import PLACE
 from tests.synthetic_journal import START, SyntheticJournal
 
@@ -70,16 +73,43 @@ def test_a_new_hour_reads_no_other_day(places: tuple[str, str]) -> None:
     assert operations(DuckEngine(connected(threads=1)), out) == 300 * (len(OLD) + 1)
 
 
+def test_later_hours_merge_no_day_or_month_that_has_settled(places: tuple[str, str]) -> None:
+    """Their parts are in a prefix, which is made again when more have settled."""
+    journal, out = places
+    read = ["waits", "--journal", journal, "--out", out, "--engine", "duckdb"]
+    assert main(read) == 0
+    day, month = f"{START:%Y-%m-%d}", f"{START:%Y-%m}"
+    for path in Path(out, "rollups").glob("run=*/*/parts/period=*/*.parquet"):
+        if path.parts[-4] in ("days", "months") and path.parent.name[7:] not in (day, month):
+            spoil(path)
+    for hours in (1, 24, 25):
+        write_hour(Path(journal), START + timedelta(hours=hours), len(OLD) + hours)
+        assert main(read) == 0
+    assert operations(DuckEngine(connected(threads=1)), out) == 300 * (len(OLD) + 4)
+    manifest = read_rollup_manifest(LocalFolder(f"{out}/rollups"))
+    assert {name: [*prefix.members] for name, prefix in manifest.prefixes.items()} == {
+        month: [f"{OLD[2]:%Y-%m-%d}", day],
+        ALL: [f"{OLD[0]:%Y-%m}", f"{OLD[1]:%Y-%m}"],
+    }
+    # Those of earlier runs are deleted.
+    assert len([*Path(out, "rollups").glob("run=*/prefixes/parts/period=*")]) == 2
+
+
+@pytest.mark.parametrize("engine", ["auto", "duckdb"])
 def test_a_new_hour_opens_each_file_once(
-    places: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    places: tuple[str, str], monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     """Manifests and tables, which grow with the journal; and no folder of a run is listed.
+
+    The journal is listed once, also if its size chooses the engine.
 
     DuckDB reads what it merges by itself.
     """
     opened: Counter[str] = Counter()
     listed: list[str] = []
+    searched: list[str] = []
     opened_before, listed_before = LocalFolder.open, LocalFolder.names
+    searched_before = LocalFolder.files
 
     def counted_open(folder: LocalFolder, path: str) -> BinaryIO:
         opened[folder.named(path)] += 1
@@ -89,13 +119,19 @@ def test_a_new_hour_opens_each_file_once(
         listed.append(path)
         return listed_before(folder, path)
 
+    def noted_files(folder: LocalFolder, suffix: str, path: str = "") -> list[File]:
+        searched.append(folder.named(path))
+        return searched_before(folder, suffix, path)
+
+    monkeypatch.delenv(REMOTE_VARIABLE, raising=False)
     monkeypatch.setattr(LocalFolder, "open", counted_open)
+    monkeypatch.setattr(LocalFolder, "files", noted_files)
     monkeypatch.setattr(LocalFolder, "names", noted_names)
     journal, out = places
-    command = ["report", "--journal", journal, "--out", out, "--engine", "duckdb"]
-    assert main(command) == 0
+    assert main(["report", "--journal", journal, "--out", out, "--engine", engine]) == 0
+    assert searched.count(f"{journal}/") == 1
     assert {path for path, times in opened.items() if times > 1} == set()
-    assert sum(path.endswith(".json") for path in opened) == 4
+    assert sum(path.endswith(".json") for path in opened) == 3
     assert {path for path in listed if "run=" in path} == set()
 
 

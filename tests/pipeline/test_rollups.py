@@ -75,6 +75,33 @@ def test_a_run_aggregates_only_what_changed(tmp_path: Path) -> None:
     assert rollup_runs(tmp_path / "grown") == after
 
 
+def test_tables_are_those_of_one_run_whatever_settled_between(tmp_path: Path) -> None:
+    """Days and months in prefixes, a late record in one of them, and a day that follows."""
+    days = (0, 1, 2, 2, 3, 12, 13, 1, 13, 14)
+    rows = [
+        ended(START + timedelta(days=day, minutes=place), 40 * 60, keys=[f"order:{place % 3}"])
+        | {"operation_id": f"op-{place}", "state": "failed", "error": f"{place}"}
+        for place, day in enumerate(days)
+    ]
+    for place, row in enumerate(rows):
+        # With what is written of an hour, it is replaced.
+        hour = [other for other in rows[:place] if _hour(other) == _hour(row)]
+        write_outcomes(tmp_path / "grown", [*hour, row], as_of=LATER)
+        grown = waits(tmp_path / "grown", *TABLES)
+        write_outcomes(tmp_path / f"once-{place}", rows[: place + 1], as_of=LATER)
+        assert grown == waits(tmp_path / f"once-{place}", *TABLES)
+    engine = DuckEngine(connected(threads=1))
+    for out in (tmp_path / "grown", tmp_path / f"once-{len(rows) - 1}"):
+        (found,) = engine.failed_jobs(str(out), lambda _: None)
+        assert (found["jobs"], found["error"]) == (len(rows), f"{len(rows) - 1}")
+    assert read_rollup_manifest(LocalFolder(f"{tmp_path}/grown/rollups")).prefixes
+
+
+def _hour(row: dict[str, Any]) -> datetime:
+    at: datetime = row["watched_at"]
+    return at.replace(minute=0)
+
+
 def test_what_was_replaced_is_deleted(tmp_path: Path) -> None:
     """Each run merges its day and month again: those before it are not kept with its hour."""
     for number in range(3):

@@ -19,6 +19,7 @@ from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.statistics.histogram import bucket_end
 from purgatory.pipeline.statistics.survival import Step, kaplan_meier
 from purgatory.pipeline.waits.columns import Floats
+from purgatory.pipeline.waits.parked_minutes import COLUMNS as PARKED
 from purgatory.pipeline.waits.parked_minutes import ParkedMinutes
 from purgatory.pipeline.waits.timeline import JOB as WAITS
 
@@ -74,7 +75,7 @@ def run(
     found = advise(
         by_kind=tables.rows(WAITS, "by_kind"),
         wait_counts=tables.rows(WAITS, "wait_counts"),
-        parked=ParkedMinutes.of_table(tables.columns(WAITS, "parked")),
+        parked=ParkedMinutes.of_table(tables.columns(WAITS, "parked", PARKED, coded=["kind"])),
         timers=timers,
         targets=targets,
         sampling=manifest.sampling,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline.cli.engine import Engine
+from purgatory.pipeline.cli.work import Work
 from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
@@ -39,9 +40,10 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of a command: its options, engine and progress log."""
+    """One call of a command: its options, work, engine and progress log."""
 
     options: argparse.Namespace
+    work: Work
     engine: Engine
     on_progress: OnProgress
     session: SparkSession | None = None

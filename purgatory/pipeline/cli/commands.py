@@ -31,7 +31,9 @@ def run_outcomes(call: Call) -> str:
         grace_s=call.options.grace,
         tolerance_s=call.options.clock_tolerance,
         on_progress=call.on_progress,
+        known=call.work.known,
     )
+    call.work.manifests.put(call.options.out, update.manifest)
     lines = [
         f"{counted(update.operations, 'operation')} in {call.outcomes.folder}: "
         f"{counted(update.rows, 'record')} of {counted(update.new_files, 'new file')}, "

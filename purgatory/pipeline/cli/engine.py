@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import cached_property
 
@@ -13,19 +13,18 @@ import duckdb
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline.advise.wheel_geometry import Timer
+from purgatory.pipeline.cli.manifests import Manifests
+from purgatory.pipeline.cli.work import Work
 from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.duck.connection import connected
 from purgatory.pipeline.duck.duck_table import DuckOutcomeTable
-from purgatory.pipeline.outcomes.manifest import (
-    Manifest,
-    check_has_hours,
-    newest_run,
-    read_manifest,
-)
+from purgatory.pipeline.outcomes.manifest import Manifest, check_has_hours
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.rollups.duck_rollups import DuckRollupRun
 from purgatory.pipeline.rollups.failed_jobs import FailedJobs, failed_jobs
-from purgatory.pipeline.rollups.rollups import FOLDER, RollupRun, Rollups
+from purgatory.pipeline.rollups.rollup_files import Rollups
+from purgatory.pipeline.rollups.rollup_manifest import RollupManifest
+from purgatory.pipeline.rollups.rollups import FOLDER, RollupRun
 from purgatory.pipeline.rollups.spark_rollups import SparkRollupRun
 from purgatory.pipeline.rollups.wait_tables import timer_sample, write_waits
 from purgatory.pipeline.spark.error_message import SPARK_ERRORS
@@ -68,8 +67,8 @@ class Engine(ABC):
     are large after a year of hours.
     """
 
-    def __init__(self) -> None:
-        self._manifests: dict[str, Manifest] = {}
+    def __init__(self, manifests: Manifests | None = None) -> None:
+        self._manifests = manifests or Manifests()
         self._rollups: dict[str, tuple[int, Rollups]] = {}
         self._tables: dict[str, Tables] = {}
 
@@ -92,11 +91,7 @@ class Engine(ABC):
 
     def manifest(self, path: str) -> Manifest:
         """Return the valid manifest of the outcomes below `path`, which must not be changed."""
-        folder = folder_at(f"{path}/outcomes")
-        known = self._manifests.get(path)
-        if known is None or known.run != newest_run(folder):
-            known = self._manifests[path] = read_manifest(folder)
-        return known
+        return self._manifests.outcomes(path)
 
     def rollups(self, path: str, on_progress: OnProgress) -> Rollups:
         """Bring the rollups below `path` up to date, and return them.
@@ -108,7 +103,8 @@ class Engine(ABC):
         run, found = self._rollups.get(path, (0, None))
         if found is None or run != manifest.run:
             folder = folder_at(f"{path}/{FOLDER}")
-            found = self._rollup_run(folder, table.folder, manifest, on_progress).update()
+            before = self._manifests.rollups(path)
+            found = self._rollup_run(folder, table.folder, manifest, on_progress, before).update()
             self._rollups[path] = manifest.run, found
         return found
 
@@ -126,7 +122,12 @@ class Engine(ABC):
 
     @abstractmethod
     def _rollup_run(
-        self, folder: Folder, table: Folder, manifest: Manifest, on_progress: OnProgress
+        self,
+        folder: Folder,
+        table: Folder,
+        manifest: Manifest,
+        on_progress: OnProgress,
+        before: RollupManifest,
     ) -> RollupRun:
         """Return a run that brings the rollups in `folder` up to date with outcomes in `table`."""
 
@@ -134,9 +135,9 @@ class Engine(ABC):
 class SparkEngine(Engine):
     """Spark, for any size and any place."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        """Use a session."""
-        super().__init__()
+    def __init__(self, spark: SparkSession, manifests: Manifests | None = None) -> None:
+        """Use a session, and `manifests` if some may be read already."""
+        super().__init__(manifests)
         self._spark = spark
 
     @cached_property
@@ -149,17 +150,25 @@ class SparkEngine(Engine):
         return OutcomeTable(self._spark, f"{path}/outcomes")
 
     def _rollup_run(
-        self, folder: Folder, table: Folder, manifest: Manifest, on_progress: OnProgress
+        self,
+        folder: Folder,
+        table: Folder,
+        manifest: Manifest,
+        on_progress: OnProgress,
+        before: RollupManifest,
     ) -> RollupRun:
-        return SparkRollupRun(self._spark, self.connection, folder, table, manifest, on_progress)
+        spark, connection = self._spark, self.connection
+        return SparkRollupRun(spark, connection, folder, table, manifest, on_progress, before)
 
 
 class DuckEngine(Engine):
     """DuckDB, in this process."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Use a connection."""
-        super().__init__()
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, manifests: Manifests | None = None
+    ) -> None:
+        """Use a connection, and `manifests` if some may be read already."""
+        super().__init__(manifests)
         self._connection = connection
 
     @property
@@ -172,15 +181,20 @@ class DuckEngine(Engine):
         return DuckOutcomeTable(self.connection, f"{path}/outcomes")
 
     def _rollup_run(
-        self, folder: Folder, table: Folder, manifest: Manifest, on_progress: OnProgress
+        self,
+        folder: Folder,
+        table: Folder,
+        manifest: Manifest,
+        on_progress: OnProgress,
+        before: RollupManifest,
     ) -> RollupRun:
-        return DuckRollupRun(self.connection, folder, table, manifest, on_progress)
+        return DuckRollupRun(self.connection, folder, table, manifest, on_progress, before)
 
 
-def duck_engine() -> DuckEngine:
+def duck_engine(manifests: Manifests | None = None) -> DuckEngine:
     """Return an engine on a new database in memory, with half of this machine's memory."""
     half = max(_LEAST_MEMORY, (machine_memory() or 2 * _LEAST_MEMORY) // 2)
-    return DuckEngine(connected(memory=f"{half // 2**20}MiB"))
+    return DuckEngine(connected(memory=f"{half // 2**20}MiB"), manifests)
 
 
 def check_engine(options: argparse.Namespace) -> None:
@@ -197,10 +211,10 @@ def check_engine(options: argparse.Namespace) -> None:
         raise ValueError("--master is for Spark: leave it out, or give --engine spark")
 
 
-def is_for_duckdb(options: argparse.Namespace, bytes_to_read: Callable[[], int]) -> bool:
+def is_for_duckdb(options: argparse.Namespace, work: Work) -> bool:
     """Return whether DuckDB computes the tables of a command with these `options`.
 
-    `bytes_to_read` is called if the size of what is new decides.
+    `work` is listed if the size of what is new decides.
     Raises PipelineError for a folder that cannot be listed.
     """
     name: EngineName | None = getattr(options, "engine", None)
@@ -213,15 +227,15 @@ def is_for_duckdb(options: argparse.Namespace, bytes_to_read: Callable[[], int])
     # Other addresses are those of a cluster, or of Spark's own file systems.
     if any(_scheme(path) not in ("", *_ARROW_ONLY) for path in _paths(options)):
         return False
-    return bytes_to_read() * _SHARE_OF_MEMORY <= (machine_memory() or 0)
+    return work.bytes * _SHARE_OF_MEMORY <= (machine_memory() or 0)
 
 
-def is_short(options: argparse.Namespace, bytes_to_read: Callable[[], int]) -> bool:
+def is_short(options: argparse.Namespace, work: Work) -> bool:
     """Return whether a Spark of this machine reads so little that its start takes longest."""
     if not hasattr(options, "engine") or not _OTHER_SPARK.isdisjoint(os.environ):
         return False
     is_here = options.master is None or options.master.startswith("local")
-    return is_here and bytes_to_read() < _SHORT_BYTES
+    return is_here and work.bytes < _SHORT_BYTES
 
 
 def _paths(options: argparse.Namespace) -> list[str]:

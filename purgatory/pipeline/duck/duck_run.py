@@ -21,6 +21,7 @@ from purgatory.pipeline.duck.connection import (
 from purgatory.pipeline.errors import BadFileError
 from purgatory.pipeline.outcomes.bad_files import OnBadFile
 from purgatory.pipeline.outcomes.event_summary import EventSummary, from_micros, summary_of_rows
+from purgatory.pipeline.outcomes.known import Known
 from purgatory.pipeline.outcomes.manifest import Hour, future_folder, run_folder
 from purgatory.pipeline.outcomes.update_run import UpdateRun
 from purgatory.pipeline.spark.folder import Folder
@@ -38,8 +39,9 @@ class DuckUpdateRun(UpdateRun):
         journal: Folder,
         on_progress: OnProgress,
         limit: datetime,
+        known: Known | None = None,
     ) -> None:
-        super().__init__(table, attach(connection, journal), on_progress, limit)
+        super().__init__(table, attach(connection, journal), on_progress, limit, known)
         self._connection = connection
 
     def _damaged(

@@ -9,6 +9,7 @@ import duckdb
 from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.duck.connection import attach
 from purgatory.pipeline.duck.duck_run import DuckUpdateRun
+from purgatory.pipeline.outcomes.known import Known
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.outcomes.update_run import UpdateRun
 from purgatory.pipeline.spark.folders import folder_at
@@ -22,5 +23,8 @@ class DuckOutcomeTable(OutcomeTable):
         self.connection = connection
         self.folder = attach(connection, folder_at(path))
 
-    def _run(self, journal: str, on_progress: OnProgress, limit: datetime) -> UpdateRun:
-        return DuckUpdateRun(self.connection, self.folder, folder_at(journal), on_progress, limit)
+    def _run(
+        self, journal: str, on_progress: OnProgress, limit: datetime, known: Known | None
+    ) -> UpdateRun:
+        place = folder_at(journal)
+        return DuckUpdateRun(self.connection, self.folder, place, on_progress, limit, known)

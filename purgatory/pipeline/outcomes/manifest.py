@@ -74,11 +74,6 @@ class Manifest:
     replaced: list[str] = field(default_factory=list)
     """The folders of earlier runs that this one replaced, which are deleted once it is valid."""
 
-    def is_known(self, file: File) -> bool:
-        """Return whether this file, unchanged, is merged."""
-        folder, fingerprint = _fingerprint(file)
-        return fingerprint in self.files.get(folder, ())
-
     def as_of_time(self) -> datetime | None:
         """Return `as_of` as a time."""
         return datetime.fromisoformat(self.as_of) if self.as_of else None
@@ -120,12 +115,12 @@ def missing_records(manifest: Manifest) -> dict[str, int]:
 def fingerprints(files: Iterable[File]) -> dict[str, set[str]]:
     """Return the fingerprints of `files`, by folder."""
     found: dict[str, set[str]] = {}
-    for folder, fingerprint in map(_fingerprint, files):
-        found.setdefault(folder, set()).add(fingerprint)
+    for folder, of_file in map(fingerprint, files):
+        found.setdefault(folder, set()).add(of_file)
     return found
 
 
-def _fingerprint(file: File) -> tuple[str, str]:
+def fingerprint(file: File) -> tuple[str, str]:
     """Return a file's folder, and 11 characters that identify its name, size and time."""
     folder, _, name = file.path.rpartition("/")
     text = f"{name}/{file.size}/{file.modified_ms}"

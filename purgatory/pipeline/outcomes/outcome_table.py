@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.outcomes.bad_files import OnBadFile
 from purgatory.pipeline.outcomes.future_records import DEFAULT_TOLERANCE_S
+from purgatory.pipeline.outcomes.known import Known
 from purgatory.pipeline.outcomes.manifest import Manifest, check_has_hours, read_manifest
 from purgatory.pipeline.outcomes.spark_run import SparkUpdateRun, read_outcomes
 from purgatory.pipeline.outcomes.update_run import Update, UpdateRun
@@ -45,21 +46,25 @@ class OutcomeTable:
         tolerance_s: float = DEFAULT_TOLERANCE_S,
         now: datetime | None = None,
         on_progress: OnProgress = lambda _: None,
+        known: Known | None = None,
     ) -> Update:
         """Update the table from the journal in the folder `journal`.
 
         Records dated more than `tolerance_s` seconds after `now` (default: this machine's clock)
-        are set aside until then; a table in which there are such records is repaired.
+        are set aside until then; a table in which there are such records is repaired. `known` is
+        what a caller has listed already.
 
         Raises NothingToReadError if there is no file, BadFileError for the first bad one if
         `on_bad_file` is REFUSE, OutputInUseError if another run published in between.
         """
         limit = (now or datetime.now(UTC)) + timedelta(seconds=tolerance_s)
-        return self._run(journal, on_progress, limit).update(on_bad_file, grace_s)
+        return self._run(journal, on_progress, limit, known).update(on_bad_file, grace_s)
 
-    def _run(self, journal: str, on_progress: OnProgress, limit: datetime) -> UpdateRun:
-        spark = self._spark
-        return SparkUpdateRun(spark, self.folder, folder_at(journal), on_progress, limit)
+    def _run(
+        self, journal: str, on_progress: OnProgress, limit: datetime, known: Known | None
+    ) -> UpdateRun:
+        place = folder_at(journal)
+        return SparkUpdateRun(self._spark, self.folder, place, on_progress, limit, known)
 
     def manifest(self) -> Manifest:
         """Return the valid manifest."""

@@ -21,6 +21,7 @@ from purgatory.pipeline.outcomes.future_records import (
     past_outcomes,
 )
 from purgatory.pipeline.outcomes.journal_files import damaged_files, unreadable_file
+from purgatory.pipeline.outcomes.known import Known
 from purgatory.pipeline.outcomes.manifest import Hour, future_folder, run_folder
 from purgatory.pipeline.outcomes.outcomes import FEW_RECORDS, outcomes, watched_hour
 from purgatory.pipeline.outcomes.schema import EVENT_SCHEMA, OUTCOME_SCHEMA
@@ -47,8 +48,9 @@ class SparkUpdateRun(UpdateRun):
         journal: Folder,
         on_progress: OnProgress,
         limit: datetime,
+        known: Known | None = None,
     ) -> None:
-        super().__init__(table, journal, on_progress, limit)
+        super().__init__(table, journal, on_progress, limit, known)
         self._spark = spark
         self._is_few = False
 

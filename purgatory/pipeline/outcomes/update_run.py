@@ -17,6 +17,7 @@ from purgatory.pipeline.outcomes.bad_files import OnBadFile
 from purgatory.pipeline.outcomes.event_summary import EventSummary, FutureRecords, merged_starts
 from purgatory.pipeline.outcomes.footer import Footer
 from purgatory.pipeline.outcomes.journal_files import footer_of
+from purgatory.pipeline.outcomes.known import Known
 from purgatory.pipeline.outcomes.manifest import (
     Hour,
     Manifest,
@@ -57,6 +58,8 @@ class Update:
     come."""
     is_repaired: bool = False
     """Whether the table had such records, which made operations lost that wait."""
+    manifest: Manifest = field(default_factory=Manifest, compare=False, repr=False)
+    """Of the table now, which must not be changed."""
 
 
 class UpdateRun(ABC):
@@ -71,11 +74,13 @@ class UpdateRun(ABC):
         journal: Folder,
         on_progress: OnProgress,
         limit: datetime,
+        known: Known | None = None,
     ) -> None:
         self._table = table
         self._journal = journal
         self._on_progress = on_progress
-        self._before = read_manifest(table)
+        self._listed = known or Known.of(read_manifest(table), journal)
+        self._before = self._listed.manifest
         self._name = run_name(self._before.run + 1)
         # Later records are in the future.
         self._limit = limit
@@ -85,15 +90,13 @@ class UpdateRun(ABC):
     def update(self, on_bad_file: OnBadFile, grace_s: float) -> Update:
         """Update the table; see `OutcomeTable.update`."""
         sweep(self._table, self._before)
-        files = self._journal.files(".parquet")
-        if not files and not self._before.run:
+        known, new = self._listed.known_files, self._listed.new
+        if not known and not new and not self._before.run:
             raise NothingToReadError(f"No journal in {self._journal}: there is no .parquet file.")
-        known = [file for file in files if self._before.is_known(file)]
-        new = sorted({*files}.difference(known))
-        self._on_progress(f"{counted(len(files), 'file')} in the journal, {len(new):,} new")
+        self._on_progress(f"{counted(known + len(new), 'file')} in the journal, {len(new):,} new")
         good, bad = self._looked_at(new, on_bad_file)
         try:
-            return self._merged_but_for_damaged(good, bad, known, on_bad_file, grace_s)
+            return self._merged_but_for_damaged(good, bad, on_bad_file, grace_s)
         except Exception:
             self._remove_unpublished()
             raise
@@ -102,13 +105,12 @@ class UpdateRun(ABC):
         self,
         good: list[tuple[File, Footer]],
         bad: dict[str, str],
-        known: Sequence[File],
         on_bad_file: OnBadFile,
         grace_s: float,
     ) -> Update:
         while True:
             try:
-                return self._merged(good, bad, known, grace_s)
+                return self._merged(good, bad, grace_s)
             except self.errors as error:
                 # Another run that published in between has deleted files that this one reads.
                 check_is_newest(self._table, self._before.run)
@@ -160,7 +162,6 @@ class UpdateRun(ABC):
         self,
         good: list[tuple[File, Footer]],
         bad: dict[str, str],
-        known: Sequence[File],
         grace_s: float,
     ) -> Update:
         before = self._before
@@ -172,7 +173,7 @@ class UpdateRun(ABC):
         if self._is_repair:
             self._on_progress("repairing: the outcomes have records dated in the future")
             hours |= set(before.hours)
-        manifest = _with_files(before, known, good, bad, as_of, grace_s)
+        manifest = _with_files(self._listed, good, bad, as_of, grace_s)
         manifest.future, manifest.future_run = found.future, self._future_run(events, found)
         manifest.starts = merged_starts(before.starts, found.starts)
         manifest.job_records = dict(Counter(before.job_records) + Counter(found.job_records))
@@ -196,7 +197,7 @@ class UpdateRun(ABC):
         operations = sum(hour.operations for hour in manifest.hours.values())
         return Update(
             new_files=len(good),
-            known_files=len(known),
+            known_files=self._listed.known_files,
             bad=bad,
             rows=rows,
             unknown_rows=unknown_rows,
@@ -204,6 +205,7 @@ class UpdateRun(ABC):
             operations=operations,
             future=manifest.future,
             is_repaired=self._is_repair,
+            manifest=manifest,
         )
 
     def _as_of(self, found: EventSummary) -> datetime | None:
@@ -275,20 +277,23 @@ def _overdue(before: Manifest, as_of: datetime | None, grace_s: float) -> set[st
 
 
 def _with_files(
-    before: Manifest,
-    known: Sequence[File],
+    known: Known,
     good: list[tuple[File, Footer]],
     bad: dict[str, str],
     as_of: datetime | None,
     grace_s: float,
 ) -> Manifest:
+    before = known.manifest
+    files = fingerprints(file for file, _ in good)
+    for folder, of_folder in known.files.items():
+        files.setdefault(folder, set()).update(of_folder)
     return replace(
         before,
         as_of=as_of.isoformat() if as_of else None,
         grace_s=grace_s,
         # Deleted files are forgotten: if one comes back, it changes nothing. An empty journal means
         # a disk that is not mounted.
-        files=fingerprints([*known, *(file for file, _ in good)]) or before.files,
+        files=files or before.files,
         read_files=before.read_files + len(good),
         rows=before.rows + sum(footer.rows for _, footer in good),
         sampling=_least_shares([before.sampling, *(footer.sampling for _, footer in good)]),

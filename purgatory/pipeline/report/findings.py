@@ -14,7 +14,9 @@ from purgatory.pipeline.errors import NothingToReadError
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.statistics.survival import Step, kaplan_meier
+from purgatory.pipeline.waits.hourly_waits import COLUMNS as BY_HOUR
 from purgatory.pipeline.waits.hourly_waits import HourlyWaits
+from purgatory.pipeline.waits.parked_minutes import COLUMNS as PARKED
 from purgatory.pipeline.waits.parked_minutes import ParkedMinutes
 from purgatory.pipeline.waits.timeline import JOB as WAITS
 from purgatory.pipeline.waits.timeline_counts import TimelineCounts
@@ -118,9 +120,11 @@ def findings(
         by_kind=by_kind,
         by_key_prefix=_most_first(tables.rows(WAITS, "by_key_prefix"), "key_prefix"),
         hot_keys=_most_first(tables.rows(WAITS, "hot_keys"), "key"),
-        parked=ParkedMinutes.of_table(tables.columns(WAITS, "parked")),
-        by_hour=HourlyWaits.of_table(tables.columns(WAITS, "by_hour")),
-        timeline=TimelineCounts.of_table(tables.columns(WAITS, "timeline")),
+        parked=ParkedMinutes.of_table(tables.columns(WAITS, "parked", PARKED, coded=["kind"])),
+        by_hour=HourlyWaits.of_table(tables.columns(WAITS, "by_hour", BY_HOUR, coded=["kind"])),
+        timeline=TimelineCounts.of_table(
+            tables.columns(WAITS, "timeline", coded=["kind", "outcome"])
+        ),
         wait_counts=wait_counts,
         lateness_counts=tables.rows(WAITS, "lateness_counts"),
         survival={kind: kaplan_meier(waits) for kind, waits in waits_of_kinds(wait_counts).items()},

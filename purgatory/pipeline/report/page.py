@@ -14,7 +14,7 @@ from purgatory.pipeline.report.advice_section import advice_section
 from purgatory.pipeline.report.changes_section import changes_section
 from purgatory.pipeline.report.charts.chart import Chart
 from purgatory.pipeline.report.charts.chart_data import as_script, chart_data
-from purgatory.pipeline.report.charts.time_charts import hourly_load
+from purgatory.pipeline.report.charts.time_charts import HourlyLoad
 from purgatory.pipeline.report.failed_jobs_table import failed_jobs_table
 from purgatory.pipeline.report.findings import LISTED_KINDS, Findings
 from purgatory.pipeline.report.hot_keys_table import hot_keys_table
@@ -42,6 +42,7 @@ class Part:
     name: str
     title: str
     findings: Findings
+    load: HourlyLoad
     charts: Sequence[Chart]
     """All of its charts; the page has those of `_WIDE` first."""
 
@@ -154,7 +155,7 @@ def _part(part: Part, has_chart_files: bool) -> str:
     waits = waits_table(found.by_kind[:LISTED_KINDS], "kind", "By kind")
     failed = failed_jobs_table(found)
     tables = f'<div class="card">{failed}{waits}{outcome_waits_table(found)}</div>'
-    hours = hours_table(hourly_load(found))
+    hours = hours_table(part.load)
     figures = {chart.name: _figure(chart, part, hours) for chart in part.charts}
     wide = "".join(figures.pop(chart.name) for chart in part.charts if _kind(chart) in _WIDE)
     data = as_script(chart_data(found))

@@ -10,6 +10,7 @@ from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.report import DEFAULT_TITLE
 from purgatory.pipeline.report.charts.chart import Chart
 from purgatory.pipeline.report.charts.time_charts import (
+    HourlyLoad,
     hot_keys_chart,
     hourly_load,
     outcomes_chart,
@@ -86,10 +87,11 @@ def parts_of(found: Findings) -> Iterator[Part]:
     ):
         of_part = found.part(jobs=is_jobs)
         if of_part.by_kind or not is_jobs:
-            yield Part(name, title, of_part, charts(of_part, is_jobs=is_jobs))
+            load = hourly_load(of_part)
+            yield Part(name, title, of_part, load, charts(of_part, load, is_jobs=is_jobs))
 
 
-def charts(found: Findings, *, is_jobs: bool) -> list[Chart]:
+def charts(found: Findings, load: HourlyLoad, *, is_jobs: bool) -> list[Chart]:
     """Return the charts of a part that have data.
 
     What jobs wait for is not cut short by a timeout, so they have no curve of survival.
@@ -98,7 +100,7 @@ def charts(found: Findings, *, is_jobs: bool) -> list[Chart]:
         outcomes_chart(found),
         percentiles_chart(found),
         wait_heat_map(found),
-        parked_chart(found, hourly_load(found)),
+        parked_chart(found, load),
         waits_chart(found),
         None if is_jobs else survival_chart(found),
         lateness_chart(found),

@@ -10,7 +10,7 @@ from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.duck.connection import addresses, attach, parquet
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.rollups import hour_sql as sql
-from purgatory.pipeline.rollups.rollup_manifest import hour_number
+from purgatory.pipeline.rollups.rollup_manifest import RollupManifest, hour_number
 from purgatory.pipeline.rollups.rollups import RollupRun, copy_by_period
 from purgatory.pipeline.spark.folder import Folder
 
@@ -28,8 +28,9 @@ class DuckRollupRun(RollupRun):
         table: Folder,
         outcomes: Manifest,
         on_progress: OnProgress,
+        before: RollupManifest | None = None,
     ) -> None:
-        super().__init__(connection, folder, outcomes, on_progress)
+        super().__init__(connection, folder, outcomes, on_progress, before)
         self._table = attach(connection, table)
 
     def _write_hours(self, hours: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ import duckdb
 
 from purgatory.pipeline.duck.connection import parquet
 from purgatory.pipeline.rollups.parts import Part
-from purgatory.pipeline.rollups.rollups import Rollups
+from purgatory.pipeline.rollups.rollup_files import Rollups
 
 FailedJobs = Sequence[Mapping[str, Any]]
 """Rows of kind, jobs (their number), and error (of the one that failed last)."""
@@ -24,7 +24,7 @@ def failed_jobs(connection: duckdb.DuckDBPyConnection, rollups: Rollups) -> Fail
         SELECT kind, sum(count) FILTER (part = {Part.FAILED.value})::BIGINT,
                min_by(name, struct_pack(later := -number, name := name))
                    FILTER (part = {Part.ERROR.value})
-        FROM {parquet(rollups.of_months("parts"))}
+        FROM {parquet(rollups.of_all())}
         WHERE part IN ({Part.FAILED.value}, {Part.ERROR.value}) GROUP BY kind
         """  # `parquet` quotes the paths
     ).fetchall()

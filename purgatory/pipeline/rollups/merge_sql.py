@@ -23,24 +23,28 @@ _SUMS = """sum(count)::BIGINT AS count, sum(contested)::BIGINT AS contested,
            max(most) AS most"""
 
 
-def merged(relation: str, period: str, *, minutes: int) -> str:
-    """Return the rows of rollups, merged by `period`, an expression of SQL.
+def summed(relation: str, period: str, *, minutes: int) -> str:
+    """Return the rows of rollups, summed by `period`, an expression of SQL.
 
-    Minutes are merged to the first of `minutes`.
+    Minutes are merged to the first of `minutes`. Merging the rows again changes nothing.
     """
-    prefix = f"part IN ({Part.PREFIX_WAIT.value}, {Part.PREFIX_LATENESS.value})"
     width = minutes * TIMELINE_WIDTH
     number = f"""CASE WHEN part = {Part.MINUTE.value}
         THEN number // {width} * {width} + number % {TIMELINE_WIDTH} ELSE number END"""
+    return f"""
+        SELECT {period} AS period, part, kind, name, outcome, {number} AS number, {_SUMS}
+        FROM {relation} WHERE part IN ({", ".join(str(part.value) for part in MERGED)})
+        GROUP BY ALL
+    """
+
+
+def merged(relation: str, period: str, *, minutes: int) -> str:
+    """Return the `summed` rows of rollups with the keys, prefixes, timers and errors to keep."""
+    prefix = f"part IN ({Part.PREFIX_WAIT.value}, {Part.PREFIX_LATENESS.value})"
     ranked_apart = ", ".join(str(part.value) for part in (Part.KEY, Part.TIMER, Part.ERROR))
     rank = "row_number() OVER (PARTITION BY period, family ORDER BY sum(weight) DESC, name)"
     return f"""
-        WITH rows AS (
-            SELECT {period} AS period, part, kind, name, outcome,
-                   {number} AS number, {_SUMS}
-            FROM {relation} WHERE part IN ({", ".join(str(part.value) for part in MERGED)})
-            GROUP BY ALL
-        ), named AS (
+        WITH rows AS ({summed(relation, period, minutes=minutes)}), named AS (
             SELECT *, CASE WHEN {prefix} THEN {Part.PREFIX_WAIT.value} ELSE part END AS family,
                    CASE WHEN part = {Part.PREFIX_LATENESS.value} THEN 0
                         WHEN {prefix} AND name = {text(OTHER)} THEN 0 ELSE count END AS weight

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
-from purgatory.pipeline.outcomes.manifest import Manifest, fields_of
+from purgatory.pipeline.outcomes.manifest import Manifest, fields_of, newest_run
 from purgatory.pipeline.spark.folder import Folder, output_in_use
 
 VERSION = 3
 FOLDER = "_manifests"
+ALL = "all"
+"""The name of the prefix of months."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,19 @@ class RolledHour:
     """Until when its operations were parked."""
 
 
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The merged parts of periods that have not changed for a run: most of them, for most runs.
+
+    Nothing is dropped from it, so that merging it is merging them.
+    """
+
+    run: str
+    """The run that wrote it."""
+    members: dict[str, str]
+    """The days or months in it, and the runs that wrote these."""
+
+
 @dataclass(slots=True)
 class RollupManifest:
     """What one run published. The manifest with the highest run is valid."""
@@ -44,6 +60,8 @@ class RollupManifest:
     days: dict[str, str] = field(default_factory=dict)
     """The run that wrote each day, such as "2026-11-20"."""
     months: dict[str, str] = field(default_factory=dict)
+    prefixes: dict[str, Prefix] = field(default_factory=dict)
+    """Of the days of the latest month, by its name, and of months, as ALL."""
     replaced: list[str] = field(default_factory=list)
     """The folders of earlier runs that this one replaced, which are deleted once it is valid."""
 
@@ -61,7 +79,13 @@ class RollupManifest:
     def runs(self) -> set[str]:
         """Return the runs whose folders are in use."""
         of_hours = {hour.run for hour in self.hours.values()}
-        return of_hours | {*self.days.values()} | {*self.months.values()}
+        of_prefixes = {prefix.run for prefix in self.prefixes.values()}
+        return of_hours | of_prefixes | {*self.days.values()} | {*self.months.values()}
+
+    def prefix_of(self, name: str, periods: Mapping[str, str]) -> Prefix | None:
+        """Return the prefix of this name if each of its members is one of `periods`, unchanged."""
+        prefix = self.prefixes.get(name)
+        return prefix if prefix and prefix.members.items() <= periods.items() else None
 
 
 def days_of(hour: str, rolled: RolledHour) -> list[str]:
@@ -86,14 +110,15 @@ def read_rollup_manifest(folder: Folder) -> RollupManifest:
 
     Rollups can be made again at any time.
     """
-    run = _newest_run(folder)
+    run = newest_run(folder)
     if not run:
         return RollupManifest()
     try:
         content = json.loads(folder.read_text(f"{FOLDER}/{run:06d}.json"))
         if content.pop("version") == VERSION:
             hours = {name: RolledHour(**hour) for name, hour in content.pop("hours").items()}
-            return RollupManifest(**content, hours=hours)
+            prefixes = {name: Prefix(**of) for name, of in content.pop("prefixes", {}).items()}
+            return RollupManifest(**content, hours=hours, prefixes=prefixes)
     except (ValueError, TypeError, KeyError, AttributeError):
         pass
     return RollupManifest(run=run)
@@ -104,11 +129,12 @@ def publish_rollups(folder: Folder, manifest: RollupManifest) -> None:
 
     Raises OutputInUseError if another run published since the manifest before it.
     """
-    if _newest_run(folder) != manifest.run - 1:
+    if newest_run(folder) != manifest.run - 1:
         raise output_in_use(str(folder))
     name = f"{manifest.run:06d}.json"
     content = fields_of(manifest)
     content["hours"] = {hour: fields_of(rolled) for hour, rolled in manifest.hours.items()}
+    content["prefixes"] = {of: fields_of(prefix) for of, prefix in manifest.prefixes.items()}
     folder.write_new(f"{FOLDER}/{name}", json.dumps({"version": VERSION, **content}))
     folder.delete(*(f"{FOLDER}/{old}" for old in folder.names(FOLDER) if old < name))
     sweep_rollups(folder, manifest)
@@ -137,10 +163,10 @@ def node_path(run: str, node: str, period: str) -> str:
     return f"run={run}/{node}/period={period}"
 
 
+def prefix_path(run: str, name: str) -> str:
+    """Return the folder in which a run wrote a prefix."""
+    return node_path(run, "prefixes/parts", name)
+
+
 def _is_last(crashes: dict[str, str], starts: dict[str, WorkerStart]) -> bool:
     return all(name in starts and starts[name].last_at == at for name, at in crashes.items())
-
-
-def _newest_run(folder: Folder) -> int:
-    names = folder.names(FOLDER)
-    return max((int(name[:-5]) for name in names if re.fullmatch(r"\d+\.json", name)), default=0)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
@@ -15,16 +15,20 @@ from purgatory.pipeline.console.formatting import counted
 from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.duck.connection import parquet, text
 from purgatory.pipeline.outcomes.manifest import Manifest, run_name
-from purgatory.pipeline.rollups.merge_sql import merged, parked
+from purgatory.pipeline.rollups.merge_sql import merged, parked, summed
 from purgatory.pipeline.rollups.node_files import NodeFiles
 from purgatory.pipeline.rollups.parts import Part
+from purgatory.pipeline.rollups.rollup_files import Rollups
 from purgatory.pipeline.rollups.rollup_manifest import (
+    ALL,
+    Prefix,
     RolledHour,
     RollupManifest,
     days_of,
     hour_path,
     hour_start,
     node_path,
+    prefix_path,
     publish_rollups,
     read_rollup_manifest,
     sweep_rollups,
@@ -40,32 +44,6 @@ NODES = ("parts", "by_hour", "parked")
 _DAYS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Rollups:
-    """The rollups of a table of outcomes."""
-
-    files: NodeFiles
-    manifest: RollupManifest
-
-    def of_hours(self) -> list[str]:
-        """Return the files of all hours."""
-        hours = sorted(self.manifest.hours.items())
-        return self.files.fetch(hour_path(hour.run, name) for name, hour in hours)
-
-    def of_days(self, node: str) -> list[str]:
-        """Return the files of a node of all days."""
-        return self.files.fetch(
-            node_path(run, f"days/{node}", day) for day, run in sorted(self.manifest.days.items())
-        )
-
-    def of_months(self, node: str) -> list[str]:
-        """Return the files of a node of all months."""
-        return self.files.fetch(
-            node_path(run, f"months/{node}", month)
-            for month, run in sorted(self.manifest.months.items())
-        )
-
-
 class RollupRun(ABC):
     """One run that brings rollups up to date; who aggregates the hours is up to the engine."""
 
@@ -75,14 +53,18 @@ class RollupRun(ABC):
         folder: Folder,
         outcomes: Manifest,
         on_progress: OnProgress,
+        before: RollupManifest | None = None,
     ) -> None:
-        """Use the `folder` of the rollups, and the manifest of the outcomes."""
+        """Use the `folder` of the rollups, the manifest of the outcomes, and that of the rollups.
+
+        The latter is read unless it is known.
+        """
         self._connection = connection
         self._folder = folder
         self._files = NodeFiles(folder)
         self._outcomes = outcomes
         self._on_progress = on_progress
-        self._before = read_rollup_manifest(folder)
+        self._before = before or read_rollup_manifest(folder)
         self._name = run_name(self._before.run + 1)
 
     def update(self) -> Rollups:
@@ -108,7 +90,14 @@ class RollupRun(ABC):
         replaced = list(_places(before, changed, days, months))
         manifest = replace(before, run=before.run + 1, hours=hours, replaced=replaced)
         manifest.days = self._days(days, manifest)
+        manifest.prefixes = {}
         manifest.months = self._months(months, manifest)
+        self._prefixed(ALL, "months", manifest.months, manifest)
+        replaced += (
+            prefix_path(prefix.run, name)
+            for name, prefix in before.prefixes.items()
+            if manifest.prefixes.get(name) != prefix
+        )
         publish_rollups(self._folder, manifest)
         return Rollups(self._files, manifest)
 
@@ -191,11 +180,13 @@ class RollupRun(ABC):
     def _months(self, changed: Iterable[str], manifest: RollupManifest) -> dict[str, str]:
         months = {month: run for month, run in manifest.months.items() if month not in changed}
         for month in sorted(changed):
-            of_days = [item for item in sorted(manifest.days.items()) if item[0][:7] == month]
+            of_days = {day: run for day, run in sorted(manifest.days.items()) if day[:7] == month}
             for node in NODES if of_days else ():
-                files = self._files.fetch(
-                    node_path(run, f"days/{node}", day) for day, run in of_days
-                )
+                places = [node_path(run, f"days/{node}", day) for day, run in of_days.items()]
+                # Other months seldom change, and would each have a prefix for it.
+                if node == "parts" and month == max(manifest.days)[:7]:
+                    places = self._prefixed(month, "days", of_days, manifest)
+                files = self._files.fetch(places)
                 if not files:
                     continue
                 relation = parquet(files)
@@ -210,6 +201,36 @@ class RollupRun(ABC):
             if of_days:
                 months[month] = self._name
         return months
+
+    def _prefixed(
+        self, name: str, level: str, periods: Mapping[str, str], manifest: RollupManifest
+    ) -> list[str]:
+        """Return the places whose rows are the parts of `periods`: a prefix, and what changed.
+
+        The prefix has all that did not change. It is that of the last run and what has settled
+        since, so it is seldom made from more than one period.
+        """
+        prefix = self._before.prefix_of(name, periods)
+        members = prefix.members if prefix else {}
+        settled = {
+            period: run
+            for period, run in periods.items()
+            if period not in members and run != self._name
+        }
+        places = [prefix_path(prefix.run, name)] if prefix else []
+        if settled:
+            places += (node_path(run, f"{level}/parts", of) for of, run in settled.items())
+            files = self._files.fetch(places)
+            if not files:
+                return [node_path(run, f"{level}/parts", of) for of, run in periods.items()]
+            self._copy("prefixes/parts", summed(parquet(files), text(name), minutes=360))
+            prefix = Prefix(self._name, {**members, **settled})
+            places = [prefix_path(self._name, name)]
+        if prefix is not None:
+            manifest.prefixes[name] = prefix
+            members = prefix.members
+        changed = (item for item in periods.items() if item[0] not in members)
+        return [*places, *(node_path(run, f"{level}/parts", of) for of, run in changed)]
 
     def _copy(self, node: str, query: str) -> None:
         """Write the rows of a query, by their `period`."""

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.outcomes.spark_run import read_outcomes
-from purgatory.pipeline.rollups.rollup_manifest import hour_number
+from purgatory.pipeline.rollups.rollup_manifest import RollupManifest, hour_number
 from purgatory.pipeline.rollups.rollups import RollupRun
 from purgatory.pipeline.rollups.spark_hours import hour_rows
 from purgatory.pipeline.spark.folder import Folder
@@ -27,8 +27,9 @@ class SparkRollupRun(RollupRun):
         table: Folder,
         outcomes: Manifest,
         on_progress: OnProgress,
+        before: RollupManifest | None = None,
     ) -> None:
-        super().__init__(connection, folder, outcomes, on_progress)
+        super().__init__(connection, folder, outcomes, on_progress, before)
         self._spark = spark
         self._table = table
 

@@ -13,7 +13,7 @@ from purgatory.pipeline.duck.connection import parquet, text
 from purgatory.pipeline.rollups import table_sql as sql
 from purgatory.pipeline.rollups.node_files import NodeFiles
 from purgatory.pipeline.rollups.parts import KEPT_TIMERS, Part
-from purgatory.pipeline.rollups.rollups import Rollups
+from purgatory.pipeline.rollups.rollup_files import Rollups
 from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.waits.timeline import JOB, step_width_s
 
@@ -27,9 +27,7 @@ def write_waits(
     on_progress: OnProgress,
 ) -> None:
     """Write the tables."""
-    connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE {_PARTS} AS FROM {parquet(rollups.of_months('parts'))}"
-    )
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE {_PARTS} AS FROM {parquet(rollups.of_all())}")
     queries = {
         "by_kind": sql.by_kind(_PARTS),
         "by_key_prefix": sql.by_key_prefix(_PARTS),
@@ -49,7 +47,7 @@ def timer_sample(connection: duckdb.DuckDBPyConnection, rollups: Rollups) -> lis
     # end: neither is sampled.
     rows = connection.execute(
         f"""
-        SELECT name FROM {parquet(rollups.of_months("parts"))} WHERE part = {Part.TIMER.value}
+        SELECT name FROM {parquet(rollups.of_all())} WHERE part = {Part.TIMER.value}
         ORDER BY number, name LIMIT {KEPT_TIMERS}
         """
     ).fetchall()

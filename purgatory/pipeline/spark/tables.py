@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ class Tables:
     def __init__(self, path: str) -> None:
         """Use the folder at `path`, which need not exist."""
         self.folder = folder_at(path)
-        self._known: dict[tuple[str, str], pa.Table] = {}
+        self._known: dict[tuple[str, str, Sequence[str] | None], pa.Table] = {}
 
     def fill(self, job: str, fill: Callable[[str], None]) -> None:
         """Call `fill` with the name of a new folder, then replace the job's folder with it.
@@ -53,19 +53,24 @@ class Tables:
         found: list[dict[str, Any]] = self.columns(job, name).to_pylist()
         return found
 
-    def columns(self, job: str, name: str) -> pa.Table:
-        """Return a table as columns. Raises NothingToReadError if the job has not run."""
-        if (known := self._known.get((job, name))) is not None:
+    def columns(
+        self, job: str, name: str, columns: tuple[str, ...] | None = None, coded: Sequence[str] = ()
+    ) -> pa.Table:
+        """Return all or these columns of a table; those that are `coded` as dictionaries.
+
+        Raises NothingToReadError if the job has not run.
+        """
+        if (known := self._known.get((job, name, columns))) is not None:
             return known
         place = f"{job}/{name}"
         files = self.folder.files(".parquet", place)
         if not files:
             raise NothingToReadError(f"No {place} in {self.folder}: run the job `{job}` first.")
         # Not by Spark: the table is small, and a job of Spark costs a second.
-        found = pa.concat_tables(self._table_of(file.path) for file in files)
-        self._known[job, name] = found
+        found = pa.concat_tables(self._table_of(file.path, columns, coded) for file in files)
+        self._known[job, name, columns] = found
         return found
 
-    def _table_of(self, path: str) -> pa.Table:
+    def _table_of(self, path: str, columns: Sequence[str] | None, coded: Sequence[str]) -> pa.Table:
         with self.folder.open(path) as file:
-            return pq.ParquetFile(file).read()
+            return pq.ParquetFile(file, read_dictionary=coded).read(columns)

@@ -39,6 +39,8 @@ def micros(column: pa.ChunkedArray) -> Integers:
 
 def coded(column: pa.ChunkedArray) -> tuple[tuple[str, ...], Integers]:
     """Return the different texts of a column, and the place of each row's text among them."""
-    found = column.combine_chunks().dictionary_encode()
+    is_coded = pa.types.is_dictionary(column.type)
+    found = (column if is_coded else column.dictionary_encode()).unify_dictionaries()
+    found = found.combine_chunks()
     places = np.from_dlpack(found.indices).astype(np.int64)
     return tuple(found.dictionary.to_pylist()), places

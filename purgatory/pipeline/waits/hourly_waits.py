@@ -15,6 +15,9 @@ from purgatory.pipeline.waits.columns import Integers, coded, integers, micros
 
 PERCENTS = ("p50", "p90", "p99")
 
+COLUMNS = ("kind", "hour", *(f"wait_us_{name}" for name in PERCENTS))
+"""Of the table, those that are used."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HourlyWaits:

@@ -15,6 +15,9 @@ from purgatory.pipeline.waits.columns import Floats, Integers, coded, floats, mi
 _MINUTE_US = 60_000_000
 _NUMBERS = ("began", "parked_mean", "parked_peak")
 
+COLUMNS = ("kind", "minute", *_NUMBERS)
+"""Of the table, those that are used."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ParkedMinutes:
