@@ -107,7 +107,10 @@ def _unseen(module: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
                 nodes.append(found)
             case ast.AsyncFunctionDef(returns=ast.expr() as found):
                 nodes.append(found)
-            case ast.If(test=ast.Attribute(ast.Name("cython"), "compiled"), body=compiled):
+            case ast.If(
+                test=ast.Attribute(ast.Name("cython"), "compiled") | ast.Name("is_compiled_form"),
+                body=compiled,
+            ):
                 nodes += compiled
             case ast.Call(func=ast.Name("cast"), args=[found, _]):
                 nodes.append(found)

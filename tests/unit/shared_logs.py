@@ -19,6 +19,7 @@ class Logs(RedisSignals):
         super().__init__("redis://unused", shards=SHARDS)
         self.told: list[tuple[str, str]] = []
         """What other processes were told, and are to be by the test: a question, its argument."""
+        self.is_closed = False
 
     def begin(self, listener: SignalListener) -> None:
         self.listener = listener
@@ -30,7 +31,8 @@ class Logs(RedisSignals):
         """Nothing to wait for."""
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Note it: there is nothing to close."""
+        self.is_closed = True
 
     def tell(self, question: str, argument: str) -> None:
         """Note what other processes are told."""

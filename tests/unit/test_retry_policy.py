@@ -47,6 +47,8 @@ def test_delays_differ() -> None:
         ({"max_ms": 10**15}, "max_ms"),
         ({"factor": 0.5}, "factor"),
         ({"factor": float("nan")}, "factor"),
+        ({"factor": 1001}, "factor"),
+        ({"factor": float("inf")}, "factor"),
         ({"jitter": 1.1}, "jitter"),
         ({"jitter": -0.1}, "jitter"),
     ],

@@ -102,3 +102,26 @@ async def test_a_drop_ends_waits_as_cancelled(logs: Logs, purgatory: Purgatory) 
     task = await parked(purgatory, "a")
     logs.drop("a")
     assert (await task).status is Status.CANCELLED
+
+
+@pytest.mark.parametrize("is_failing", [False, True])
+async def test_shared_signals_are_closed_with_their_purgatory(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch, is_failing: bool
+) -> None:
+    """Also if its drain fails: connections must not be left open."""
+
+    async def fail() -> None:
+        raise ZeroDivisionError("a defect")
+
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, AutojumpEventLoop)
+    purgatory = Purgatory(signals=logs, clock=loop.clock)
+    await purgatory.__aenter__()
+    assert not logs.is_closed
+    if is_failing:
+        monkeypatch.setattr(purgatory, "drain", fail)
+        with pytest.raises(ZeroDivisionError):
+            await purgatory.close()
+    else:
+        await purgatory.close()
+    assert logs.is_closed

@@ -198,3 +198,18 @@ async def test_exceptions_of_the_application(app: FastAPI, status: int) -> None:
     assert (answer.status_code, document["status"]) == (status, status)
     assert (document["type"], document["detail"]) == ("about:blank", "because")
     assert document["title"]
+
+
+@pytest.mark.parametrize(("status", "title"), [(404, "Not Found"), (599, "Error")])
+def test_a_problem_of_a_status_is_an_http_exception_of_that_status(status: int, title: str) -> None:
+    """For handlers and middleware of the application, which know nothing of kinds."""
+    problem = Problem.from_status(status, "no such order", {})
+    assert (problem.status_code, problem.status, problem.detail) == (
+        status,
+        status,
+        "no such order",
+    )
+    document = json.loads(problem.response("/purgatory", "/orders/1").body)
+    assert (document["status"], document["type"], document["title"]) == (
+        status, "about:blank", title,
+    )  # fmt: skip

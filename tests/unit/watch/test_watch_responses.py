@@ -82,6 +82,13 @@ def test_an_entity_tag_may_be_empty(text: str) -> None:
         parse_etag_cursor('"')
 
 
+@pytest.mark.parametrize("text", ['"a""', '""a"', '"a"b"', '"a", "b"', 'a"', '"a', "a", '"', ""])
+def test_an_entity_tag_is_one_text_in_quotes(text: str) -> None:
+    """And not a part of one, nor a list."""
+    with pytest.raises(Problem, match="one cursor in quotes"):
+        parse_etag_cursor(text)
+
+
 def test_waits_of_five_seconds_end_a_little_earlier() -> None:
     """To spread reconnects; shorter ones last as long as was asked for."""
     assert jittered(JITTER_FROM_SECONDS - 0.001) == JITTER_FROM_SECONDS - 0.001
