@@ -54,7 +54,6 @@ class FairSlots:
 
     def __init__(self, total: int, *, per_owner: int, per_host: int) -> None:
         """Share `total` slots, at most `per_owner` for an owner, and `per_host` for a host."""
-        self.total = total
         self._per_host = per_host
         self._shares = Shares(total, per_owner)
         self._hosts: dict[str, Shares] = {}
