@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from purgatory import CursorExpiredError, Outcome, Purgatory, Status
+from purgatory import CursorExpiredError, Outcome, Purgatory, PurgatoryClosedError, Status
 from purgatory.testing import AutojumpEventLoop
 from tests.unit.shared_logs import EPOCH, Logs
 
@@ -125,3 +125,17 @@ async def test_shared_signals_are_closed_with_their_purgatory(
     else:
         await purgatory.close()
     assert logs.is_closed
+
+
+async def test_a_purgatory_that_is_not_open_appends_nothing(logs: Logs) -> None:
+    """Neither before it is opened nor after it is closed."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, AutojumpEventLoop)
+    purgatory = Purgatory(signals=logs, clock=loop.clock)
+    for _ in range(2):
+        with pytest.raises(PurgatoryClosedError):
+            await purgatory.fire("k")
+        with pytest.raises(PurgatoryClosedError):
+            await purgatory.fire_shared([("k", 1)])
+        async with purgatory:
+            pass

@@ -180,18 +180,19 @@ async def test_a_client_makes_way_for_itself(
     assert sum(owned.bytes for owned in repeats._owners.values()) == repeats._bytes
 
 
+@pytest.mark.parametrize("count", [2, 3, 5])
 async def test_a_client_with_an_equal_part_makes_way_for_itself(
-    repeats: RepeatedRequests, monkeypatch: pytest.MonkeyPatch
+    repeats: RepeatedRequests, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    """Of two with as many answers, neither takes the room of the other."""
-    monkeypatch.setattr(idempotency, "MAX_RESPONSES", 4)
+    """Of several with as many answers, none takes the room of another."""
+    monkeypatch.setattr(idempotency, "MAX_RESPONSES", 3 * count)
     work = Work()
-    owners = [IdentifiedPermit("ann"), IdentifiedPermit("bob")]
-    for key in "ab":
+    owners = [IdentifiedPermit(f"owner {number}") for number in range(count)]
+    for key in "abc":
         for permit in owners:
             await _respond(repeats, _raw(key, permit=permit), work)
-    await _respond(repeats, _raw("c", permit=owners[1]), work)
-    assert [len(owned.names) for owned in repeats._owners.values()] == [2, 2]
+    await _respond(repeats, _raw("d", permit=owners[-1]), work)
+    assert [len(owned.names) for owned in repeats._owners.values()] == [3] * count
 
 
 async def test_as_many_bytes_as_are_kept(
