@@ -139,3 +139,11 @@ async def test_a_purgatory_that_is_not_open_appends_nothing(logs: Logs) -> None:
             await purgatory.fire_shared([("k", 1)])
         async with purgatory:
             pass
+
+
+async def test_what_the_signals_miss_is_missing_in_the_purgatory(
+    logs: Logs, purgatory: Purgatory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readiness probes ask the purgatory."""
+    monkeypatch.setattr(Logs, "missing", ["the log was not read yet"])
+    assert purgatory.missing == ["the log was not read yet"]

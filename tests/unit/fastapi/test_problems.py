@@ -14,13 +14,14 @@ from purgatory.fastapi import ALLOW_ANYONE, Problem, install
 from purgatory.fastapi.http.problem_kinds import KINDS
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import draining_problem
-from purgatory.jobs import StoreError, StoreUnavailableError
+from purgatory.jobs import JobConflictError, JobOutcome, JobState, StoreError, StoreUnavailableError
 from purgatory.jobs.model import (
     StoreFullError,
     StoreNotReadyError,
     StoreOutOfSpaceError,
     StoreReadOnlyError,
 )
+from purgatory.jobs.model.job import new_job
 
 ERRORS = [
     kind
@@ -213,3 +214,21 @@ def test_a_problem_of_a_status_is_an_http_exception_of_that_status(status: int, 
     assert (document["status"], document["type"], document["title"]) == (
         status, "about:blank", title,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("outcome", [None, JobOutcome.CANCELLED])
+def test_a_job_that_is_decided_says_how(outcome: JobOutcome | None) -> None:
+    """One that was decided and has yet to run has no outcome."""
+    job = new_job(
+        id="1",
+        handler="note",
+        payload_json="null",
+        deadline_ms=3,
+        due_ms=3,
+        created_ms=1,
+        state=JobState.RUNNING if outcome is None else JobState.CANCELLED,
+        outcome=outcome,
+    )
+    problem = problem_of_error(JobConflictError(job, "fired"))
+    assert problem.kind.slug == "job-decided"
+    assert problem.members["outcome"] == (None if outcome is None else "cancelled")
