@@ -254,6 +254,22 @@ def test_the_next_wait_begins_behind_what_was_read_or_where_this_one_began() -> 
     assert replica.cursor_after(keys, begun, None, 9) == "aaaaaaaaaaaa-9"
 
 
+@pytest.mark.parametrize("is_incomplete", [False, True])
+def test_a_later_epoch_that_begins_at_the_head_loses_only_what_was_missing(
+    *, is_incomplete: bool
+) -> None:
+    """Cursors stay valid unless entries that were missing are in the log again."""
+    replica = _replica()
+    for offset in (1, 2, 3):
+        replica.apply(_entry(offset))
+    if is_incomplete:
+        replica.note_page(1, [_entry(3)], 4)
+    loss = replica.extend([Epoch("aaaaaaaaaaaa", 0), Epoch("bbbbbbbbbbbb", 3)])
+    assert loss is not None and loss.is_incomplete == is_incomplete
+    assert (replica.earliest("k") > 0) == is_incomplete
+    assert len(replica.read("k", 0, 9)) == (0 if is_incomplete else 3)
+
+
 def test_a_new_log_is_known_by_the_last_of_its_epochs() -> None:
     """Cursors of those before it are of this log, too, as far as it has kept what they name."""
     replica = _replica()
