@@ -53,7 +53,10 @@ def both(
     ]
     assert updates[0] == updates[1]
     assert updates[0].operations == written.truth.operations
-    SparkEngine(spark).write_waits(str(first), lambda _: None)
+    with pytest.MonkeyPatch.context() as patch:
+        # So few operations would be DuckDB's.
+        patch.setattr("purgatory.pipeline.cli.engine.FEW_RECORDS", 0)
+        SparkEngine(spark).write_waits(str(first), lambda _: None)
     engine.write_waits(str(second), lambda _: None)
     return first, second
 

@@ -26,8 +26,8 @@ from tests.synthetic_journal import START, SyntheticJournal
 OLD = (START - timedelta(days=90), START - timedelta(days=40), START - timedelta(days=1))
 UNUSED = {"matplotlib", "pandas"}
 """Packages that would take longer to import than the hour to add."""
-MOST_JOBS = 6
-"""Of Spark: a summary of the events, outcomes, their description, and rollups with two lists."""
+MOST_JOBS = 3
+"""Of Spark: a summary of the events, outcomes, and their description."""
 
 
 def write_hour(folder: Path, start: datetime, seed: int) -> None:

@@ -20,6 +20,7 @@ from purgatory.pipeline.duck.connection import connected
 from purgatory.pipeline.duck.duck_table import DuckOutcomeTable
 from purgatory.pipeline.outcomes.manifest import Manifest, check_has_hours
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
+from purgatory.pipeline.outcomes.outcomes import FEW_RECORDS
 from purgatory.pipeline.rollups.duck_rollups import DuckRollupRun
 from purgatory.pipeline.rollups.failed_jobs import FailedJobs, failed_jobs
 from purgatory.pipeline.rollups.rollup_files import Rollups
@@ -158,6 +159,10 @@ class SparkEngine(Engine):
         before: RollupManifest,
     ) -> RollupRun:
         spark, connection = self._spark, self.connection
+        operations = sum(manifest.hours[hour].operations for hour in before.stale_hours(manifest))
+        if operations < FEW_RECORDS:
+            # Where they are merged anyway: Spark would plan longer than DuckDB takes.
+            return DuckRollupRun(connection, folder, table, manifest, on_progress, before)
         return SparkRollupRun(spark, connection, folder, table, manifest, on_progress, before)
 
 

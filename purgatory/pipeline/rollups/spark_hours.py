@@ -11,7 +11,6 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
-from purgatory.pipeline.outcomes.outcomes import FEW_RECORDS
 from purgatory.pipeline.outcomes.schema import JOB_KIND
 from purgatory.pipeline.rollups.parts import (
     FINE_BITS,
@@ -62,12 +61,9 @@ def hour_rows(
         [(hour, sample_threshold(count)) for hour, count in operations.items()],
         "hour long, threshold long",
     )
-    is_few = sum(operations.values()) < FEW_RECORDS
-    read = outcomes.coalesce(1) if is_few else outcomes
-    timed = _timed(read, starts, as_of).join(F.broadcast(thresholds), "hour")
-    counted = _counted(_parts(timed))
+    timed = _timed(outcomes, starts, as_of).join(F.broadcast(thresholds), "hour")
     # All windows and the last aggregate are within an hour: the rows are exchanged once.
-    named = counted if is_few else counted.repartition("hour")
+    named = _counted(_parts(timed)).repartition("hour")
     period = F.date_format(F.timestamp_seconds(F.col("hour") * _HOUR_S), "yyyy-MM-dd'T'HH")
     return _most_frequent(named).withColumn("period", period)
 
