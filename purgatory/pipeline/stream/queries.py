@@ -28,9 +28,10 @@ FOLDER = "live"
 CHECKPOINTS = "_checkpoints"
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
-_PAUSE_S = 0.1
-# Reading a query's progress takes a few milliseconds.
-_PAUSES_A_CHECK = 10
+# On Spark Connect a look is a call to the server for each query, which takes some of its CPU.
+_PAUSE_S = 0.5
+# Reading a query's progress takes as long.
+_PAUSES_A_CHECK = 2
 
 
 def streaming_events(
