@@ -13,7 +13,12 @@ from pyspark.sql import SparkSession
 
 from purgatory.pipeline import OutcomeTable, spark_session
 from purgatory.pipeline.spark.session import REMOTE_VARIABLE
-from tests.pipeline.spark_servers import PLACE, connect_server, standalone_cluster
+from tests.pipeline.spark_servers import (
+    CLIENT_VARIABLES,
+    PLACE,
+    connect_server,
+    standalone_cluster,
+)
 from tests.pipeline.synthetic import Written, write
 from tests.scheduling import scope_of
 
@@ -40,6 +45,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session = spark_session("tests", master=master, options=options)
         yield session
         session.stop()
+
+
+@pytest.fixture
+def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the server of the shared session: the test starts a Spark of its own, or none."""
+    for name in CLIENT_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="session")

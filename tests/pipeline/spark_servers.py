@@ -14,6 +14,7 @@ from pathlib import Path
 import pyspark
 
 from purgatory.pipeline.spark.java import java_home
+from purgatory.pipeline.spark.session import REMOTE_VARIABLE
 from tests.free_port import free_port
 from tests.patience import PATIENCE_S
 
@@ -26,15 +27,19 @@ _CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 # thread to collect garbage.
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
+CLIENT_VARIABLES = (REMOTE_VARIABLE, "SPARK_CONNECT_MODE_ENABLED")
+"""What a client of Spark Connect has in its environment; PySpark itself sets the second."""
+
 PLACE = os.environ.get("PURGATORY_SPARK", "local")
 """Where the tests that share a session run it: make test-spark PLACE=connect, or cluster."""
 assert PLACE in ("local", "connect", "cluster"), PLACE
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of a process of Spark."""
+    """Return the environment of a process of Spark, which is no client of another."""
+    inherited = {name: value for name, value in os.environ.items() if name not in CLIENT_VARIABLES}
     return {
-        **os.environ,
+        **inherited,
         "JAVA_HOME": str(java_home()),
         "JDK_JAVA_OPTIONS": _JAVA,
         "PYSPARK_PYTHON": sys.executable,

@@ -232,7 +232,7 @@ def test_the_trace_is_told_on_request(
     assert said.splitlines()[-1].startswith("waits: No outcomes in ")
 
 
-@pytest.mark.skipif(PLACE == "connect", reason="the log is that of the server")
+@pytest.mark.skipif(PLACE == "connect", reason="Java and its log are those of the server")
 @pytest.mark.parametrize(
     ("logger", "message", "is_told"),
     [

@@ -16,7 +16,6 @@ from purgatory.pipeline.advise.advice import AdviceTargets
 from purgatory.pipeline.cli.engine import DuckEngine, SparkEngine
 from purgatory.pipeline.duck.connection import connected, parquet
 from purgatory.pipeline.errors import PipelineError
-from purgatory.pipeline.spark.session import REMOTE_VARIABLE
 from purgatory.pipeline.waits.timeline import JOB
 from tests.pipeline.synthetic import Written, write
 
@@ -113,11 +112,11 @@ def test_the_advice_is_the_same(
     assert found[0] == found[1]
 
 
+@pytest.mark.usefixtures("no_server")
 def test_the_command_takes_duckdb_for_a_local_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A report without Spark: nothing asks for a session."""
-    monkeypatch.delenv(REMOTE_VARIABLE, raising=False)
     monkeypatch.setattr("purgatory.pipeline.__main__.spark_session", None)
     written = write(tmp_path / "journal", operations=3_000, hours=1.0)
     arguments = ["report", "--journal", str(written.folder), "--out", str(tmp_path / "out")]
@@ -128,11 +127,11 @@ def test_the_command_takes_duckdb_for_a_local_folder(
     assert main(["outcomes", *arguments[1:], "--engine", "duckdb"]) == 0
 
 
+@pytest.mark.usefixtures("no_server")
 def test_auto_counts_only_what_is_new(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A journal that is too large for DuckDB is not, once it was read; and Spark starts lightly."""
-    monkeypatch.delenv(REMOTE_VARIABLE, raising=False)
     journal = write(tmp_path / "journal", operations=300, hours=1.0).folder
     size = sum(path.stat().st_size for path in journal.rglob("*.parquet"))
     arguments = ["waits", "--journal", str(journal), "--out", str(tmp_path / "out")]

@@ -24,7 +24,6 @@ from purgatory.jobs.sql import migrate
 from purgatory.journal.schema import EVENT_SCHEMA
 from purgatory.pipeline.duck.connection import connected
 from purgatory.pipeline.schedule.job_address import JobAddress
-from purgatory.pipeline.spark.session import REMOTE_VARIABLE
 from purgatory.pipeline.spark.tables import Tables
 from tests.acceptance.process_server import ProcessServer
 from tests.house.imports import ROOT
@@ -35,6 +34,8 @@ from tests.pipeline.test_engines import TABLES
 from tests.pipeline.test_schedule import jobs_in
 from tests.synthetic_journal import inject
 from tests.valkey_server import ValkeyServer
+
+pytestmark = pytest.mark.usefixtures("no_server")
 
 needs_connect = pytest.mark.skipif(
     find_spec("grpc") is None and "CI" not in os.environ,
@@ -98,14 +99,6 @@ def expected(small: Written, tmp_path_factory: pytest.TempPathFactory) -> Path:
     arguments = ["waits", "--journal", str(small.folder), "--out", str(out), "--engine", "duckdb"]
     run([sys.executable, "-c", COMMANDS], [arguments])
     return out
-
-
-@pytest.fixture(autouse=True)
-def no_other_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the server of the shared session: these tests start their own."""
-    # PySpark sets the second in a process that is a client.
-    for name in (REMOTE_VARIABLE, "SPARK_CONNECT_MODE_ENABLED"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

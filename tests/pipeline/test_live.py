@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import threading
 from collections import Counter
@@ -15,7 +16,6 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from purgatory.pipeline import EVENT_SCHEMA, NothingToReadError, PipelineError
@@ -24,7 +24,6 @@ from purgatory.pipeline.errors import AlertRefusedError
 from purgatory.pipeline.source import register
 from purgatory.pipeline.spark.local_folder import LocalFolder
 from purgatory.pipeline.stream.alerts import Alert, AlertService
-from purgatory.pipeline.stream.batch_writer import BatchWriter
 from purgatory.pipeline.stream.queries import StreamingQueries, streaming_events, wait_for
 from purgatory.pipeline.stream.windows import AlertThresholds, exploding, window_keys, window_waits
 from tests.acceptance.process_server import ProcessServer
@@ -214,23 +213,23 @@ def test_a_stream_that_cannot_be_read_ends_with_a_sentence(
     assert issubclass(NothingToReadError, PipelineError)
 
 
-def test_a_batch_that_breaks_off_says_so_in_a_sentence(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_breaks_off_says_so_in_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
     """Spark's own error is as long as its traces, and Spark trips over these when it is stopped."""
-    append(spark, tmp_path / "journal", minute(0, 0, expired=1, fired=0, key="order:1"))
-
-    def break_off(*_: object) -> None:
-        raise PySparkException("the disk is full\n" + "\tat org.apache.Somewhere\n" * 1_000)
-
-    monkeypatch.setattr(BatchWriter, "_write", break_off)
-    live = StreamingQueries(spark, str(tmp_path / "out"), THRESHOLDS)
-    queries = live.start(streaming_events(spark, str(tmp_path / "journal")), every_s=None)
-    with pytest.raises(PipelineError, match=r"stopped: Spark failed: the disk is full$"):
+    journal, out = tmp_path / "journal", tmp_path / "out"
+    append(spark, journal, minute(0, 0, expired=1, fired=0, key="order:1"))
+    append(spark, journal, minute(100, 30, expired=0, fired=1, key="order:2"))
+    # Where the rows of batches are to be written.
+    (out / "live").mkdir(parents=True)
+    (out / "live" / "waits").touch()
+    live = StreamingQueries(spark, str(out), THRESHOLDS)
+    queries = live.start(streaming_events(spark, str(journal)), every_s=None)
+    with pytest.raises(PipelineError, match=r"stopped: Spark failed: .+") as caught:
         wait_for(queries)
-    failed = [error for query in queries if (error := query.exception()) is not None]
-    assert failed
-    assert not any("Somewhere" in str(error) for error in failed)
+    assert "\n" not in str(caught.value)
+    [failed] = [error for query in queries if (error := query.exception()) is not None]
+    assert "Spark failed: " in str(failed)
+    # Of the failed writing; Spark Connect adds a trace of the query.
+    assert not re.search(r"^\s+at org\.apache\.hadoop\.", str(failed), re.MULTILINE)
 
 
 ALERT = Alert("stuck-key", "order:1", START, START + timedelta(minutes=1), '{"expired": 3}')

@@ -23,7 +23,7 @@ from tests.pipeline.synthetic import Written, write
 from tests.pipeline.test_engines import TABLES
 from tests.synthetic_journal import inject
 
-pytestmark = needs_s3
+pytestmark = [needs_s3, pytest.mark.usefixtures("no_server")]
 
 
 @pytest.fixture(scope="module")

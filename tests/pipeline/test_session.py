@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import purgatory
 
 _SCRIPT = """
@@ -26,6 +28,7 @@ print(found)
 """
 
 
+@pytest.mark.usefixtures("no_server")
 def test_the_workers_run_the_same_purgatory_as_the_driver(tmp_path: Path) -> None:
     """A compiled core that PYTHONPATH names, though there are sources in the current folder."""
     (tmp_path / "purgatory").mkdir()
