@@ -17,6 +17,7 @@ from purgatory.pipeline.outcomes.schema import EVENT_SCHEMA
 from purgatory.pipeline.source import register
 from purgatory.pipeline.spark.folders import folder_at
 from purgatory.pipeline.spark.session import parallelism
+from purgatory.pipeline.spark.session_option import session_option
 from purgatory.pipeline.stream.alerts import Alert, AlertService
 from purgatory.pipeline.stream.batch_log import BatchLog
 from purgatory.pipeline.stream.batch_writer import KEYS, WAITS, BatchWriter, write_rows
@@ -149,13 +150,11 @@ def _few_partitions(spark: SparkSession) -> Iterator[None]:
     Each partition writes files of state for each batch. A query that continues from a checkpoint
     keeps the number of its first start.
     """
-    before = str(spark.conf.get(_PARTITIONS))
+    count = int(str(spark.conf.get(_PARTITIONS)))
     if str(spark.conf.get("spark.master", "")).startswith("local["):
-        spark.conf.set(_PARTITIONS, min(int(before), parallelism(spark)))
-    try:
+        count = min(count, parallelism(spark))
+    with session_option(spark, _PARTITIONS, str(count)):
         yield
-    finally:
-        spark.conf.set(_PARTITIONS, before)
 
 
 class _Check(Protocol):

@@ -1,0 +1,19 @@
+"""Options of Spark that hold for a while, also where something fails meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from purgatory.pipeline.spark.session_option import session_option
+
+NAME = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
+
+
+def test_an_option_is_as_it_was_after_a_failure(spark: SparkSession) -> None:
+    """What the user has set holds again."""
+    before = spark.conf.get(NAME)
+    with pytest.raises(ZeroDivisionError), session_option(spark, NAME, "1m"):
+        assert spark.conf.get(NAME) == "1m"
+        raise ZeroDivisionError
+    assert spark.conf.get(NAME) == before != "1m"
