@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,9 @@ class Chromium:
         """End it, and remove what it has written."""
         self._process.kill()
         self._process.wait()
-        self._out.close()
+        # What it has not read any more is of no interest.
+        with suppress(BrokenPipeError):
+            self._out.close()
         self._profile.cleanup()
 
     def _read(self, source: int) -> None:
@@ -232,6 +234,8 @@ async def browser() -> AsyncIterator[Page]:
         try:
             yield page
         finally:
-            await page.close(context)
+            # Else the error of the test is the one to see.
+            if not chromium.has_ended:
+                await page.close(context)
     finally:
         chromium.receiver = None

@@ -108,7 +108,7 @@ async def test_the_first_cards_use_the_width(report: str) -> None:
         assert "Lostno operation is without an end" in words
         assert "Still waitingnone" in words
         tiles = await page.run("document.querySelector('.tiles').textContent")
-        assert "fired, of all100.0%" in tiles
+        assert "fired requests100.0%" in tiles
         await opened(page, report, 390)
         await page.run(
             "document.querySelector('#verdict').insertAdjacentElement('beforeend', made('ol', "

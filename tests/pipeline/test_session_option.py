@@ -13,7 +13,12 @@ NAME = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
 def test_an_option_is_as_it_was_after_a_failure(spark: SparkSession) -> None:
     """What the user has set holds again."""
     before = spark.conf.get(NAME)
-    with pytest.raises(ZeroDivisionError), session_option(spark, NAME, "1m"):
-        assert spark.conf.get(NAME) == "1m"
-        raise ZeroDivisionError
+
+    def fail() -> None:
+        with session_option(spark, NAME, "1m"):
+            assert spark.conf.get(NAME) == "1m"
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert spark.conf.get(NAME) == before != "1m"

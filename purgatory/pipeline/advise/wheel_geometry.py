@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 import numpy as np
 
@@ -101,11 +100,11 @@ def measure(timers: Integers, tick_ms: int, wheel_size: int, peak_parked: int) -
     rounded = np.stack([start_ms, -(-expiration_ms // tick_ms) * tick_ms, end_ms])
     found, moves = levels_and_cascades(rounded, tick_ms, wheel_size)
     count, per_level = len(found), np.bincount(found).tolist()
-    cascades = moves.tolist()
-    mean = fmean(cascades)
+    per_moves = np.bincount(moves).tolist()
+    mean = sum(moved * some for moved, some in enumerate(per_moves)) / count
     # Thousands of timers: their mean is approximately normal.
-    squares = {moved: (moved - mean) ** 2 for moved in set(cascades)}
-    spread = 1.96 * (fmean(map(squares.__getitem__, cascades)) / count) ** 0.5
+    squares = sum((moved - mean) ** 2 * some for moved, some in enumerate(per_moves))
+    spread = 1.96 * (squares / count / count) ** 0.5
     buckets = sum(min(wheel_size, round(peak_parked * some / count)) for some in per_level)
     levels = len(per_level)
     return Geometry(

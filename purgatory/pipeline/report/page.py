@@ -134,11 +134,11 @@ def _head(findings: Findings, parts: Sequence[Part], title: str) -> str:
 def _tiles(findings: Findings, parts: Sequence[Part]) -> Iterator[tuple[str, str]]:
     for part in parts:
         yield part.title.lower(), f"{part.findings.operations:,}"
-    # Of requests, if there are any: a job that runs at its deadline, as most do, has expired, too.
-    for part in [part for part in parts if part.findings.operations][:1]:
-        for name in ("fired", "expired", "cancelled", "drained", "outdated", "lost"):
-            if count := part.findings.sum_of(name):
-                yield f"{name} {part.name}", percent(count / part.findings.operations, 1)
+    # Not of jobs: one that runs at its deadline, as most do, has expired.
+    requests = parts[0].findings
+    for name in ("fired", "expired", "cancelled", "drained", "outdated", "lost"):
+        if count := requests.sum_of(name):
+            yield f"{name} requests", percent(count / requests.operations, 1)
     if findings.failed:
         yield "failed jobs", f"{findings.failed:,}"
     longest = findings.by_kind[0] if findings.by_kind else None

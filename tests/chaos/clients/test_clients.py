@@ -18,4 +18,5 @@ async def test_clients_lose_nothing(tmp_path: Path) -> None:
     report = await run_storm(8.0, tmp_path)
     assert report.faults == [], str(report)
     assert report.kills + report.drains >= 2
+    # A machine that is much too busy fires few in eight seconds.
     assert len(report.fired["a"]) > 3
