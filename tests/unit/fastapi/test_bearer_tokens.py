@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from purgatory.fastapi import Access, Action, BearerTokens, Problem, new_token
 from purgatory.fastapi.access.bearer_tokens import Scope
-from purgatory.fastapi.http.authorization import Permit
+from purgatory.fastapi.http.authorization import READ, Permit
 from purgatory.fastapi.http.raw_request import RawRequest
 
 TOKENS = [f"a-token-for-tests-{number}" for number in range(5)]
@@ -268,3 +268,9 @@ def test_new_tokens_are_long_and_all_different() -> None:
     made = [new_token() for _ in range(50)]
     assert len({token for token, _ in made}) == 50
     assert all(len(token) >= 43 and entry == _hash(token) for token, entry in made)
+
+
+def test_an_operation_changes_something_unless_it_says_that_it_does_not() -> None:
+    """A scope to look at everything must not be enough to end a wait or a job."""
+    observe = Scope.parse("observe")
+    assert observe.allows(READ) and not observe.allows(Access(Action.OPERATE))

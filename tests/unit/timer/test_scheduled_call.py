@@ -137,3 +137,18 @@ def test_no_array_is_longer_than_the_allocator_of_small_objects_serves(
     arrays = {id(call._array): call._array for call in calls}
     assert [len(array.items) for array in arrays.values() if array] == [ARRAY_SIZE] * 3
     timer.close()
+
+
+@pytest.mark.skipif(compiled, reason="attributes of the compiled form are not those of Python")
+def test_an_array_whose_calls_are_all_cancelled_is_dropped_at_once() -> None:
+    """Also the first one, as soon as there is another."""
+    timer = SystemTimer(clock=MockClock())
+    calls = [timer.call_later(10, print) for _ in range(ARRAY_SIZE + 1)]
+    first, second = calls[0]._array, calls[-1]._array
+    assert first is not None and second is not None
+    arrays = second.owner.arrays
+    assert arrays == [first, second]
+    for call in calls[:ARRAY_SIZE]:
+        call.cancel()
+    assert arrays == [None, second]
+    timer.close()

@@ -83,6 +83,15 @@ async def test_a_wait_may_be_for_all_of_its_keys(
     assert (await watch_many(body).begin(app).reply()).status == status
 
 
+@pytest.mark.parametrize(("least", "status"), [(0, 422), (1, 200), (1_000, 200), (1_001, 422)])
+async def test_a_wait_may_be_for_as_many_signals_as_are_kept(
+    app: FastAPI, purgatory: Purgatory, least: int, status: int
+) -> None:
+    """And for one at least."""
+    body = {"keys": {"a": None}, "min": least, "wait": 0}
+    assert (await watch_many(body).begin(app).reply()).status == status
+
+
 async def test_a_superseded_wait_leaves_the_core(app: FastAPI, purgatory: Purgatory) -> None:
     """At once, with its timer and its keys; neither its key nor its deadline finds it again."""
     older = await parked(app, purgatory, watch("wait=20", "old", Wait_Id=WAIT_ID))

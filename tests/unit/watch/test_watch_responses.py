@@ -61,6 +61,23 @@ def test_signals_of_several_keys_that_just_fit(less: int) -> None:
     assert (len(document["keys"]["a"]["signals"]), document["keys"]["a"]["more"]) == (1, False)
 
 
+def test_each_signal_has_its_own_time() -> None:
+    """To the millisecond, within a second and in the next one."""
+    clock = MockClock(start_ms=1_800_000_000_001)
+    signals = MemorySignals(clock=clock)
+    for ms in (1, 998, 1):
+        signals.append("k", None)
+        clock.advance(ms)
+    signals.append("k", None)
+    document = respond(signals, {"k": 0})
+    assert [signal["at"] for signal in document["signals"]] == [
+        "2027-01-15T08:00:00.001Z",
+        "2027-01-15T08:00:00.002Z",
+        "2027-01-15T08:00:01.000Z",
+        "2027-01-15T08:00:01.001Z",
+    ]
+
+
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_a_drained_wait_keeps_its_cursor_if_signals_were_lost(*, is_lost: bool) -> None:
     """So that the next wait responds 410; from behind the loss it has read what there is."""

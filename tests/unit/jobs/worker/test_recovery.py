@@ -19,7 +19,8 @@ from purgatory.jobs import (
     WorkerSettings,
 )
 from purgatory.jobs.model import Cancel, Claimed, Finish, GiveBack, Step
-from purgatory.jobs.worker.claiming.recovery import LOG_EVERY
+from purgatory.jobs.model.job import Misfire, new_job
+from purgatory.jobs.worker.claiming.recovery import LOG_EVERY, is_missed
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.parts import Parts
 from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms, on_time
@@ -401,3 +402,22 @@ async def test_after_recovery_jobs_count_as_overdue_only_if_they_were_missed(
     await parts.recovery.handle(await parts.claim(), overdue=1)
     progress = parts.recovery.progress
     assert (progress.overdue, progress.missed + progress.spread) == (1, 1)
+
+
+@pytest.mark.parametrize(("due_before_ms", "expected"), [(3, False), (4, True)])
+@pytest.mark.parametrize("misfire", [Misfire.SKIP, Misfire.SPREAD])
+def test_a_job_is_missed_if_it_was_due_before_that_time(
+    misfire: Misfire, *, due_before_ms: int, expected: bool
+) -> None:
+    """Not one that is due at that time."""
+    job = new_job(
+        id="1",
+        handler="note",
+        payload_json="null",
+        deadline_ms=3,
+        due_ms=3,
+        created_ms=1,
+        state=JobState.WAITING,
+        misfire=misfire,
+    )
+    assert is_missed(job, due_before_ms) == expected
