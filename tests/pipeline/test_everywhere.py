@@ -238,7 +238,7 @@ def test_spark_connect(
     valkey: ValkeyServer,
     tmp_path: Path,
 ) -> None:
-    """All commands, though the server lacks this package."""
+    """All commands; `stream` needs this package there, and has it from the current folder."""
     everything = Everything(small, tmp_path / "out", service, valkey.url)
     with connect_server(tmp_path, not_installed) as address:
         commands = everything.commands("--master", address)

@@ -282,6 +282,8 @@ async def test_a_limit_of_timeouts_beyond_that_of_the_timer(make_purgatory: Make
 def test_what_is_kept_by_default() -> None:
     """As the documentation of the limits says."""
     limits = Limits()
-    kept = (limits.max_signals_per_key, limits.max_signals, limits.max_signal_age)
-    assert kept == (1_000, 100_000, 600)
-    assert (limits.max_signal_bytes, limits.max_value_bytes) == (2**26, 2**16)
+    assert limits.max_signals_per_key == 1_000
+    assert limits.max_signals == 100_000
+    assert limits.max_signal_age == 600
+    assert limits.max_signal_bytes == 2**26
+    assert limits.max_value_bytes == 2**16
