@@ -37,6 +37,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         (["waits", "--memory", "12"], "--memory: '12': give 512m or more, such as 1g or 1536m"),
         (["waits", "--memory", "511m"], "'511m': give 512m or more"),
         (["waits", "--memory", "1gb"], "'1gb': give 512m or more"),
+        (["waits", "--engine", "dask"], "invalid choice: 'dask' (choose from "),
         (["waits", "--master", "local[0]"], "--master: 'local[0]': give local[2], spark://HOST"),
         (["replay", "--traffic", "0"], "--traffic: '0': give a number above 0"),
         (["replay", "--timeout", "2e6"], "above 0 and up to 1,000,000"),

@@ -168,7 +168,12 @@ def test_again_without_the_journal(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["outcomes", "--journal", "{}/none", "--out", "{}/out"], "No journal in {}/none"),
+        (
+            ["outcomes", "--journal", "{}/none", "--out", "{}/out"],
+            "No journal in {}/none: there is ",
+        ),
+        (["outcomes", "--journal", "{}/none", "--out", "{}/out"], "no such folder"),
+        (["outcomes", "--journal", "{}", "--out", "{}-out"], "PURGATORY_JOURNAL_MAX_AGE"),
         (["waits", "--out", "{}/out"], "run the job `outcomes`"),
         (["advise", "--out", "{}/out"], "run the job `outcomes`"),
         (["report", "--out", "{}/out"], "run the job `waits` first"),

@@ -8,7 +8,8 @@ from typing import Any
 from purgatory.pipeline.outcomes.event_summary import FutureRecords
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.report.read_section import read_section
-from purgatory.pipeline.report.verdict import SHOWN_CHANGES, verdict
+from purgatory.pipeline.report.verdict import SHOWN_CHANGES, undecided_timeouts, verdict
+from purgatory.pipeline.report.verdict_section import verdict_section
 from tests.pipeline.test_charts import NOTHING
 
 
@@ -33,6 +34,16 @@ def test_nothing_to_change_is_no_change() -> None:
     """Timeouts that fit, one worker and the default wheel."""
     found = replace(NOTHING, by_kind=[kind_row(200, 0)], advice=ADVICE)
     assert verdict(found) == []
+
+
+def test_too_little_data_is_not_called_good() -> None:
+    """A kind without advice is named, and where the reason is."""
+    undecided = undecided_timeouts(replace(NOTHING, advice=ADVICE))
+    assert undecided == ["watch"]
+    section = verdict_section([], undecided)
+    assert "Nothing needs to change" not in section
+    assert "right for watch" in section and 'href="#advice"' in section
+    assert "Nothing needs to change" in verdict_section([], [])
 
 
 def test_the_most_important_come_first_with_their_settings() -> None:

@@ -87,12 +87,20 @@ class UpdateRun(ABC):
         as_of = self._before.as_of_time()
         self._is_repair = as_of is not None and as_of > limit
 
+    def _why_empty(self) -> str:
+        if not self._journal.exists():
+            return "there is no such folder."
+        return (
+            "there is no .parquet file. A service completes its first one after a minute "
+            "(PURGATORY_JOURNAL_MAX_AGE), or when it stops."
+        )
+
     def update(self, on_bad_file: OnBadFile, grace_s: float) -> Update:
         """Update the table; see `OutcomeTable.update`."""
         sweep(self._table, self._before)
         known, new = self._listed.known_files, self._listed.new
         if not known and not new and not self._before.run:
-            raise NothingToReadError(f"No journal in {self._journal}: there is no .parquet file.")
+            raise NothingToReadError(f"No journal in {self._journal}: {self._why_empty()}")
         self._on_progress(f"{counted(known + len(new), 'file')} in the journal, {len(new):,} new")
         good, bad = self._looked_at(new, on_bad_file)
         try:

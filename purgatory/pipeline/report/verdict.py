@@ -36,6 +36,12 @@ def verdict(findings: Findings) -> list[Change]:
     return sorted(found, key=lambda change: -change.weight)[:SHOWN_CHANGES]
 
 
+def undecided_timeouts(findings: Findings) -> list[str]:
+    """Return the kinds whose timeout cannot be advised on, such as for lack of data."""
+    timeouts = findings.advice.get("timeouts", ())
+    return [advice["kind"] for advice in timeouts if advice["advised_us"] is None]
+
+
 def _data(findings: Findings) -> Iterator[Change]:
     manifest = findings.manifest
     if manifest.future:

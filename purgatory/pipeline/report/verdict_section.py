@@ -8,8 +8,15 @@ from html import escape
 from purgatory.pipeline.report.verdict import Change
 
 
-def verdict_section(found: Sequence[Change]) -> str:
-    """Return what to change first."""
+def verdict_section(found: Sequence[Change], undecided: Sequence[str]) -> str:
+    """Return what to change first; `undecided` are the kinds without advice on their timeout."""
+    if not found and undecided:
+        kinds = ", ".join(undecided)
+        return (
+            '<section id="verdict" class="card"><h2>Nothing is known to need a change</h2>'
+            f"<p>These operations do not tell which timeout is right for {escape(kinds)}: "
+            '<a href="#advice">Advice</a> says why.</p></section>'
+        )
     if not found:
         return '<section id="verdict" class="card good"><h2>Nothing needs to change</h2></section>'
     items = "".join(
