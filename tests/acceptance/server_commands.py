@@ -70,12 +70,15 @@ async def serve_by_command(command: ServerCommand, app: str = APP) -> AsyncItera
 
 
 async def _until_answered(server: ProcessServer) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            assert server.process.poll() is None, "".join(server.log)
-            try:
-                if (await ask(server.address, "GET", "/purgatory/statistics")).status == 200:
-                    return
-            except (OSError, ClosedByServer):
-                pass
-            await asyncio.sleep(0.05)
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                assert server.process.poll() is None, "".join(server.log)
+                try:
+                    if (await ask(server.address, "GET", "/purgatory/statistics")).status == 200:
+                        return
+                except (OSError, ClosedByServer):
+                    pass
+                await asyncio.sleep(0.05)
+    except TimeoutError as exc:
+        raise AssertionError(f"it does not answer: {''.join(server.log)}") from exc
