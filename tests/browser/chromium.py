@@ -41,7 +41,7 @@ def pictured(url: str, profile: Path, picture: Path, *, is_dark: bool, height: i
 @contextmanager
 def start_browser(url: str, profile: Path) -> Iterator[None]:
     """Have a browser show the page, in real time, until the end."""
-    command = _command("--remote-debugging-port=0", url, profile=profile)
+    command = chromium_command("--remote-debugging-port=0", url, profile=profile)
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     ) as process:
@@ -54,7 +54,7 @@ def start_browser(url: str, profile: Path) -> Iterator[None]:
 
 def _run(*arguments: str, profile: Path) -> str:
     done = subprocess.run(
-        _command(*arguments, profile=profile),
+        chromium_command(*arguments, profile=profile),
         check=True,
         capture_output=True,
         text=True,
@@ -63,7 +63,8 @@ def _run(*arguments: str, profile: Path) -> str:
     return done.stdout
 
 
-def _command(*arguments: str, profile: Path) -> list[str]:
+def chromium_command(*arguments: str, profile: Path | str) -> list[str]:
+    """Return what starts a browser without windows, which reaches nothing but this machine."""
     assert CHROMIUM is not None, "Chromium is not installed"
     options = [
         "--headless",

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.browser.chromium import CHROMIUM
+from tests.browser.chromium import chromium_command
 from tests.patience import PATIENCE_S
 
 # Of commands, whichever page they are for: replies to an earlier page may still come.
@@ -31,28 +31,17 @@ class Chromium:
     """
 
     def __init__(self) -> None:
-        assert CHROMIUM is not None, "Chromium is not installed"
         self._profile = tempfile.TemporaryDirectory(
             prefix="purgatory-chromium-", ignore_cleanup_errors=True
         )
         (their_in, our_out), (our_in, their_out) = os.pipe(), os.pipe()
         self._out = os.fdopen(our_out, "wb")
-        arguments = [
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--hide-scrollbars",
-            f"--user-data-dir={self._profile.name}",
-            "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
-            "--remote-debugging-pipe",
-        ]
+        options = ("--hide-scrollbars", "--remote-debugging-pipe")
         # Chromium reads commands from descriptor 3, and replies through 4. Not sh: dash knows no
         # descriptors above 9.
         program = f'exec "$0" "$@" 3<&{their_in} 4>&{their_out}'
         self._process = subprocess.Popen(
-            ["bash", "-c", program, CHROMIUM, *arguments],
+            ["bash", "-c", program, *chromium_command(*options, profile=self._profile.name)],
             pass_fds=(their_in, their_out),
             stderr=subprocess.DEVNULL,
         )
