@@ -147,7 +147,8 @@ def test_percentiles_are_within_a_five_hundredth(
 ) -> None:
     """Of the value that sorting finds; counts, means and maxima are exact."""
     folder = LocalFolder(str(tmp_path / "rollups"))
-    run = DuckRollupRun(connected(), folder, table.folder, table.manifest(), lambda _: None)
+    before = read_rollup_manifest(folder)
+    run = DuckRollupRun(connected(), folder, table.folder, table.manifest(), lambda _: None, before)
     engine = DuckEngine(connected())
     write_waits(connected(), run.update(), engine.tables(str(tmp_path)), lambda _: None)
     rows = {row["kind"]: row for row in engine.tables(str(tmp_path)).rows("waits", "by_kind")}

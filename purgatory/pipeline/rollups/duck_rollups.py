@@ -28,7 +28,7 @@ class DuckRollupRun(RollupRun):
         table: Folder,
         outcomes: Manifest,
         on_progress: OnProgress,
-        before: RollupManifest | None = None,
+        before: RollupManifest,
     ) -> None:
         super().__init__(connection, folder, outcomes, on_progress, before)
         self._table = attach(connection, table)

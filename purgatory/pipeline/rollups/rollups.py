@@ -30,7 +30,6 @@ from purgatory.pipeline.rollups.rollup_manifest import (
     node_path,
     prefix_path,
     publish_rollups,
-    read_rollup_manifest,
     sweep_rollups,
 )
 from purgatory.pipeline.rollups.table_sql import by_hour
@@ -53,18 +52,15 @@ class RollupRun(ABC):
         folder: Folder,
         outcomes: Manifest,
         on_progress: OnProgress,
-        before: RollupManifest | None = None,
+        before: RollupManifest,
     ) -> None:
-        """Use the `folder` of the rollups, the manifest of the outcomes, and that of the rollups.
-
-        The latter is read unless it is known.
-        """
+        """Use the `folder` of rollups, and the manifests of outcomes and of rollups `before`."""
         self._connection = connection
         self._folder = folder
         self._files = NodeFiles(folder)
         self._outcomes = outcomes
         self._on_progress = on_progress
-        self._before = before or read_rollup_manifest(folder)
+        self._before = before
         self._name = run_name(self._before.run + 1)
 
     def update(self) -> Rollups:

@@ -32,7 +32,7 @@ class SparkRollupRun(RollupRun):
         table: Folder,
         outcomes: Manifest,
         on_progress: OnProgress,
-        before: RollupManifest | None = None,
+        before: RollupManifest,
     ) -> None:
         super().__init__(connection, folder, outcomes, on_progress, before)
         self._spark = spark
