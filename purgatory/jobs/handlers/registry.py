@@ -140,7 +140,8 @@ class JobHandlers:
             raise UnknownHandlerError(
                 f"there is no handler {str(name)[:64]!r} for requests; known: "
                 f"{_shown(self.http_names)}. Allow one with @purgatory.handler(..., http=True), or "
-                "purgatory.handled_elsewhere([...], http=True) if another service runs it"
+                "purgatory.handled_elsewhere([...], http=True) (in the service, "
+                "PURGATORY_JOB_HANDLERS) if another service runs it"
             )
 
     def knows(self, name: str) -> bool:
