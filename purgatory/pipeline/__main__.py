@@ -94,6 +94,13 @@ def _check_folders(options: argparse.Namespace) -> None:
             f"--out {paths['out']} is within --journal {paths['journal']}: give a folder outside, "
             "or the results would be read as the journal"
         )
+    try:
+        folders["out"].check_writable()
+    except OSError as error:
+        raise ValueError(
+            f"--out {paths['out']} cannot be written: {error.strerror or error}: give another "
+            "folder"
+        ) from error
 
 
 def _failed(command: Command, sentence: str, status: int = 1) -> int:

@@ -157,6 +157,27 @@ def test_an_interrupt_is_said_in_a_word(
     assert capsys.readouterr().err == "waits: interrupted\n"
 
 
+@pytest.mark.parametrize(
+    ("out", "reason"), [("file/new", "Not a directory"), ("x" * 300, "File name too long")]
+)
+def test_an_out_that_cannot_be_created_is_refused_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], out: str, reason: str
+) -> None:
+    """By its name and with the reason; nothing was read, and Spark is not started."""
+    (tmp_path / "file").touch()
+    path = str(tmp_path / out)
+    assert main(["outcomes", "--journal", "nowhere", "--out", path, "--engine", "spark"]) == 1
+    said = f"outcomes: --out {path} cannot be written: {reason}: give another folder\n"
+    assert capsys.readouterr().err == said
+
+
+def test_an_out_that_can_be_created_is_not_until_it_is_needed(tmp_path: Path) -> None:
+    """A run that fails leaves no empty folder."""
+    out = tmp_path / "deep" / "er"
+    assert main(["outcomes", "--journal", f"{tmp_path}/nowhere", "--out", str(out)]) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_commands_have_no_options_that_do_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """Who reads no journal has nothing to skip in it, and only outcomes are ever lost."""
     reading = {"--journal", "--on-bad-file"}

@@ -71,6 +71,10 @@ class Folder(ABC):
             return file.read().decode()
 
     @abstractmethod
+    def check_writable(self) -> None:
+        """Raise OSError if it is known that it cannot be written; nothing is left behind."""
+
+    @abstractmethod
     def exists(self, path: str = "") -> bool:
         """Return whether there is a file or folder at `path`."""
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO
@@ -35,7 +37,23 @@ class LocalFolder(Folder):
 
     def is_file(self) -> bool:
         """Return whether it is a file rather than a folder."""
-        return self.local().is_file()
+        # Not that of `Path`, which raises OSError for a name that is too long.
+        return os.path.isfile(self._root)
+
+    def check_writable(self) -> None:
+        """Raise OSError if it cannot be created or written; nothing is left behind."""
+        folder = self.local()
+        # The deepest first.
+        missing = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
+        try:
+            # By doing it: no question to the system knows all reasons.
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        finally:
+            for path in missing:
+                with suppress(OSError):
+                    path.rmdir()
 
     def files(self, suffix: str, path: str = "") -> list[File]:
         """Return the files below `path` that end with `suffix`, sorted; [] if it is missing.

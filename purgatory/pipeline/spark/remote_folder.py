@@ -46,6 +46,9 @@ class RemoteFolder(Folder):
         """Return `path` in this folder, as the file system names it."""
         return f"{self._root}/{path}" if path else self._root
 
+    def check_writable(self) -> None:
+        """Do nothing: only a write would tell, and it could not be undone without a trace."""
+
     def exists(self, path: str = "") -> bool:
         """Return whether there is a file or folder at `path`."""
         return self._kind(path) is not fs.FileType.NotFound
