@@ -21,6 +21,7 @@ from purgatory.pipeline.cli.interrupts import plain_interrupts
 from purgatory.pipeline.cli.options import LEAST_HEAP_MIB, heap, master
 from purgatory.pipeline.cli.work import Work
 from purgatory.pipeline.console.progress import Progress
+from purgatory.pipeline.errors import NothingToReadError
 from purgatory.pipeline.spark.error_message import error_message
 from purgatory.pipeline.spark.folders import folder_at
 from purgatory.pipeline.spark.session import DEFAULT_MASTER, DEFAULT_MEMORY, spark_session
@@ -28,6 +29,9 @@ from purgatory.pipeline.spark.session import DEFAULT_MASTER, DEFAULT_MEMORY, spa
 INTERRUPTED = 130
 """As in a shell: 128 plus the number of the signal."""
 
+_DESCRIPTION = """Jobs over the journal of operations. outcomes, waits, advise and report run on
+DuckDB in this process, without Java, if folders are local and the new files fit into memory, else
+on Spark; --engine chooses. The others run on Spark."""
 
 _ERRORS: tuple[type[Exception], ...] = (PurgatoryError, ValueError, OSError, *ENGINE_ERRORS)
 
@@ -37,9 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0 is success, 1 an error that the user can correct, 2 a wrong argument, 130 an interrupt.
     """
-    options = _parser().parse_args(arguments)
+    # Not `parse_args`: it shows the usage of all commands for an unknown option of one.
+    options, unknown = _parser().parse_known_args(arguments)
     command: Command = options.command
     try:
+        if unknown:
+            raise ValueError(f"unrecognized arguments: {' '.join(unknown)}")
         command.check(options)
     except ValueError as error:
         options.parser.error(str(error))
@@ -53,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.verbose:
             traceback.print_exc()
         is_ours = isinstance(error, PurgatoryError | ValueError)
-        return _failed(command, str(error) if is_ours else error_message(error))
+        sentence = str(error) if is_ours else error_message(error)
+        return _failed(command, f"{sentence}{_way_out(error, options)}")
     except KeyboardInterrupt:
         return _failed(command, "interrupted", status=INTERRUPTED)
     on_progress("done")
@@ -103,6 +111,14 @@ def _check_folders(options: argparse.Namespace) -> None:
         ) from error
 
 
+def _way_out(error: Exception, options: argparse.Namespace) -> str:
+    """Return what else helps, after a blank; "" if the error says it all."""
+    if isinstance(error, NothingToReadError) and getattr(options, "journal", "none") is None:
+        name = options.command.name
+        return f" Or give --journal DIR, with which {name} runs the jobs before it."
+    return ""
+
+
 def _failed(command: Command, sentence: str, status: int = 1) -> int:
     sys.stderr.write(f"{command.name}: {sentence}\n")
     return status
@@ -111,7 +127,7 @@ def _failed(command: Command, sentence: str, status: int = 1) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m purgatory.pipeline",
-        description="Jobs over the journal of operations, on Spark.",
+        description=_DESCRIPTION,
     )
     commands = parser.add_subparsers(required=True, metavar="NAME")
     for command in COMMANDS:

@@ -30,6 +30,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ([], "NAME"),
         (["outcomes"], "--journal"),
+        (["report", "--jurnal", "x"], "unrecognized arguments: --jurnal x"),
         (["outcomes", "--journal", "x", "--grace", "-5"], "number of 0 or more"),
         (["outcomes", "--journal", "x", "--grace", "inf"], "'inf': give a number of 0 or more"),
         (["advise", "--expired-share", "nan"], "above 0 and below 1"),
@@ -157,6 +158,17 @@ def test_an_interrupt_is_said_in_a_word(
     assert capsys.readouterr().err == "waits: interrupted\n"
 
 
+@pytest.mark.parametrize("name", ["waits", "advise", "report"])
+def test_without_results_and_journal_the_journal_is_asked_for(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is what a first call lacks, rather than another command."""
+    assert main([name, "--engine", "duckdb", "--out", str(tmp_path / "new")]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"{name}: No ")
+    assert last.endswith(f" Or give --journal DIR, with which {name} runs the jobs before it.")
+
+
 @pytest.mark.parametrize(
     ("out", "reason"), [("file/new", "Not a directory"), ("x" * 300, "File name too long")]
 )
@@ -176,6 +188,15 @@ def test_an_out_that_can_be_created_is_not_until_it_is_needed(tmp_path: Path) ->
     out = tmp_path / "deep" / "er"
     assert main(["outcomes", "--journal", f"{tmp_path}/nowhere", "--out", str(out)]) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_help_says_what_needs_no_spark(capsys: pytest.CaptureFixture[str]) -> None:
+    """A laptop without Java can run four of the commands."""
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "outcomes, waits, advise and report run on DuckDB" in said
+    assert "--engine" in said and "Spark" in said
 
 
 def test_commands_have_no_options_that_do_nothing(capsys: pytest.CaptureFixture[str]) -> None:
