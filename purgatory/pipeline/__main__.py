@@ -24,7 +24,13 @@ from purgatory.pipeline.console.progress import Progress
 from purgatory.pipeline.errors import NothingToReadError
 from purgatory.pipeline.spark.error_message import error_message
 from purgatory.pipeline.spark.folders import folder_at
-from purgatory.pipeline.spark.session import DEFAULT_MASTER, DEFAULT_MEMORY, spark_session
+from purgatory.pipeline.spark.session import (
+    DEFAULT_MASTER,
+    DEFAULT_MEMORY,
+    is_submitted,
+    remote_address,
+    spark_session,
+)
 
 INTERRUPTED = 130
 """As in a shell: 128 plus the number of the signal."""
@@ -75,6 +81,7 @@ def _call(options: argparse.Namespace, on_progress: Progress) -> Call:
     if is_for_duckdb(options, work):
         engine = duck_engine(work.manifests)
         return Call(options=options, work=work, engine=engine, on_progress=on_progress)
+    on_progress(_start_of_spark(options.master))
     spark = spark_session(
         f"purgatory {options.command.name}",
         master=options.master,
@@ -88,6 +95,15 @@ def _call(options: argparse.Namespace, on_progress: Progress) -> Call:
         on_progress=on_progress,
         session=spark,
     )
+
+
+def _start_of_spark(master: str | None) -> str:
+    if (address := remote_address(master)) is not None:
+        # Without its parameters, of which one may be a token.
+        return f"connecting to Spark: {address.partition(';')[0].rstrip('/')}"
+    if master is None and is_submitted():
+        return "starting Spark"
+    return f"starting Spark: {master or DEFAULT_MASTER}"
 
 
 def _check_folders(options: argparse.Namespace) -> None:

@@ -11,6 +11,7 @@ from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.cli import options
 from purgatory.pipeline.cli.commands import COMMANDS
 from purgatory.pipeline.cli.options import heap, master
+from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.spark.machine_memory import machine_memory
 
 
@@ -155,7 +156,7 @@ def test_an_interrupt_is_said_in_a_word(
 
     monkeypatch.setattr(command_line, "spark_session", interrupt)
     assert main(["waits", "--engine", "spark", "--out", "x"]) == 130
-    assert capsys.readouterr().err == "waits: interrupted\n"
+    assert capsys.readouterr().err.splitlines()[-1] == "waits: interrupted"
 
 
 @pytest.mark.parametrize("name", ["waits", "advise", "report"])
@@ -188,6 +189,31 @@ def test_an_out_that_can_be_created_is_not_until_it_is_needed(tmp_path: Path) ->
     out = tmp_path / "deep" / "er"
     assert main(["outcomes", "--journal", f"{tmp_path}/nowhere", "--out", str(out)]) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_start_of_spark_is_said_before_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It takes seconds, in which nothing else would be printed."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise PipelineError("no Spark")
+
+    monkeypatch.setattr(command_line, "spark_session", fail)
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    stream = ["stream", "--journal", "history", "--out", str(tmp_path)]
+    for given, said in [
+        ([], "starting Spark: local[2]"),
+        (["--master", "local[1]"], "starting Spark: local[1]"),
+        (["--master", "sc://there"], "connecting to Spark: sc://there"),
+    ]:
+        assert main([*stream, *given]) == 1
+        first, last = capsys.readouterr().err.splitlines()
+        assert first.endswith(f" s  {said}") and last == "stream: no Spark"
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert main(stream) == 1
+    assert capsys.readouterr().err.splitlines()[0].endswith(" s  starting Spark")
 
 
 def test_help_says_what_needs_no_spark(capsys: pytest.CaptureFixture[str]) -> None:

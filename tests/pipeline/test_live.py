@@ -193,12 +193,18 @@ def test_jobs_that_run_at_their_deadline_are_no_alert(spark: SparkSession) -> No
 def test_the_command_follows_to_the_end(
     spark: SparkSession, service: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And says where it wrote."""
+    """And says what it reads, from the start, and where it wrote."""
     append(spark, tmp_path / "journal", minute(0, 0, expired=6, fired=0, key="order:9"))
     arguments = ["stream", "--journal", str(tmp_path / "journal"), "--out", str(tmp_path / "out")]
     assert main([*arguments, "--once", "--least-ended", "4", "--service", service]) == 0
-    said = capsys.readouterr().out
+    said, progress = capsys.readouterr()
     assert "Completed windows, and alerts, are in" in said and "s after its end" in said
+    journal, out = tmp_path / "journal", tmp_path / "out"
+    lines = [line.split(" s  ")[1] for line in progress.splitlines()]
+    assert lines[1:3] == [
+        f"reading {journal}",
+        f"following {journal} up to its present end; results go to {out}/live",
+    ]
 
 
 def test_a_stream_that_cannot_be_read_ends_with_a_sentence(

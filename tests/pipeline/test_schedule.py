@@ -190,7 +190,10 @@ def test_other_tables_become_jobs(
     store = ["--store", url]
     source = ["--from", f"{tmp_path}/rows.parquet", "--tasks", "3"]
     assert main(["schedule", *source, *store, "--out", f"{tmp_path}/one"]) == 0
-    assert "30 jobs added" in capsys.readouterr().out
+    said, progress = capsys.readouterr()
+    assert "30 jobs added" in said
+    lines = progress.splitlines()
+    assert " Spark" in lines[0] and lines[1].endswith(f" s  schedule: reading {source[1]}")
     jobs = asyncio.run(jobs_in(JobAddress(url=url)))
     assert sorted(job.payload["n"] for job in jobs) == list(range(30))
     assert min(job.deadline_ms for job in jobs) == 1_893_456_000_000

@@ -43,6 +43,7 @@ def run_schedule(call: Call) -> str:
         on_conflict=options.on_conflict,
         limits=JobLimits(max_waiting=options.max_waiting),
     )
+    call.on_progress(f"{JOB}: reading {options.source}")
     jobs = read_table(call.spark, options.source, format_of(options.source, options.source_format))
     if options.tasks:
         jobs = jobs.repartition(options.tasks)

@@ -10,6 +10,7 @@ from purgatory.pipeline.cli.options import NumberOption, add_journal, add_number
 from purgatory.pipeline.stream.alerts import AlertService
 from purgatory.pipeline.stream.queries import FOLDER, StreamingQueries, streaming_events, wait_for
 from purgatory.pipeline.stream.windows import AlertThresholds
+from purgatory.redacted_url import redacted
 
 TOKEN_VARIABLE = "PURGATORY_TOKEN"  # noqa: S105 - the name of a variable
 
@@ -58,6 +59,8 @@ def run_stream(call: Call) -> str:
     if options.service:
         token = os.environ.get(TOKEN_VARIABLE)
         service = AlertService(options.service, name=options.name, token=token)
+    shown = redacted(options.source) if options.source else source
+    call.on_progress(f"reading {shown}")
     events = streaming_events(
         call.spark,
         source,
@@ -69,7 +72,8 @@ def run_stream(call: Call) -> str:
         call.spark, options.out, thresholds, service=service, on_progress=call.on_progress
     )
     queries = live.start(events, every_s=None if options.once else options.every)
-    call.on_progress(f"following {source}" + ("" if options.once else "; Ctrl-C stops it"))
+    until = "up to its present end" if options.once else "until Ctrl-C"
+    call.on_progress(f"following {shown} {until}; results go to {options.out}/{FOLDER}")
     try:
         wait_for(queries, live.check)
     except KeyboardInterrupt:

@@ -60,7 +60,7 @@ def spark_session(
     if remote is not None:
         _check_listening(remote)
         builder = builder.remote(remote)
-    elif not _is_submitted():
+    elif not is_submitted():
         os.environ["JAVA_HOME"] = str(java_home())
         # The host name may not resolve.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -86,6 +86,11 @@ def remote_address(master: str | None) -> str | None:
     return address if address is not None and address.startswith("sc://") else None
 
 
+def is_submitted() -> bool:
+    """Return whether spark-submit has started this process, and a JVM for it."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 def parallelism(spark: SparkSession) -> int:
     """Return how many tasks Spark runs at once, as far as it knows."""
     # By a job that counts its tasks: the SparkContext knows, but Spark Connect has none.
@@ -104,11 +109,6 @@ def _check_listening(address: str) -> None:
             f"no Spark Connect server at {parts.scheme}://{parts.netloc}: {error}. "
             "Start it with sbin/start-connect-server.sh, or give the address of another"
         ) from error
-
-
-def _is_submitted() -> bool:
-    # spark-submit sets it for the Python process that it starts.
-    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def _local_options(memory: str, is_short: bool) -> dict[str, str]:
