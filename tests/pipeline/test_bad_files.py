@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline import BadFileError, OnBadFile, OutcomeTable
+from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.duck.connection import connected
 from purgatory.pipeline.duck.duck_table import DuckOutcomeTable
 from tests.pipeline.synthetic import Written, write
@@ -74,10 +75,23 @@ def test_every_fault_is_named_and_left_out(broken: Written, empty_table: Outcome
     assert update.bad.keys() == {*names, damaged_name}
     for name, fault in names.items():
         assert update.bad[name].startswith((REASONS[fault], "empty"))
-        assert any(name in line for line in said)
+    assert f"skipped {len(names)} files that cannot be read" in said
+    assert "skipped 1 damaged file" in said
     assert update.bad[damaged_name].startswith("damaged: ")
     assert update.operations == broken.truth.operations
     assert empty_table.manifest().bad == update.bad
+
+
+def test_the_command_names_each_bad_file_once(
+    broken: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Among its results; progress has the number."""
+    paths = [inject(broken.folder, "truncated"), damage(broken.folder)]
+    places = ["--journal", str(broken.folder), "--out", str(tmp_path / "out")]
+    assert main(["outcomes", *places, "--engine", "duckdb"]) == 0
+    said = capsys.readouterr()
+    assert [said.out.count(path.name) for path in paths] == [1, 1]
+    assert [said.err.count(path.name) for path in paths] == [0, 0]
 
 
 def test_files_of_the_version_before_are_read(broken: Written, empty_table: OutcomeTable) -> None:

@@ -124,8 +124,10 @@ class UpdateRun(ABC):
                 check_is_newest(self._table, self._before.run)
                 # All of them: each that is left would cost another merge.
                 rows = {file.path: footer.rows for file, footer in good}
-                for path, reason in sorted(self._damaged(error, rows, on_bad_file).items()):
+                damaged = self._damaged(error, rows, on_bad_file)
+                for path, reason in sorted(damaged.items()):
                     self._note(path, reason, bad, on_bad_file)
+                self._on_progress(f"skipped {counted(len(damaged), 'damaged file')}")
                 good = [(file, footer) for file, footer in good if file.path not in bad]
 
     def _remove_unpublished(self) -> None:
@@ -147,6 +149,9 @@ class UpdateRun(ABC):
                         good.append((file, found))
                     else:
                         self._note(file.path, found, bad, on_bad_file)
+        if bad:
+            # By number only: the caller has their names, for its result.
+            self._on_progress(f"skipped {counted(len(bad), 'file')} that cannot be read")
         return good, bad
 
     def _footer(self, file: File) -> Footer | str:
@@ -164,7 +169,6 @@ class UpdateRun(ABC):
                 "Nothing was written. Repair or remove it, or skip it: --on-bad-file skip"
             )
         bad[path] = reason
-        self._on_progress(f"skipped {path}: {reason}")
 
     def _merged(
         self,
