@@ -17,6 +17,7 @@ from purgatory.pipeline.report.notable_changes import changes
 from purgatory.pipeline.report.previous_run import summary_of
 from purgatory.pipeline.report.verdict import verdict
 from purgatory.pipeline.rollups.parts import KEPT_ERROR
+from purgatory.pipeline.waits.timeline import JOB as WAITS
 from tests.pipeline.rolled import START, write_outcomes
 from tests.pipeline.test_charts import NOTHING
 
@@ -81,6 +82,46 @@ def test_the_report_names_failed_jobs(out: Path) -> None:
     assert "5 jobs of 7 failed, most of them of job:pay: &lt;b&gt;refused&lt;/b&gt;" in page
     assert "Failed jobs: fired or expired is how the wait ended" in page
     assert "<b>refused" not in page
+
+
+def test_both_engines_count_cancelled_jobs_apart(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fire that cancels, or a cancellation between two attempts: alike with both engines."""
+    rows = [
+        job(1, "done") | {"outcome": "fired"},
+        job(2, "cancelled") | {"outcome": "fired", "lateness_us": None},
+        job(3, "cancelled", "first attempt"),
+        job(4, "cancelled") | {"outcome": "cancelled", "lateness_us": None},
+        job(5, "done"),
+    ]
+    monkeypatch.setattr("purgatory.pipeline.cli.engine.FEW_RECORDS", 0)
+    tables = []
+    for name, engine in (
+        ("duckdb", DuckEngine(connected(threads=1))),
+        ("spark", SparkEngine(spark)),
+    ):
+        out = tmp_path / name
+        write_outcomes(out, rows, as_of=AS_OF)
+        engine.write_waits(str(out), lambda _: None)
+        found = engine.tables(str(out))
+        tables.append([found.rows(WAITS, table) for table in ("by_kind", "hot_keys", "timeline")])
+    assert tables[0] == tables[1]
+    [[by_kind], [hot_key], _] = tables[0]
+    counts = {name: by_kind[name] for name in ("fired", "expired", "cancelled")}
+    assert counts == {"fired": 1, "expired": 1, "cancelled": 3}
+    assert (hot_key["fired"], hot_key["expired"]) == (1, 1)
+
+
+def test_the_report_says_which_jobs_it_counts(tmp_path: Path) -> None:
+    """Cancelled ones have a tile; waiting and retried ones are named as left out."""
+    rows = [job(1, "done"), job(2, "cancelled") | {"outcome": "fired"}]
+    write_outcomes(tmp_path, rows, as_of=AS_OF)
+    for name in ("waits", "advise", "report"):
+        assert main([name, "--engine", "duckdb", "--out", str(tmp_path)]) == 0
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "<dt>cancelled jobs</dt><dd>1</dd>" in page
+    assert "tried again after a failure" in page
 
 
 def test_few_failed_jobs_are_no_change() -> None:

@@ -32,6 +32,13 @@ from purgatory.pipeline.report.waits_tables import (
 
 _STYLES = ("uplot.css", "report.css")
 _SCRIPTS = ("uplot.js", "format.js", "counts.js", "charts.js", "heat_map.js", "report.js")
+_COUNTED_JOBS = (
+    '<p class="faint">A job is counted once it has ended, one that waits again for each round. '
+    "Jobs that wait, run, or are to be tried again after a failure are not in these figures: "
+    "<code>purgatory jobs list</code> shows them. Cancelled are also those that a fire cancelled "
+    "(<code>on_fire=cancel</code>). Fired or expired is how the wait of the others ended, whether "
+    "they failed then or not.</p>"
+)
 _WIDE = {"outcomes", "percentiles", "heat", "parked"}
 
 
@@ -139,6 +146,9 @@ def _tiles(findings: Findings, parts: Sequence[Part]) -> Iterator[tuple[str, str
     for name in ("fired", "expired", "cancelled", "drained", "outdated", "lost"):
         if count := requests.sum_of(name):
             yield f"{name} requests", percent(count / requests.operations, 1)
+    for jobs in parts[1:]:
+        if cancelled := jobs.findings.sum_of("cancelled"):
+            yield "cancelled jobs", f"{cancelled:,}"
     if findings.failed:
         yield "failed jobs", f"{findings.failed:,}"
     longest = findings.by_kind[0] if findings.by_kind else None
@@ -162,7 +172,7 @@ def _part(part: Part, has_chart_files: bool) -> str:
     beside = ", and each chart is a file beside this page" if has_chart_files else ""
     return (
         f'<section id="{part.name}" class="part" data-part="{part.name}"><h2>{part.title}</h2>'
-        f'<div class="filters card" hidden></div>'
+        f'{_COUNTED_JOBS if part.name == "jobs" else ""}<div class="filters card" hidden></div>'
         '<noscript><p class="notice">Charts need scripts. Their figures are in the tables'
         f"{beside}.</p></noscript>"
         f'{wide}<div class="charts">{"".join(figures.values())}</div>{tables}'

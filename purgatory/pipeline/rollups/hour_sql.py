@@ -42,6 +42,8 @@ MACROS = (
 """As in `purgatory.pipeline.statistics.histogram`."""
 
 _HOUR_US = 3_600_000_000
+# A job that was cancelled after a fire or its deadline had decided it, as by `on_fire="cancel"`.
+_OUTCOME = "CASE WHEN o.state = 'cancelled' THEN 'cancelled' ELSE o.outcome END"
 _NO_VALUES = "0 AS valued, NULL AS total, NULL AS least, NULL AS most"
 
 
@@ -71,10 +73,11 @@ def source(relation: str, as_of: datetime) -> str:
     return f"""
         CREATE OR REPLACE TEMP VIEW {SOURCE} AS
         WITH known AS (
-            SELECT o.*, CASE WHEN last_at < deadline THEN last_at END AS crashed_at,
+            SELECT o.* REPLACE ({_OUTCOME} AS outcome),
+                   CASE WHEN last_at < deadline THEN last_at END AS crashed_at,
                    CASE WHEN last_at < deadline THEN s."start" END AS crashed
             FROM {relation} o LEFT JOIN {_STARTS} s
-            ON CASE WHEN outcome = 'lost' THEN split_part(operation_id, '-', 1) END = s."start"
+            ON CASE WHEN o.outcome = 'lost' THEN split_part(operation_id, '-', 1) END = s."start"
         ), timed AS (
             SELECT kind, keys, outcome, is_contested, wait_us, lateness_us, timeout_us, crashed,
                    state = 'failed' AS is_failed, error,

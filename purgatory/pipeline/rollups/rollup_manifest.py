@@ -12,7 +12,7 @@ from purgatory.pipeline.outcomes.event_summary import WorkerStart
 from purgatory.pipeline.outcomes.manifest import Manifest, fields_of, newest_run
 from purgatory.pipeline.spark.folder import Folder, output_in_use
 
-VERSION = 3
+VERSION = 4
 FOLDER = "_manifests"
 ALL = "all"
 """The name of the prefix of months."""

@@ -74,7 +74,11 @@ def _timed(outcomes: DataFrame, starts: Mapping[str, WorkerStart], as_of: dateti
     until_now = F.when(may_wait, micros(F.lit(as_of))).otherwise(micros(CRASHED_AT))
     watched_us = micros("watched_at")
     return with_crashes(outcomes, starts).select(
-        *("operation_id", "kind", "keys", "outcome", "is_contested"),
+        *("operation_id", "kind", "keys", "is_contested"),
+        # A job that was cancelled after a fire or its deadline had decided it.
+        F.when(F.col("state") == "cancelled", F.col("state"))
+        .otherwise(F.col("outcome"))
+        .alias("outcome"),
         *("wait_us", "lateness_us", "timeout_us", CRASHED_AT, "error"),
         F.coalesce(F.col("state") == "failed", F.lit(False)).alias("is_failed"),
         F.coalesce(micros("completed_at"), F.lit(0)).alias("completed_us"),
