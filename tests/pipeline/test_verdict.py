@@ -8,7 +8,12 @@ from typing import Any
 from purgatory.pipeline.outcomes.event_summary import FutureRecords
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.report.read_section import read_section
-from purgatory.pipeline.report.verdict import SHOWN_CHANGES, undecided_timeouts, verdict
+from purgatory.pipeline.report.verdict import (
+    SHOWN_CHANGES,
+    left_out,
+    undecided_timeouts,
+    verdict,
+)
 from purgatory.pipeline.report.verdict_section import verdict_section
 from tests.pipeline.test_charts import NOTHING
 
@@ -77,6 +82,36 @@ def test_the_most_important_come_first_with_their_settings() -> None:
         "Find out why workers die",
     ]
     assert found[0].why == "2 records are dated in the future and not in these figures."
+
+
+def test_faults_that_are_too_few_for_a_change_are_a_line() -> None:
+    """Up to 0.1 % lost operations and failed jobs, and all skipped files; none is no line."""
+    jobs = {"kind": "job:pay", "operations": 3_000, "lost": 0}
+    rows = [kind_row(7_000, 10), jobs]
+    found = replace(
+        NOTHING,
+        by_kind=rows,
+        failed_jobs=[{"kind": "job:pay", "jobs": 3, "error": "once"}],
+        manifest=Manifest(bad={"a.parquet": "empty"}),
+    )
+    assert verdict(found) == []
+    sentences = left_out(found)
+    assert sentences == [
+        "10 operations were lost (0.10%)",
+        "3 jobs failed (0.10%)",
+        "1 file was skipped",
+    ]
+    section = verdict_section([], [], sentences)
+    assert (
+        "Also found: 10 operations were lost (0.10%); 3 jobs failed (0.10%); 1 file "
+        'was skipped. <a href="#read">What was read</a> says more.'
+    ) in section
+    assert "Nothing needs to change" in section
+    more = replace(found, by_kind=[kind_row(7_000, 11), jobs], manifest=Manifest())
+    assert left_out(more) == ["3 jobs failed (0.10%)"]
+    assert [change.what for change in verdict(more)] == ["Find out why workers die"]
+    assert left_out(NOTHING) == []
+    assert "Also found" not in verdict_section(verdict(more), [])
 
 
 def test_what_was_skipped_is_said() -> None:

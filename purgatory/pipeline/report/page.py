@@ -22,7 +22,7 @@ from purgatory.pipeline.report.hours_table import hours_table
 from purgatory.pipeline.report.html_table import cells, folded, table
 from purgatory.pipeline.report.notable_changes import Changes
 from purgatory.pipeline.report.read_section import read_section
-from purgatory.pipeline.report.verdict import undecided_timeouts, verdict
+from purgatory.pipeline.report.verdict import left_out, undecided_timeouts, verdict
 from purgatory.pipeline.report.verdict_section import verdict_section
 from purgatory.pipeline.report.waits_tables import (
     SHOWN_PREFIXES,
@@ -81,7 +81,7 @@ def page(
             _head(findings, parts, title),
             "<main>",
             '<div class="two">',
-            verdict_section(verdict(findings), undecided_timeouts(findings)),
+            verdict_section(verdict(findings), undecided_timeouts(findings), left_out(findings)),
             changes_section(changes),
             f'<section id="read" class="card"><h2>What was read</h2>'
             f"{read_section(findings, journal)}</section>",

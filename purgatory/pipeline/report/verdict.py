@@ -42,6 +42,22 @@ def undecided_timeouts(findings: Findings) -> list[str]:
     return [advice["kind"] for advice in timeouts if advice["advised_us"] is None]
 
 
+def left_out(findings: Findings) -> list[str]:
+    """Return the faults of the data and of jobs that are too few for a change, as sentences."""
+    jobs = findings.part(jobs=True)
+    found = []
+    if 0 < (lost := findings.sum_of("lost")) <= _LEAST_LOST * findings.operations:
+        share = percent(lost / findings.operations)
+        found.append(f"{counted(lost, 'operation was', 'operations were')} lost ({share})")
+    if 0 < jobs.failed <= _LEAST_LOST * jobs.operations:
+        found.append(
+            f"{counted(jobs.failed, 'job')} failed ({percent(jobs.failed / jobs.operations)})"
+        )
+    if skipped := len(findings.manifest.bad):
+        found.append(f"{counted(skipped, 'file was', 'files were')} skipped")
+    return found
+
+
 def _data(findings: Findings) -> Iterator[Change]:
     manifest = findings.manifest
     if manifest.future:

@@ -8,17 +8,32 @@ from html import escape
 from purgatory.pipeline.report.verdict import Change
 
 
-def verdict_section(found: Sequence[Change], undecided: Sequence[str]) -> str:
-    """Return what to change first; `undecided` are the kinds without advice on their timeout."""
+def verdict_section(
+    found: Sequence[Change], undecided: Sequence[str], left_out: Sequence[str] = ()
+) -> str:
+    """Return what to change first.
+
+    `undecided` are the kinds without advice on their timeout, `left_out` the faults that are too
+    few for a change.
+    """
+    few = (
+        f'<p class="faint">Also found: {escape("; ".join(left_out))}. '
+        '<a href="#read">What was read</a> says more.</p>'
+        if left_out
+        else ""
+    )
     if not found and undecided:
         kinds = ", ".join(undecided)
         return (
             '<section id="verdict" class="card"><h2>Nothing is known to need a change</h2>'
             f"<p>These operations do not tell which timeout is right for {escape(kinds)}: "
-            '<a href="#advice">Advice</a> says why.</p></section>'
+            f'<a href="#advice">Advice</a> says why.</p>{few}</section>'
         )
     if not found:
-        return '<section id="verdict" class="card good"><h2>Nothing needs to change</h2></section>'
+        return (
+            '<section id="verdict" class="card good"><h2>Nothing needs to change</h2>'
+            f"{few}</section>"
+        )
     items = "".join(
         f"<li><strong>{escape(change.what)}</strong><p>{escape(change.why)}</p>"
         + (f"<pre tabindex=0><code>{escape(change.setting)}</code></pre>" if change.setting else "")
@@ -27,5 +42,5 @@ def verdict_section(found: Sequence[Change], undecided: Sequence[str]) -> str:
     )
     return (
         '<section id="verdict" class="card"><h2>What to change first</h2>'
-        f'<ol class="verdict">{items}</ol></section>'
+        f'<ol class="verdict">{items}</ol>{few}</section>'
     )
