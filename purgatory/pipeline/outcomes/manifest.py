@@ -16,6 +16,7 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from purgatory.pipeline.errors import BadFileError, NothingToReadError, PipelineError
@@ -198,7 +199,12 @@ def publish(folder: Folder, manifest: Manifest) -> None:
 
 def fields_of(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass; `asdict` copies each value, which takes far longer."""
-    return {column.name: getattr(value, column.name) for column in fields(value)}
+    return {name: getattr(value, name) for name in _field_names(type(value))}
+
+
+@cache
+def _field_names(of: type) -> list[str]:
+    return [column.name for column in fields(of)]
 
 
 def check_has_hours(folder: Folder, manifest: Manifest) -> None:

@@ -40,8 +40,7 @@ class DuckRollupRun(RollupRun):
         for batch in self._batches(hours):
             relation = parquet(addresses(self._table, *self._outcomes.paths({*batch})))
             operations = {hour_number(hour): known[hour].operations for hour in batch}
-            for statement in sql.known_tables(starts, operations):
-                self._connection.execute(statement)
+            sql.make_known_tables(self._connection, starts, operations)
             self._connection.execute(sql.source(relation, self._as_of))
             place = f"run={self._name}/hours"
             copy_by_period(self._connection, sql.hour_rows(), str(self._files.path(place)))
