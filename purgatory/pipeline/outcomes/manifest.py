@@ -199,11 +199,11 @@ def publish(folder: Folder, manifest: Manifest) -> None:
 
 def fields_of(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass; `asdict` copies each value, which takes far longer."""
-    return {name: getattr(value, name) for name in _field_names(type(value))}
+    return {name: getattr(value, name) for name in _field_names(value.__class__)}
 
 
 @cache
-def _field_names(of: type) -> list[str]:
+def _field_names(of: Any) -> list[str]:
     return [column.name for column in fields(of)]
 
 
