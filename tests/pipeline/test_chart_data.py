@@ -120,6 +120,23 @@ def test_the_page_is_bounded_whatever_the_journal() -> None:
     assert len(as_script(data)) < 800_000
 
 
+def test_peaks_are_the_highest_of_each_step() -> None:
+    """Of the minutes that a point of the chart sums up, by kind."""
+    rows = [
+        {
+            "kind": kind,
+            "minute": START + timedelta(minutes=minute),
+            "parked_peak": minute % 7 + most,
+        }
+        for minute in range(MAX_POINTS * 10)
+        for most, kind in enumerate(KINDS[:2])
+    ]
+    by_kind = [kind_row(kind) for kind in KINDS[:2]]
+    findings = replace(with_timeline([]), by_kind=by_kind, parked=ParkedMinutes.of_rows(rows))
+    found = chart_data(findings)["parked"]["kinds"]
+    assert [set(of_kind["peak"]) for of_kind in found] == [{6}, {7}]
+
+
 @given(st.text())
 def test_no_name_ends_the_script(name: str) -> None:
     """What a parser of HTML looks for is not there, and the name is the same."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -71,6 +72,24 @@ def test_a_new_hour_reads_no_other_day(places: tuple[str, str]) -> None:
     )
     subprocess.run([sys.executable, "-c", program], check=True)
     assert operations(DuckEngine(connected(threads=1)), out) == 300 * (len(OLD) + 1)
+
+
+def test_a_new_hour_searches_for_no_garbage(places: tuple[str, str]) -> None:
+    """Among all that the manifests of a year hold; afterwards Python does so again."""
+    journal, out = places
+    generations: Counter[int] = Counter()
+
+    def note(phase: str, details: dict[str, int]) -> None:
+        generations[details["generation"]] += phase == "start"
+
+    gc.callbacks.append(note)
+    try:
+        assert main(["report", "--journal", journal, "--out", out, "--engine", "duckdb"]) == 0
+    finally:
+        gc.callbacks.remove(note)
+    # As its options are parsed.
+    assert generations.total() <= 5
+    assert gc.isenabled()
 
 
 def test_later_hours_merge_no_day_or_month_that_has_settled(places: tuple[str, str]) -> None:

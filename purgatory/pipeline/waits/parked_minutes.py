@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from purgatory.pipeline.waits.columns import Floats, Integers, coded, floats, micros
 
 _MINUTE_US = 60_000_000
+# Twenty years.
+_MOST_DENSE = 20 * 366 * 1_440
 _NUMBERS = ("began", "parked_mean", "parked_peak")
 
 COLUMNS = ("kind", "minute", *_NUMBERS)
@@ -62,13 +64,15 @@ class ParkedMinutes:
 
     def distinct(self) -> tuple[Integers, Integers]:
         """Return the minutes in order, each once, and the place of each row's minute among them."""
-        # As `np.unique` does: a stable sort takes the rows of a kind as they are, in their order.
-        order = np.argsort(self.minute, kind="stable")
-        ordered = self.minute[order]
-        is_new = np.diff(ordered, prepend=ordered[:1] - 1) != 0
-        places = np.empty_like(order)
-        places[order] = np.cumsum(is_new) - 1
-        return ordered[is_new], places
+        low = int(self.minute.min()) if len(self.minute) else 0
+        high = int(self.minute.max(initial=low))
+        if high - low > _MOST_DENSE:
+            return np.unique(self.minute, return_inverse=True)
+        # Of years without a gap, which `np.unique` would sort.
+        place = self.minute - low
+        is_there = np.zeros(high - low + 1, bool)
+        is_there[place] = True
+        return np.flatnonzero(is_there) + low, (np.cumsum(is_there) - 1)[place]
 
     def per_kind(self, value: Callable[[str], Any], kind: type) -> NDArray[Any]:
         """Return `value` of the kind of each row."""

@@ -122,10 +122,14 @@ def _parked(findings: Findings, place: Mapping[str, int]) -> dict[str, Any]:
     steps = kind * count + (parked.minute - low) // per_step
     means = np.bincount(steps, parked.mean / per_step, len(place) * count)
     # Kinds beyond those of the charts are one: their peaks within a minute are added.
-    span = count * per_step
-    minutes, places = np.unique(kind * span + parked.minute - low, return_inverse=True)
+    peak, step = parked.peak, steps
+    if OTHER_KINDS in place:
+        span = count * per_step
+        minutes, places = np.unique(kind * span + parked.minute - low, return_inverse=True)
+        peak = np.bincount(places, parked.peak).astype(np.float64)
+        step = minutes // per_step
     peaks = np.zeros(len(place) * count)
-    np.maximum.at(peaks, minutes // per_step, np.bincount(places, parked.peak))
+    np.maximum.at(peaks, step, peak)
     by_kind = (values.reshape(len(place), count).tolist() for values in (means, peaks.astype(int)))
     return {
         "start": low * 60,
