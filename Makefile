@@ -225,8 +225,8 @@ $(VENV)/.created:
 # Apart from $(VENV): the versions that a site needs do not bind the service.
 .venv-docs/.created: $(VENV)/.created docs/requirements.txt
 	@echo 'Installing the tools for the documentation into .venv-docs ...'
-	@$(BIN)/python -m venv --clear .venv-docs
-	@.venv-docs/bin/python -m pip --disable-pip-version-check --no-input install -qq --require-hashes --requirement docs/requirements.txt
+	@$(BIN)/python -m venv --clear --without-pip .venv-docs
+	@$(PIP_INSTALL:%pip=%pip --python .venv-docs) --require-hashes --requirement docs/requirements.txt
 	@touch $@
 
 .venv-lock/.created .venv-audit/.created: $(VENV)/.created

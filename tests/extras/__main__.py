@@ -54,12 +54,13 @@ def build_wheel(folder: Path) -> Path:
 
 def can_be_used(extra: str, wheel: Path, folder: Path) -> bool:
     """Return True iff the program for an extra succeeds where nothing else is installed."""
-    venv.create(folder, with_pip=True)
+    # Without a pip of its own, which takes longer to install than the core: ours installs there.
+    venv.create(folder, with_pip=False)
     python = str(folder / "bin" / "python")
     wanted = str(wheel) if extra == CORE else f"{wheel}[{extra}]"
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-qq"]
+    pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
     is_usable = (
-        subprocess.run([*pip, wanted], check=False).returncode == 0
+        subprocess.run([*pip, "--no-input", "install", "-qq", wanted], check=False).returncode == 0
         and (
             # Outside the repository, whose sources would be imported in place of the wheel.
             subprocess.run([python, "-I", str(USES / f"{extra}.py")], cwd=folder, check=False)
