@@ -44,6 +44,8 @@ PARKED_BYTES: Final = _gauge(
 KEYS: Final = _gauge("keys", "Keys that are watched.")
 WATCHES: Final = _gauge("watches", "Watches: an operation counts once for each of its keys.")
 LIMIT: Final = _gauge("limit", "The limits of the worker, by name.", "limit")
+LIMITS: Final = ("max_parked", "max_parked_bytes", "max_signals", "max_signal_bytes")
+"""The limits that fill up, so that an alert can say how far."""
 
 WAITS: Final = _counter("waits", "Operations that ended, by outcome.", "outcome")
 WAIT_SECONDS: Final = _histogram(

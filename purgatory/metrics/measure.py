@@ -12,9 +12,6 @@ from purgatory.metrics.snapshot import Buckets, Snapshot
 from purgatory.operations.wait_histograms import Histogram, WaitTimes
 from purgatory.purgatory import Purgatory, Statistics
 
-LIMITS: Final = ("max_parked", "max_parked_bytes", "max_signals", "max_signal_bytes")
-"""The limits that fill up, so that an alert can say how far."""
-
 
 def _version() -> str:
     try:
@@ -45,7 +42,7 @@ def _put_worker(snapshot: Snapshot, purgatory: Purgatory, found: Statistics) -> 
     snapshot.put(catalog.INFO, 1, VERSION, "true" if found.is_compiled else "false")
     snapshot.put(catalog.READY, is_ready)
     snapshot.put(catalog.DRAINING, found.is_draining)
-    for name in LIMITS:
+    for name in catalog.LIMITS:
         snapshot.put(catalog.LIMIT, getattr(purgatory.limits, name), name)
 
 
