@@ -83,9 +83,9 @@ def _relative(spec: MutationSpec, root: Path) -> MutationSpec:
 def _unseen(module: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Return where no test should look: types, decorators of classes, and chosen constants.
 
-    Also protocols, which no code runs; the sizes of caches, as a smaller one returns the same;
-    `strict` of zip, an assertion; and what only the compiled form of the core runs, which is not
-    what is changed.
+    Also what protocols declare, which no code runs; the sizes of caches, as a smaller one returns
+    the same; `strict` of zip, an assertion; and what only the compiled form of the core runs, which
+    is not what is changed.
     """
     nodes: list[ast.expr | ast.stmt] = []
     tree = ast.parse(module.read_text())
@@ -99,8 +99,8 @@ def _unseen(module: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
         match inner:
             case ast.arg(annotation=ast.expr() as found) | ast.AnnAssign(annotation=found):
                 nodes.append(found)
-            case ast.ClassDef(bases=[*_, ast.Name("Protocol")]):
-                nodes.append(inner)
+            case ast.ClassDef(bases=[*_, ast.Name("Protocol")], body=members):
+                nodes += [member for member in members if _is_declaration(member)]
             case ast.ClassDef(decorator_list=decorators):
                 nodes += decorators  # how a value is made, frozen and by keyword
             case ast.FunctionDef(returns=ast.expr() as found):
@@ -120,3 +120,11 @@ def _unseen(module: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
         ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))
         for node in nodes
     ]
+
+
+def _is_declaration(member: ast.stmt) -> bool:
+    match member:
+        case ast.FunctionDef(body=body) | ast.AsyncFunctionDef(body=body):
+            # Other methods are inherited.
+            return isinstance(body[-1], ast.Expr) and isinstance(body[-1].value, ast.Constant)
+    return True
