@@ -1,0 +1,545 @@
+"""Pending fires that are kept beside the log of shared signals: any process decides them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from purgatory.errors import PurgatoryClosedError, SignalsUnavailableError
+from purgatory.jobs import Job, JobOutcome, pending_fires
+from purgatory.jobs.model import JobSpec
+from purgatory.jobs.pending_fires import POLL_S, SAMPLES, PendingFires
+from purgatory.testing import AutojumpEventLoop
+from tests.unit.jobs.worker.runs import leap, now_ms
+from tests.unit.jobs.worker.slow_store import SlowStore
+
+HOUR_S = 3_600
+
+
+@dataclass(frozen=True)
+class Found:
+    """A record, as `SharedSignals.pending` returns it."""
+
+    id: str
+    record: bytes
+    age_ms: int
+
+
+class Records:
+    """Records in memory, each with the wall time at which its key fired."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, tuple[bytes, int]] = {}
+        self.reads: list[int] = []
+        """How many records each request has skipped."""
+        self.error: Exception | None = None
+        self.ask_s: list[float] = []
+        """How long requests to read take, the last first."""
+        self.reply_s: list[float] = []
+        """The same of the replies to them."""
+        self._numbers = iter(range(1_000_000))
+
+    async def add_pending(self, record: bytes, age_ms: int) -> None:
+        self._fail()
+        self.kept[f"{next(self._numbers):06}"] = (record, now_ms() - age_ms)
+
+    async def pending(self, limit: int, skipped: int = 0) -> Sequence[Any]:
+        self.reads.append(skipped)
+        await asyncio.sleep(self.ask_s.pop() if self.ask_s else 0)
+        self._fail()
+        names = sorted(self.kept)[skipped : skipped + limit]
+        found = [Found(name, self.kept[name][0], now_ms() - self.kept[name][1]) for name in names]
+        await asyncio.sleep(self.reply_s.pop() if self.reply_s else 0)
+        return found
+
+    async def remove_pending(self, ids: Sequence[str]) -> None:
+        for name in ids:
+            self.kept.pop(name, None)
+
+    async def add(self, key: str, value: int = 1, *, age_ms: int = 0, acked_ms: int = 0) -> None:
+        """Keep what another process has fired."""
+        await self.add_pending(json.dumps([key, str(value), acked_ms]).encode(), age_ms)
+
+    def _fail(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+class Process:
+    """A process that decides recorded fires, and what it tells of jobs."""
+
+    def __init__(self, store: SlowStore, records: Records | None, *, tells: bool = True) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, AutojumpEventLoop)
+        self.clock = loop.clock
+        self.store = store
+        self.is_open = True
+        self.ended: list[Job] = []
+        self.fires = PendingFires(
+            store,
+            records,
+            is_open=lambda: self.is_open,
+            on_end=self.ended.append if tells else None,
+            clock=loop.clock,
+        )
+
+    async def fire(self, key: str, value: int = 1, *, acked_ms: int = 0) -> bool:
+        fired_ns = self.clock.now_ns()
+        return await self.fires.add(key, str(value), fired_ns=fired_ns, acked_ms=acked_ms)
+
+    async def defer(self, key: str, **options: Any) -> str:
+        options.setdefault("on_fire", "cancel")
+        spec = JobSpec.of("note", wall_ms=now_ms(), delay=HOUR_S, keys=[key], **options)
+        await self.store.add([spec])
+        return spec.id
+
+    async def fired(self, job_id: str) -> str | None:
+        """Return the value that has decided a job."""
+        [job] = await self.store.get([job_id])
+        assert job is not None
+        assert job.outcome in (None, JobOutcome.FIRED)
+        return job.fired_json
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[SlowStore]:
+    """An open store by the wall clock of the loop."""
+    leap(1_800_000_000_000)
+    store = SlowStore(now_ms)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def records() -> Records:
+    """Kept by a server for all processes."""
+    return Records()
+
+
+@pytest.fixture
+async def here(store: SlowStore, records: Records) -> AsyncIterator[Process]:
+    """A process that shares signals; not started."""
+    here = Process(store, records)
+    yield here
+    await here.fires.stop()
+
+
+@pytest.fixture
+async def alone(store: SlowStore) -> AsyncIterator[Process]:
+    """A process with signals in memory."""
+    alone = Process(store, None)
+    yield alone
+    await alone.fires.stop()
+
+
+@pytest.fixture(autouse=True)
+def all_levels(caplog: pytest.LogCaptureFixture) -> None:
+    """Have the log in full."""
+    caplog.set_level(logging.INFO, "purgatory.jobs")
+
+
+def actions(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the log names, without the event loop's own."""
+    return [record.action for record in caplog.records if hasattr(record, "action")]
+
+
+def is_running() -> bool:
+    return "purgatory-pending-fires" in {task.get_name() for task in asyncio.all_tasks()}
+
+
+async def test_a_fire_is_recorded_and_decided(here: Process, records: Records) -> None:
+    """Until then, later ones on its key wait, and no others; nothing is left of it."""
+    job_id = await here.defer("k")
+    assert await here.fire("k", 7)
+    assert len(records.kept) == 1 and len(here.fires) == 0
+    assert here.fires.must_wait("k") and not here.fires.must_wait("l")
+    await asyncio.sleep(0.1)
+    assert await here.fired(job_id) == "7"
+    assert not here.fires.must_wait("k") and records.kept == {}
+    assert [job.id for job in here.ended] == [job_id]
+
+
+async def test_only_ends_are_told(here: Process, store: SlowStore, records: Records) -> None:
+    """A job that runs has not ended; and a process need not be told."""
+    await here.defer("k", on_fire="run")
+    await here.fire("k")
+    await asyncio.sleep(0.1)
+    assert here.ended == [] and records.kept == {}
+    silent = Process(store, records, tells=False)
+    job_id = await silent.defer("k")
+    await silent.fire("k", 2)
+    await asyncio.sleep(0.1)
+    assert await silent.fired(job_id) == "2"
+    await silent.fires.stop()
+
+
+async def test_what_another_process_left_is_decided_from_the_start(
+    here: Process, records: Records
+) -> None:
+    """And what is left later, with the next look; a fire of its own has it look at once."""
+    jobs = [await here.defer(key) for key in ("a", "b", "c")]
+    await records.add("a", 1)
+    here.fires.start()
+    await asyncio.sleep(0.001)
+    assert await here.fired(jobs[0]) == "1"
+    await records.add("b", 2)
+    await asyncio.sleep(POLL_S - 0.1)
+    assert await here.fired(jobs[1]) is None
+    await asyncio.sleep(0.2)
+    assert await here.fired(jobs[1]) == "2"
+    await here.fire("c", 3)
+    await asyncio.sleep(0.001)
+    assert await here.fired(jobs[2]) == "3"
+
+
+async def test_it_asks_for_what_others_left_as_often_as_it_polls(
+    here: Process, records: Records, store: SlowStore
+) -> None:
+    """Once in each turn; the store is not asked for anything, as nothing is pending."""
+    here.fires.start()
+    await asyncio.sleep(0.001)
+    records.reads.clear()
+    asked = store.asked
+    await asyncio.sleep(10 * POLL_S)
+    assert records.reads == [0] * 10 and store.asked == asked
+
+
+async def test_without_shared_signals_nobody_has_left_anything(alone: Process) -> None:
+    """No task looks for it, until a fire is pending."""
+    alone.fires.start()
+    assert not is_running()
+
+
+async def test_jobs_that_were_deferred_after_the_fire_wait_for_the_next(
+    here: Process, records: Records
+) -> None:
+    """By the store's clock, whoever decides it; those before it must not miss it."""
+    early = await here.defer("k")
+    await asyncio.sleep(0.5)
+    late = await here.defer("k")
+    await asyncio.sleep(0.5)
+    await records.add("k", age_ms=700)
+    here.fires.start()
+    await asyncio.sleep(0.1)
+    assert await here.fired(early) == "1" and await here.fired(late) is None
+
+
+async def test_the_clocks_of_processes_differ(here: Process, records: Records) -> None:
+    """What a process had acknowledged before its fire counts, whatever the ages say."""
+    job_id = await here.defer("k")
+    acked_ms = now_ms()
+    await asyncio.sleep(0.5)
+    later = await here.defer("k")
+    await records.add("k", age_ms=10_000, acked_ms=acked_ms)
+    here.fires.start()
+    await asyncio.sleep(0.1)
+    assert await here.fired(job_id) == "1" and await here.fired(later) is None
+
+
+@pytest.mark.parametrize("delayed", ["ask_s", "reply_s"])
+async def test_a_slow_reply_with_records_is_no_clock(
+    here: Process, records: Records, delayed: str
+) -> None:
+    """It is asked again, and the replies are taken together, however slow in one way each is."""
+    early = await here.defer("k")
+    await asyncio.sleep(0.5)
+    await records.add("k")
+    await asyncio.sleep(0.5)
+    late = await here.defer("k")
+    setattr(records, delayed, [0.0, 2.0, 3.0])
+    here.fires.start()
+    await asyncio.sleep(6)
+    assert records.reads[:3] == [0, 0, 0]
+    assert await here.fired(early) == "1" and await here.fired(late) is None
+
+
+async def test_replies_that_are_all_slow(here: Process, records: Records) -> None:
+    """It is asked a few times only; a job that was there before the fire does not miss it."""
+    job_id = await here.defer("k")
+    await asyncio.sleep(0.5)
+    await records.add("k")
+    records.ask_s = [0.5] * SAMPLES
+    records.reply_s = [0.5] * SAMPLES
+    here.fires.start()
+    await asyncio.sleep(POLL_S + 1)
+    assert await here.fired(job_id) == "1"
+    # One more, which finds nothing.
+    assert len(records.reads) == SAMPLES + 1
+
+
+@pytest.mark.parametrize(("reply_s", "times"), [(0.0, 1), (0.0009, 1), (0.5, SAMPLES)])
+async def test_a_clock_is_asked_until_a_reply_is_fast(
+    here: Process, store: SlowStore, records: Records, reply_s: float, times: int
+) -> None:
+    """Once, mostly; for records and for the store."""
+    records.reply_s = [reply_s] * 10
+    store.clock_s[:] = [reply_s] * 10
+    await here.fire("k")
+    await asyncio.sleep(10)
+    assert store.clock_s == [reply_s] * (10 - times)
+    store.clock_s.clear()
+    # None is left: one reply is enough to know that.
+    assert records.reads[: times + 1] == [0] * (times + 1)
+    assert records.reply_s == [reply_s] * max(0, 10 - times - len(records.reads[times:]))
+
+
+async def test_what_is_damaged_is_dropped_and_said(
+    here: Process, records: Records, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is in nobody's way; each is an error, with its size and without its content."""
+    job_id = await here.defer("k")
+    damaged = (
+        b"",
+        b"\xff",
+        b"[]",
+        b'["k"]',
+        b'["k", 7, 0]',
+        b'["k", "{", 0]',
+        b'["k", "1", "now"]',
+        b'["k", "1", 1.5]',
+        b'["", "1", 0]',
+        b"[" * 100_000,
+    )
+    for record in damaged:
+        await records.add_pending(record, 0)
+    await records.add("k", 7)
+    here.fires.start()
+    await asyncio.sleep(0.1)
+    assert await here.fired(job_id) == "7" and records.kept == {}
+    assert actions(caplog) == ["pending-fire-damaged"] * len(damaged)
+    assert {record.levelno for record in caplog.records} == {logging.ERROR}
+    assert "4 bytes" not in caplog.messages[0] and "5 bytes (ValueError)" in caplog.messages[3]
+
+
+async def test_locked_jobs_hold_up_no_record_behind_them(
+    here: Process, store: SlowStore, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than are read at a time: those are skipped, and follow in order when free."""
+    monkeypatch.setattr(pending_fires, "BATCH", 3)
+    keys = [f"locked{number}" for number in range(7)]
+    locked = [await here.defer(key) for key in keys]
+    other = await here.defer("other")
+    store.locked_ids = set(locked)
+    for key in keys:
+        await here.fire(key, 1)
+        await here.fire(key, 2)
+    await here.fire("other", 7)
+    await asyncio.sleep(60)
+    assert await here.fired(other) == "7" and not here.fires.must_wait("other")
+    assert len(records.kept) == 14
+    assert all(here.fires.must_wait(key) for key in keys)
+    store.locked_ids = set()
+    await asyncio.sleep(60)
+    assert [await here.fired(job_id) for job_id in locked] == ["1"] * 7
+    assert records.kept == {} and not any(here.fires.must_wait(key) for key in keys)
+
+
+async def test_what_was_not_recorded_is_in_memory(
+    here: Process, store: SlowStore, records: Records, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While the log of signals is away, too; that is said."""
+    job_id = await here.defer("k")
+    records.error = SignalsUnavailableError("no log")
+    assert await here.fire("k", 7)
+    assert len(here.fires) == 1 and here.fires.must_wait("k")
+    assert actions(caplog) == ["fire-pending"] and "no log" in caplog.text
+    await asyncio.sleep(1)
+    # What is in memory does not wait for the log.
+    assert await here.fired(job_id) == "7" and len(here.fires) == 0
+    # The store is not away.
+    assert not here.fires.must_wait("k")
+    assert actions(caplog) == ["fire-pending"]
+    records.error = None
+    await records.add("k", 8)
+    later = await here.defer("l")
+    await here.fire("l", 9)
+    await asyncio.sleep(10)
+    assert await here.fired(later) == "9" and records.kept == {}
+
+
+async def test_an_outage_is_said_once(
+    here: Process, store: SlowStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With its cause, and its end; it is tried again within seconds, less and less often."""
+    job_id = await here.defer("k")
+    store.is_down = True
+    await here.fire("k", 7)
+    asked = store.asked
+    await asyncio.sleep(0.3)
+    assert 3 <= store.asked - asked <= 5
+    assert here.fires.must_wait("other")
+    asked = store.asked
+    await asyncio.sleep(600)
+    assert 110 <= store.asked - asked <= 250
+    assert actions(caplog) == ["fires-pending"] and "nobody listens" in caplog.text
+    store.is_down = False
+    await asyncio.sleep(5)
+    assert await here.fired(job_id) == "7" and not here.fires.must_wait("other")
+    assert actions(caplog) == ["fires-pending", "fires-decided"]
+    store.is_down = True
+    await here.fire("k")
+    asked = store.asked
+    await asyncio.sleep(0.3)
+    assert 3 <= store.asked - asked <= 5
+    assert actions(caplog) == ["fires-pending", "fires-decided", "fires-pending"]
+    store.is_down = False
+    await asyncio.sleep(5)
+
+
+async def test_a_store_that_is_being_opened(
+    here: Process, alone: Process, records: Records, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It reports itself: here, only what is in memory is a reason to say anything."""
+    here.is_open = alone.is_open = False
+    assert here.fires.must_wait("k")
+    here.fires.start()
+    await asyncio.sleep(10)
+    assert actions(caplog) == []
+    await alone.fire("k")
+    await asyncio.sleep(10)
+    assert actions(caplog) == ["fires-pending"]
+    here.is_open = alone.is_open = True
+    await asyncio.sleep(10)
+    assert not here.fires.must_wait("k") and len(alone.fires) == 0
+
+
+async def test_a_locked_job_is_tried_again_less_and_less_often(
+    alone: Process, store: SlowStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each try takes the store seconds; it is said each time."""
+    job_id = await alone.defer("k")
+    store.locked_ids = {job_id}
+    await alone.fire("k")
+    await asyncio.sleep(120)
+    tries = len(actions(caplog))
+    # Each five seconds, and a pause of up to five.
+    assert 5 <= tries <= 12 and set(actions(caplog)) == {"pending-fire-locked"}
+    assert alone.fires.must_wait("k") and not alone.fires.must_wait("l")
+    store.locked_ids = set()
+    await asyncio.sleep(20)
+    assert await alone.fired(job_id) == "1"
+
+
+async def test_room_in_memory_is_in_bytes_too(
+    alone: Process, store: SlowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of keys and values; what is decided makes room."""
+    monkeypatch.setattr(pending_fires, "MAX_BYTES", 10)
+    store.is_down = True
+    assert await alone.fire("key", 12) and await alone.fire("k", 1_234)
+    assert not await alone.fire("k", 1)
+    store.is_down = False
+    await asyncio.sleep(5)
+    assert len(alone.fires) == 0 and not alone.fires.must_wait("k")
+    store.is_down = True
+    assert await alone.fire("key", 12) and await alone.fire("k", 1_234)
+    assert not await alone.fire("k", 1)
+    store.is_down = False
+    await asyncio.sleep(5)
+
+
+@pytest.mark.parametrize("max_fires", [1, 2])
+async def test_room_in_memory_is_in_fires(
+    alone: Process, store: SlowStore, monkeypatch: pytest.MonkeyPatch, max_fires: int
+) -> None:
+    """So many, and no more."""
+    monkeypatch.setattr(pending_fires, "MAX_FIRES", max_fires)
+    store.is_down = True
+    assert [await alone.fire("k") for _ in range(3)] == [number < max_fires for number in range(3)]
+    store.is_down = False
+    await asyncio.sleep(5)
+
+
+async def test_stop(here: Process, alone: Process, caplog: pytest.LogCaptureFixture) -> None:
+    """What is recorded is not lost; what is in memory is, and more is refused. Idempotent."""
+    for process in (here, alone):
+        process.is_open = False
+        await process.fire("k")
+        await process.fire("k")
+    for _ in range(2):
+        await here.fires.stop()
+    assert actions(caplog) == ["fires-pending"]
+    await alone.fires.stop()
+    assert actions(caplog) == ["fires-pending", "fires-lost"]
+    assert "the jobs of 2 fires were not decided" in caplog.text
+    assert await here.fire("k") and not await alone.fire("k")
+    assert not is_running()
+
+
+async def test_a_closed_purgatory_decides_nothing_more(
+    here: Process, store: SlowStore, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task ends by itself, without a word."""
+
+    async def closed() -> int:
+        raise PurgatoryClosedError
+
+    monkeypatch.setattr(store, "now_ms", closed)
+    await here.fire("k")
+    await asyncio.sleep(1)
+    assert not is_running()
+
+
+def failing_once(error: Exception) -> Callable[..., Any]:
+    """A step that fails the first time."""
+    errors = [error]
+
+    async def step(*args: Any, **options: Any) -> int:
+        if errors:
+            raise errors.pop()
+        return now_ms()
+
+    return step
+
+
+async def test_an_error_that_nobody_expects(
+    here: Process,
+    store: SlowStore,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is logged with its place; the next try is after a pause, which no fire ends."""
+    job_id = await here.defer("k")
+    monkeypatch.setattr(store, "now_ms", failing_once(ValueError("not a number")))
+    await here.fire("k", 1)
+    await asyncio.sleep(POLL_S / 2)
+    await here.fire("k", 2)
+    await asyncio.sleep(POLL_S / 2 - 0.1)
+    assert await here.fired(job_id) is None
+    assert actions(caplog) == ["pending-fires-failed"] and "not a number" in caplog.text
+    await asyncio.sleep(0.2)
+    assert await here.fired(job_id) == "1"
+
+
+async def test_many_jobs_on_a_key(here: Process, store: SlowStore) -> None:
+    """More than a page: all of them are decided, and told."""
+    size = store.limits.max_batch
+    jobs = [await here.defer("k") for _ in range(size + 1)]
+    other = await here.defer("other")
+    await here.fire("k", 1)
+    await here.fire("other", 2)
+    await asyncio.sleep(1)
+    assert {await here.fired(job_id) for job_id in jobs} == {"1"}
+    assert await here.fired(other) == "2"
+    assert len(here.ended) == size + 2
+
+
+async def test_an_outage_amid_the_decision_of_many_jobs(
+    here: Process, store: SlowStore, records: Records
+) -> None:
+    """None is dropped: what is left is decided when the store is back."""
+    size = store.limits.max_batch
+    jobs = [await here.defer("k") for _ in range(size + 1)]
+    await here.fire("k", 1)
+    # Its clock, a page to see that there are more, the first page again, its jobs.
+    store.failing = {store.asked + 5}
+    await asyncio.sleep(10)
+    assert {await here.fired(job_id) for job_id in jobs} == {"1"}
+    assert records.kept == {} and not here.fires.must_wait("k")
