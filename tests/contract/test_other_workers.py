@@ -11,7 +11,7 @@ from purgatory import Purgatory
 from purgatory.fastapi.lifespan import create_lifespan
 from purgatory.jobs import JobState, JobStore, MemoryJobStore, other_workers
 from purgatory.jobs.model import Deadline, Finish, GiveBack, OnFire, WaitAgain
-from purgatory.jobs.other_workers import OtherWorkers, overlap_ms
+from purgatory.jobs.other_workers import OtherWorkers
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.stores.protocol import ListsWorkers
 from purgatory.signals.redis import RedisSignals
@@ -128,13 +128,6 @@ async def test_processes_that_are_replaced_are_no_others(
         assert not await looking.look()
         world.now_ms += OVERLAP_MS // 4
     assert len(looking._first_ms) <= 5
-
-
-def test_a_process_may_be_seen_for_as_long_as_its_leases_and_its_drain_last() -> None:
-    """And for a minute, while a deploy goes on."""
-    assert overlap_ms(lease_ms=15_000, grace_ms=5_000) == 60_000
-    assert overlap_ms(lease_ms=120_000, grace_ms=5_000) == 240_000
-    assert overlap_ms(lease_ms=15_000, grace_ms=600_000) == 615_000
 
 
 async def test_only_processes_with_signals_of_their_own_look(redis_server: ValkeyServer) -> None:

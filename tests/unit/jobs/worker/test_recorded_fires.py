@@ -3,108 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import dataclasses
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 from purgatory.errors import PurgatoryClosedError, SignalsUnavailableError
-from purgatory.jobs import Job, JobOutcome, pending_fires
-from purgatory.jobs.model import JobSpec
-from purgatory.jobs.pending_fires import POLL_S, SAMPLES, PendingFires
-from purgatory.testing import AutojumpEventLoop
+from purgatory.jobs import pending_fires
+from purgatory.jobs.pending_fires import POLL_S, SAMPLES
+from tests.unit.jobs.worker.deciding_process import Process, Records
 from tests.unit.jobs.worker.runs import leap, now_ms
 from tests.unit.jobs.worker.slow_store import SlowStore
 
 HOUR_S = 3_600
-
-
-@dataclass(frozen=True)
-class Found:
-    """A record, as `SharedSignals.pending` returns it."""
-
-    id: str
-    record: bytes
-    age_ms: int
-
-
-class Records:
-    """Records in memory, each with the wall time at which its key fired."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, tuple[bytes, int]] = {}
-        self.reads: list[int] = []
-        """How many records each request has skipped."""
-        self.error: Exception | None = None
-        self.ask_s: list[float] = []
-        """How long requests to read take, the last first."""
-        self.reply_s: list[float] = []
-        """The same of the replies to them."""
-        self._numbers = iter(range(1_000_000))
-
-    async def add_pending(self, record: bytes, age_ms: int) -> None:
-        self._fail()
-        self.kept[f"{next(self._numbers):06}"] = (record, now_ms() - age_ms)
-
-    async def pending(self, limit: int, skipped: int = 0) -> Sequence[Any]:
-        self.reads.append(skipped)
-        await asyncio.sleep(self.ask_s.pop() if self.ask_s else 0)
-        self._fail()
-        names = sorted(self.kept)[skipped : skipped + limit]
-        found = [Found(name, self.kept[name][0], now_ms() - self.kept[name][1]) for name in names]
-        await asyncio.sleep(self.reply_s.pop() if self.reply_s else 0)
-        return found
-
-    async def remove_pending(self, ids: Sequence[str]) -> None:
-        for name in ids:
-            self.kept.pop(name, None)
-
-    async def add(self, key: str, value: int = 1, *, age_ms: int = 0, acked_ms: int = 0) -> None:
-        """Keep what another process has fired."""
-        await self.add_pending(json.dumps([key, str(value), acked_ms]).encode(), age_ms)
-
-    def _fail(self) -> None:
-        if self.error is not None:
-            raise self.error
-
-
-class Process:
-    """A process that decides recorded fires, and what it tells of jobs."""
-
-    def __init__(self, store: SlowStore, records: Records | None, *, tells: bool = True) -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, AutojumpEventLoop)
-        self.clock = loop.clock
-        self.store = store
-        self.is_open = True
-        self.ended: list[Job] = []
-        self.fires = PendingFires(
-            store,
-            records,
-            is_open=lambda: self.is_open,
-            on_end=self.ended.append if tells else None,
-            clock=loop.clock,
-        )
-
-    async def fire(self, key: str, value: int = 1, *, acked_ms: int = 0) -> bool:
-        fired_ns = self.clock.now_ns()
-        return await self.fires.add(key, str(value), fired_ns=fired_ns, acked_ms=acked_ms)
-
-    async def defer(self, key: str, **options: Any) -> str:
-        options.setdefault("on_fire", "cancel")
-        spec = JobSpec.of("note", wall_ms=now_ms(), delay=HOUR_S, keys=[key], **options)
-        await self.store.add([spec])
-        return spec.id
-
-    async def fired(self, job_id: str) -> str | None:
-        """Return the value that has decided a job."""
-        [job] = await self.store.get([job_id])
-        assert job is not None
-        assert job.outcome in (None, JobOutcome.FIRED)
-        return job.fired_json
 
 
 @pytest.fixture
@@ -365,32 +278,31 @@ async def test_what_was_not_recorded_is_in_memory(
 
 
 async def test_an_outage_is_said_once(
-    here: Process, store: SlowStore, caplog: pytest.LogCaptureFixture
+    here: Process,
+    store: SlowStore,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With its cause, and its end; it is tried again within seconds, less and less often."""
+    retry = dataclasses.replace(pending_fires._RETRY, random=lambda: 0.0)
+    monkeypatch.setattr(pending_fires, "_RETRY", retry)
     job_id = await here.defer("k")
-    store.is_down = True
-    await here.fire("k", 7)
-    asked = store.asked
-    await asyncio.sleep(0.3)
-    assert 3 <= store.asked - asked <= 5
-    assert here.fires.must_wait("other")
-    asked = store.asked
-    await asyncio.sleep(600)
-    assert 110 <= store.asked - asked <= 250
-    assert actions(caplog) == ["fires-pending"] and "nobody listens" in caplog.text
-    store.is_down = False
-    await asyncio.sleep(5)
-    assert await here.fired(job_id) == "7" and not here.fires.must_wait("other")
-    assert actions(caplog) == ["fires-pending", "fires-decided"]
-    store.is_down = True
-    await here.fire("k")
-    asked = store.asked
-    await asyncio.sleep(0.3)
-    assert 3 <= store.asked - asked <= 5
-    assert actions(caplog) == ["fires-pending", "fires-decided", "fires-pending"]
-    store.is_down = False
-    await asyncio.sleep(5)
+    expected: list[str] = []
+    for value in (7, 8):
+        store.is_down = True
+        await here.fire("k", value)
+        asked = store.asked
+        for after_s, tries in ((0.05, 1), (0.1, 2), (0.2, 3), (0.4, 4), (0.8, 5), (600, 126)):
+            await asyncio.sleep(after_s)
+            assert store.asked - asked == tries
+        assert here.fires.must_wait("other")
+        expected.append("fires-pending")
+        assert actions(caplog) == expected and "nobody listens" in caplog.text
+        store.is_down = False
+        await asyncio.sleep(5)
+        expected.append("fires-decided")
+        assert actions(caplog) == expected
+        assert await here.fired(job_id) == "7" and not here.fires.must_wait("other")
 
 
 async def test_a_store_that_is_being_opened(
@@ -432,17 +344,13 @@ async def test_room_in_memory_is_in_bytes_too(
 ) -> None:
     """Of keys and values; what is decided makes room."""
     monkeypatch.setattr(pending_fires, "MAX_BYTES", 10)
-    store.is_down = True
-    assert await alone.fire("key", 12) and await alone.fire("k", 1_234)
-    assert not await alone.fire("k", 1)
-    store.is_down = False
-    await asyncio.sleep(5)
-    assert len(alone.fires) == 0 and not alone.fires.must_wait("k")
-    store.is_down = True
-    assert await alone.fire("key", 12) and await alone.fire("k", 1_234)
-    assert not await alone.fire("k", 1)
-    store.is_down = False
-    await asyncio.sleep(5)
+    for value in (123, 1_234, 123):
+        store.is_down = True
+        assert await alone.fire("key", 12) and await alone.fire("k", value)
+        assert not await alone.fire("k", 1)
+        store.is_down = False
+        await asyncio.sleep(5)
+        assert len(alone.fires) == 0 and not alone.fires.must_wait("k")
 
 
 @pytest.mark.parametrize("max_fires", [1, 2])
