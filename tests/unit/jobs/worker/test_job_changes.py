@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from purgatory import (
+    InvalidKeyError,
     InvalidTimeoutError,
     LimitReachedError,
     Limits,
@@ -339,3 +340,23 @@ async def test_all_handlers_are_paused(purgatory: Purgatory, log: Log) -> None:
     assert await purgatory.resume() == 2_000
     await asyncio.sleep(60)
     assert len(log) == 2_000
+
+
+async def test_a_handler_that_no_job_can_have_is_not_paused(purgatory: Purgatory) -> None:
+    """It is an error of the caller's, which would go unseen."""
+    for name in ("", "a\n", "a" * 257):
+        with pytest.raises(InvalidKeyError):
+            await purgatory.pause(name)
+        with pytest.raises(InvalidKeyError):
+            await purgatory.cancel_jobs_for_key(name)
+    assert (await purgatory.paused()).handlers == ()
+
+
+async def test_a_timeout_is_not_late_by_a_tick(purgatory: Purgatory) -> None:
+    """It ends in the millisecond in which it is over."""
+    handle = await purgatory.defer("note", delay=60)
+    await asyncio.sleep(1)
+    began_ms = now_ms()
+    with pytest.raises(TimeoutError, match=r"still waiting after 0\.5 seconds"):
+        await handle.wait(0.5)
+    assert 500 <= now_ms() - began_ms <= 501

@@ -76,7 +76,7 @@ async def test_another_one_that_comes_later_is_noticed_all_the_same(
 async def test_how_long_it_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A minute at first, then twice as long up to an hour: or half of that, for some processes."""
     for share, choose in ((1.0, max), (0.5, min)):
-        monkeypatch.setattr(other_workers.random, "uniform", choose)
+        monkeypatch.setattr("random.uniform", choose)
         store = Store()
         looking = OtherWorkers(store, "here", overlap_ms=60_000)
         looking.start()

@@ -323,20 +323,32 @@ async def test_a_store_that_is_being_opened(
 
 
 async def test_a_locked_job_is_tried_again_less_and_less_often(
-    alone: Process, store: SlowStore, caplog: pytest.LogCaptureFixture
+    alone: Process,
+    store: SlowStore,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each try takes the store seconds; it is said each time."""
+    """Each try takes the store ten seconds; it is said each time."""
+    retry = dataclasses.replace(pending_fires._RETRY, random=lambda: 0.0)
+    monkeypatch.setattr(pending_fires, "_RETRY", retry)
     job_id = await alone.defer("k")
     store.locked_ids = {job_id}
     await alone.fire("k")
-    await asyncio.sleep(120)
-    tries = len(actions(caplog))
-    # Each five seconds, and a pause of up to five.
-    assert 5 <= tries <= 12 and set(actions(caplog)) == {"pending-fire-locked"}
+    # With pauses of 0.1 s, and twice as long each time, up to five seconds.
+    for after_s, tries in ((9, 0), (46, 5), (545, 41)):
+        await asyncio.sleep(after_s)
+        assert actions(caplog) == ["pending-fire-locked"] * tries
     assert alone.fires.must_wait("k") and not alone.fires.must_wait("l")
     store.locked_ids = set()
     await asyncio.sleep(20)
     assert await alone.fired(job_id) == "1"
+    # The next lock is another one.
+    job_id = await alone.defer("k")
+    store.locked_ids = {job_id}
+    caplog.clear()
+    await alone.fire("k")
+    await asyncio.sleep(55)
+    assert actions(caplog) == ["pending-fire-locked"] * 5
 
 
 async def test_room_in_memory_is_in_bytes_too(
