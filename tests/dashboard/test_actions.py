@@ -59,6 +59,7 @@ async def test_keys_are_fired_and_dropped() -> None:
     async with opened() as (http, purgatory):
         fired, dropped = park(purgatory, "a"), park(purgatory, "b")
         response = await act(http, ADMIN, "fire", "a", value={"by": "hand"})
+        assert response.status_code == 200
         assert response.json()["results"] == [
             {"target": "a", "done": True, "detail": "ended 1 waits of this worker"}
         ]

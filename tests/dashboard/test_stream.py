@@ -87,6 +87,7 @@ async def test_a_snapshot_is_the_statistics() -> None:
         await purgatory.defer("note", delay=900)
         viewer = view(app)
         shown = await snapshot(viewer)
+        assert viewer.sent[0]["status"] == 200
         [worker] = shown["workers"]
         statistics = purgatory.statistics()
         for name in ("parked", "keys", "watched", "fired", "expired", "cancelled", "timers"):

@@ -47,6 +47,18 @@ async def test_each_has_an_error_of_its_own() -> None:
     assert ends[::2] == ["a", "b"] and isinstance(ends[1], KeyError)
 
 
+async def test_each_error_has_the_cause_of_the_one() -> None:
+    """The log of each shows what was behind it."""
+    cause = OSError("no route")
+
+    async def run(batch: list[str]) -> list[str]:
+        raise ValueError("for all") from cause
+
+    commit = GroupCommit(run, weigh=len, max_weight=100)
+    ends = await asyncio.gather(*map(commit.submit, "ab"), return_exceptions=True)
+    assert [isinstance(end, ValueError) and end.__cause__ for end in ends] == [cause, cause]
+
+
 async def test_a_batch_is_what_came_meanwhile_and_bounded() -> None:
     """In order; who weighs more than that has one alone, and who left is left out."""
     batches: list[list[str]] = []

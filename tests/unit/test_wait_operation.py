@@ -98,3 +98,18 @@ def test_an_end_that_says_nothing_about_keys_stays(signals: MemorySignals, statu
     signals.drop("a")
     assert wait._cancel(status)
     assert wait.seen == [status]
+
+
+def test_whoever_left_is_known_to_have_left(signals: MemorySignals) -> None:
+    """So that nothing is sent there; any other end is for a caller that is still there."""
+
+    class Leaving(Responder):
+        __slots__ = ()
+
+        def on_complete(self) -> None:
+            self.seen = ["gone" if self.is_abandoned else "there"]
+
+    left, cancelled = (Leaving(20, signals, ("a",), 0) for _ in range(2))
+    assert left.abandon() and cancelled._cancel(Status.CANCELLED)
+    assert (left.seen, cancelled.seen) == (["gone"], ["there"])
+    assert left.status is Status.CANCELLED and not left.abandon()

@@ -50,6 +50,8 @@ async def test_a_wait_for_a_job_ends(connection: Connection, server: ThreadServe
     expired = await connection.request("GET", address, headers=headers)
     assert (expired.status, expired.headers["etag"]) == (304, '"1"')
     assert (await connection.get(address)).status == 200
+    same = await connection.request("GET", address, headers={"If-None-Match": '"1"'})
+    assert (same.status, same.headers.get("preference-applied")) == (304, None)
     headers["Prefer"] = "wait=50"
     async with await Connection.open(server.address) as leaving:
         leaving.send("GET", address, headers=headers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -31,3 +32,16 @@ def test_no_router_is_made_if_its_dependencies_would_be_skipped(
     monkeypatch.setattr(request_internals, "effective_route", lambda scope: None)
     with pytest.raises(RuntimeError, match="0 of 1 dependencies seen"):
         create_router(Purgatory())
+
+
+async def test_a_callback_for_the_end_of_an_endpoint() -> None:
+    """It is called when the stack of dependencies is left; without one, never."""
+    called: list[str] = []
+    async with AsyncExitStack() as stack:
+        scope = {"fastapi_function_astack": stack}
+        request_internals.on_endpoint_end(scope, lambda: called.append("end"))
+        assert called == []
+    assert called == ["end"]
+    for other in ({}, {"fastapi_function_astack": None}):
+        request_internals.on_endpoint_end(other, lambda: called.append("other"))
+    assert called == ["end"]

@@ -156,6 +156,33 @@ async def test_request_state_is_new_for_each_call(purgatory: Purgatory) -> None:
     assert not [name for name in request.scope if name.startswith("purgatory")]
 
 
+@ROUTE_IN_SCOPE
+async def test_those_above_find_the_last_call_when_the_response_of_a_wait_begins(
+    purgatory: Purgatory, order: Order
+) -> None:
+    """Such as a middleware that counts requests by their route, also for those that time out."""
+    routes: list[str] = []
+
+    async def look(scope: Scope, receive: Receive, send: Send) -> None:
+        async def look_at_start(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                routes.append(scope["route"].path)
+            await send(message)
+
+        await inner(scope, receive, look_at_start)
+
+    inner = LongPollMiddleware(application(order.show), purgatory=purgatory)
+    check_not_modified(await poll(4).begin(look).reply(), "4")
+    assert routes == ["/orders/{order_id}"]
+    # Also while the call goes on.
+    order.make = lambda: Response(
+        headers={"ETag": '"1"', "Long-Poll-Key": "order:42"},
+        background=BackgroundTask(asyncio.sleep, 30),
+    )
+    check_not_modified(await poll(4).begin(look).reply(), "4")
+    assert routes == ["/orders/{order_id}"] * 2
+
+
 @pytest.mark.parametrize("is_read", [True, False])
 async def test_the_body_of_a_get_is_there_in_each_call(purgatory: Purgatory, is_read: bool) -> None:
     """In as many pieces as it came."""

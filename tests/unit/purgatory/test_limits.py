@@ -287,3 +287,17 @@ def test_what_is_kept_by_default() -> None:
     assert limits.max_signal_age == 600
     assert limits.max_signal_bytes == 2**26
     assert limits.max_value_bytes == 2**16
+
+
+async def test_a_limit_that_is_reached_is_named(make_purgatory: Make) -> None:
+    """With its value, in the attributes and in the text."""
+    async with make_purgatory(limits=Limits(max_parked=1)) as purgatory:
+        task = await parked(purgatory, "a", timeout=1)
+        with pytest.raises(LimitReachedError) as raised:
+            await purgatory.park("a", timeout=1)
+        error = raised.value
+        assert (error.limit, error.maximum) == ("max_parked", 1)
+        assert str(error) == error.detail and "max_parked" in error.detail
+        await purgatory.fire("a")
+        await task
+    assert str(LimitReachedError(limit="l", maximum=2)) == LimitReachedError.__doc__

@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from purgatory import InvalidKeyError, LimitReachedError, Limits, Status
+from purgatory import (
+    InvalidKeyError,
+    LimitReachedError,
+    Limits,
+    PurgatoryClosedError,
+    Status,
+)
 from purgatory.operations import OperationEvent
 from tests.unit.purgatory.waiting import Make, Waiting, now_ms, parked
 
@@ -112,3 +118,14 @@ async def test_what_is_refused_is_counted(make_purgatory: Make) -> None:
         assert found["a bound of our own"] == 1
         await purgatory.drain()
         await asyncio.gather(*tasks)
+
+
+async def test_a_check_needs_an_open_purgatory(make_purgatory: Make) -> None:
+    """As everything else does: nobody would run the rest of a long one."""
+    purgatory = make_purgatory()
+    with pytest.raises(PurgatoryClosedError):
+        purgatory.check("a")
+    async with purgatory:
+        assert await purgatory.check("a") == 0
+    with pytest.raises(PurgatoryClosedError):
+        purgatory.check("a")

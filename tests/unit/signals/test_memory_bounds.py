@@ -61,6 +61,22 @@ def test_shares_are_of_what_is_full(max_bytes: int, counts: list[int]) -> None:
     assert [len(values) for values in kept(signals, "a", "b")] == counts
 
 
+@pytest.mark.parametrize("by_bytes", [True, False])
+def test_the_largest_share_makes_way(*, by_bytes: bool) -> None:
+    """Of bytes if these are too many, else of signals: whoever came first, and whoever fires."""
+    bounds = {"max_bytes": 30} if by_bytes else {"max_signals": 7}
+    for owners in (("large", "many"), ("many", "large")):
+        signals = bounded(**bounds, max_value_bytes=20)
+        for owner in owners:
+            if owner == "large":
+                fire(signals, owner, "12345678", "12345678")
+            else:
+                fire(signals, owner, 1, 2, 3, 4, 5)
+        fire(signals, "new", *(["1234567"] if by_bytes else [7]))
+        left = [len(values) for values in kept(signals, "large", "many", "new")]
+        assert left == ([1, 5, 1] if by_bytes else [2, 4, 1])
+
+
 @pytest.mark.parametrize(("keys", "forgotten"), [(6, 0), (7, 1), (8, 2)])
 def test_twice_as_many_keys_as_signals_are_remembered(keys: int, forgotten: int) -> None:
     """Of keys that are not, cursors from before the last signal of the last one are expired."""

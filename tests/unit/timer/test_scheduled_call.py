@@ -152,3 +152,27 @@ def test_an_array_whose_calls_are_all_cancelled_is_dropped_at_once() -> None:
         call.cancel()
     assert arrays == [None, second]
     timer.close()
+
+
+def test_a_call_that_is_made_by_hand() -> None:
+    """It has released what it held before the callback runs, and is made once."""
+    seen: list[tuple[object, ...]] = []
+    call = ScheduledCall(5, lambda *args: seen.append((args, call.callback, call.args)), 1, 2)
+    call.run()
+    assert seen == [((1, 2), None, ())] and (call.callback, call.args) == (None, ())
+    with pytest.raises(RuntimeError, match="was called or cancelled before"):
+        call.run()
+    assert len(seen) == 1
+
+
+def test_a_call_that_was_cancelled_is_as_a_new_one_in_no_timer() -> None:
+    """Without a deadline, and without what it held; a second time it was not pending."""
+    timer = SystemTimer(clock=MockClock())
+    new = ScheduledCall(10, print)
+    calls = [timer.call_later(10, print, number) for number in range(3)]
+    for call in calls:
+        assert call.expiration_ms != new.expiration_ms
+        assert call.cancel() and not call.cancel()
+        assert call.expiration_ms == new.expiration_ms
+        assert (call.callback, call.args) == (None, ())
+    assert not new.cancel() and len(timer) == 0

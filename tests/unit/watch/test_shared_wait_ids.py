@@ -92,3 +92,14 @@ async def test_a_message_that_concerns_no_wait_ends_none(
     assert first.purgatory.parked == 1
     await first.purgatory.drain()
     assert (await waiting.reply()).status == 200
+
+
+async def test_a_wait_is_cancelled_by_another_process(workers: list[Worker]) -> None:
+    """It is asked for by its id; a process that has no such wait counts none."""
+    first, second = workers
+    waiting = await first.parked()
+    asked = [worker.logs.answers["cancel-wait /purgatory"](WAIT_ID) for worker in (second, first)]
+    assert asked == [0, 1]
+    reply = await waiting.reply()
+    assert (reply.status, reply.json()["reason"]) == (200, "cancelled")
+    assert first.logs.answers["cancel-wait /purgatory"](WAIT_ID) == 0

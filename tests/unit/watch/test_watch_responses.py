@@ -111,3 +111,22 @@ def test_waits_of_five_seconds_end_a_little_earlier() -> None:
     assert jittered(JITTER_FROM_SECONDS - 0.001) == JITTER_FROM_SECONDS - 0.001
     for _ in range(10):
         assert 0.9 <= jittered(JITTER_FROM_SECONDS) / JITTER_FROM_SECONDS < 0.99
+
+
+@pytest.mark.parametrize("status", [Status.EXPIRED, Status.DRAINED, Status.CANCELLED])
+@pytest.mark.parametrize("has_signals", [True, False])
+def test_only_a_conditional_wait_that_expired_is_not_modified(
+    status: Status, *, has_signals: bool
+) -> None:
+    """Any other end is news, which a body tells; and so are signals."""
+    signals = MemorySignals(clock=MockClock())
+    signals.append("k", 1)
+    terms = WatchTerms(wait=0, is_conditional=True)
+    responses = WatchResponses(signals, 10_000)
+    response = responses.response(("k",), (0 if has_signals else 1,), terms, status)
+    if status is Status.EXPIRED and not has_signals:
+        assert (response.status, response.body) == (304, b"")
+    else:
+        document = json.loads(response.body)
+        assert (response.status, document["reason"]) == (200, status.value)
+        assert len(document["signals"]) == has_signals
