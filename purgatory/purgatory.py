@@ -740,7 +740,6 @@ class Purgatory(JobsMixin):
 
         Returns a future of how many it completed, which need not be awaited.
         """
-        self._parking.require_open()
         return self._run_batch(self._operations.check_batch(key))
 
     def statistics(self) -> Statistics:
