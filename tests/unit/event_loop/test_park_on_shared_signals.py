@@ -147,3 +147,15 @@ async def test_what_the_signals_miss_is_missing_in_the_purgatory(
     """Readiness probes ask the purgatory."""
     monkeypatch.setattr(Logs, "missing", ["the log was not read yet"])
     assert purgatory.missing == ["the log was not read yet"]
+
+
+@pytest.mark.parametrize("lost", ["a", "b"])
+async def test_a_loss_in_one_of_several_logs(logs: Logs, purgatory: Purgatory, lost: str) -> None:
+    """It is that of a wait on keys of both, whichever comes first."""
+    assert logs.shard_of("b") != logs.shard_of("a"), "another pair of keys would do"
+    for keys in (("a", "b"), ("b", "a")):
+        task = await parked(purgatory, *keys)
+        logs.lose(lost)
+        with pytest.raises(CursorExpiredError) as raised:
+            await task
+        assert raised.value.key == lost

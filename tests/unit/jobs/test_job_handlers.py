@@ -244,3 +244,18 @@ async def test_what_a_handler_has_open_is_closed() -> None:
     handlers.add("g", take_nothing)
     await asyncio.wait_for(handlers.close(), 10)
     assert closable.is_closed
+
+
+def test_clients_may_name_what_is_allowed_to_them_only() -> None:
+    """However a handler is declared: by name, bare, or elsewhere."""
+    purgatory = Purgatory(jobs=MemoryJobStore())
+
+    async def work(job: JobContext) -> None:
+        raise NotImplementedError
+
+    purgatory.handler("named")(work)
+    purgatory.handler("open", http=True)(work)
+    purgatory.handler(work)
+    purgatory.handled_elsewhere(["elsewhere"])
+    purgatory.handled_elsewhere(["open elsewhere"], http=True)
+    assert purgatory.handlers.http_names == ["open", "open elsewhere"]

@@ -64,3 +64,11 @@ def test_what_keys_take() -> None:
     """Four bytes for each character of one that is not of ASCII alone, and what a watch takes."""
     assert watch_bytes(()) == 0
     assert watch_bytes(("abc", "ab\xe9", 5)) == 3 * WATCH_BYTES + 3 + 4 * 3
+
+
+def test_the_error_shows_the_beginning_of_a_key() -> None:
+    """64 characters of one that holds what is not allowed, 32 of one that is too long."""
+    for key, shown in (("a" * 100 + "\x00", 64), ("a" * 257, 32)):
+        with pytest.raises(InvalidKeyError) as raised:
+            check_key(key)
+        assert f"'{'a' * shown}'" in str(raised.value)

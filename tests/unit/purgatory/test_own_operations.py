@@ -124,8 +124,8 @@ async def test_a_check_needs_an_open_purgatory(make_purgatory: Make) -> None:
     """As everything else does: nobody would run the rest of a long one."""
     purgatory = make_purgatory()
     with pytest.raises(PurgatoryClosedError):
-        purgatory.check("a")
+        await purgatory.check("a")
     async with purgatory:
         assert await purgatory.check("a") == 0
     with pytest.raises(PurgatoryClosedError):
-        purgatory.check("a")
+        await purgatory.check("a")
