@@ -15,18 +15,20 @@ from typing import Any, Final
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess
+from uvicorn.supervisors.multiprocess import Process
 
 from app.json_log import json_line
 from app.log_format import log_config
 from app.main import create_app
 from app.settings import Settings, service_url
+from purgatory.timer import Clock, SystemClock
 
 # As uvicorn exits; older ones have no public name for it.
 STARTUP_FAILURE: Final = 3
 
-# uvicorn's 5 s include what a worker takes to import the application: on a machine that is busy
-# for a while, it would kill each worker before it has started, and the next one too.
-HEALTHCHECK_S: Final = 30
+# uvicorn's healthcheck begins with the process, which answers once it has imported the application:
+# on a machine busy enough that this takes 5 s, each worker would be killed, and the next one too.
+START_NS: Final = 30_000_000_000
 
 
 def serve(app: FastAPI, settings: Settings, sockets: list[socket.socket]) -> int:
@@ -63,7 +65,6 @@ def server_config(app: FastAPI | str, settings: Settings) -> uvicorn.Config:
         log_level=settings.log_level,
         access_log=settings.access_log,
         timeout_keep_alive=settings.keep_alive,
-        timeout_worker_healthcheck=HEALTHCHECK_S,
         forwarded_allow_ips=settings.trusted_proxies,
         # Parks requests without a task each; the application needs no change.
         http="purgatory.uvicorn:ParkingProtocol",
@@ -126,6 +127,8 @@ class _Supervisor(Multiprocess):
         super().__init__(config, *[*targets, sockets])
         self._settings = settings
         self._is_printed = False
+        self._clock: Clock = SystemClock()
+        self._starts_ns: dict[Process, int] = {}
 
     @property
     def exit_status(self) -> int:
@@ -140,7 +143,23 @@ class _Supervisor(Multiprocess):
         ):
             self._is_printed = True
             _print_address(self._settings, self.sockets[0])
-        super().keep_subprocess_alive()
+        # Not a longer timeout of the healthcheck: for as long as a worker that hangs is asked, a
+        # signal to this process waits.
+        starting = [worker for worker in self.processes if self._is_starting(worker)]
+        self.processes = [worker for worker in self.processes if worker not in starting]
+        try:
+            super().keep_subprocess_alive()
+        finally:
+            self.processes += starting
+            self._starts_ns = {
+                worker: at for worker, at in self._starts_ns.items() if worker in self.processes
+            }
+
+    def _is_starting(self, worker: Process) -> bool:
+        """Return True iff a worker has not ended, and has not run for longer than START_NS."""
+        now_ns = self._clock.now_ns()
+        began_ns = self._starts_ns.setdefault(worker, now_ns)
+        return worker.process.is_alive() and now_ns - began_ns < START_NS
 
 
 def _print_address(settings: Settings, listener: socket.socket) -> None:

@@ -100,7 +100,8 @@ def defer(
 ) -> None:
     """Add a delayed job.
 
-    Example: purgatory defer cancel-order 42 --delay 900 --key order:42 --on-fire cancel
+    Example, of an application with this handler: purgatory defer cancel-order 42 --delay 900
+    --key order:42 --on-fire cancel
     """
     session = session_of(context)
     decoded = json_argument(payload, name="the payload")

@@ -20,7 +20,7 @@ from purgatory.pipeline.cli.engine import (
     is_short,
 )
 from purgatory.pipeline.cli.interrupts import plain_interrupts
-from purgatory.pipeline.cli.options import LEAST_HEAP_MIB, heap, master
+from purgatory.pipeline.cli.options import LEAST_HEAP_MIB, folder_address, heap, master
 from purgatory.pipeline.cli.work import Work
 from purgatory.pipeline.console.progress import Progress
 from purgatory.pipeline.errors import NothingToReadError
@@ -170,7 +170,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="NAME")
     for command in COMMANDS:
         added = commands.add_parser(command.name, help=command.help, description=command.help)
-        added.add_argument("--out", required=True, metavar="DIR", help="folder of the results")
+        added.add_argument(
+            "--out", type=folder_address, required=True, metavar="DIR", help="folder of the results"
+        )
         command.add_arguments(added)
         _add_session(added)
         added.set_defaults(command=command, parser=added)

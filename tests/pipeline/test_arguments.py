@@ -10,7 +10,7 @@ from purgatory.pipeline import __main__ as command_line
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.cli import options
 from purgatory.pipeline.cli.commands import COMMANDS
-from purgatory.pipeline.cli.options import heap, master
+from purgatory.pipeline.cli.options import heap, master, shown
 from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.spark.machine_memory import machine_memory
 
@@ -64,6 +64,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
             ["replay", "--load", "kafka-low", "--growth", "busier"],
             "--growth needs recorded operations: give --load recorded, or leave it out",
         ),
+        (["outcomes", "--journal", ""], "--journal: it is empty: give a folder"),
         (["stream"], "no journal: give --journal DIR, or --from redis://HOST"),
         (["stream", "--journal", "x", "--from", "redis://x"], "--journal or --from, not both"),
         (["stream", "--journal", "x", "--window", "0"], "--window: '0': give a whole number of 1"),
@@ -182,6 +183,21 @@ def test_an_out_that_cannot_be_created_is_refused_before_the_work(
     assert main(["outcomes", "--journal", "nowhere", "--out", path, "--engine", "spark"]) == 1
     said = f"outcomes: --out {path} cannot be written: {reason}: give another folder\n"
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("address", ["s3a://AKID:SECRET@bucket/x.csv", "redis://:SECRET@h"])
+def test_addresses_are_shown_without_credentials(address: str) -> None:
+    """On stderr, which is kept in logs; paths are shown as they are."""
+    assert "SECRET" not in shown(address) and "***@" in shown(address)
+    assert shown("/data/a=b@c") == "/data/a=b@c"
+
+
+def test_an_empty_out_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Such as an unset variable of a shell."""
+    with pytest.raises(SystemExit) as ended:
+        main(["outcomes", "--journal", "x", "--out", ""])
+    assert ended.value.code == 2
+    assert "--out: it is empty: give a folder" in capsys.readouterr().err
 
 
 def test_an_out_that_can_be_created_is_not_until_it_is_needed(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_the_same_records_have_the_same_previous_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", '{"version": 2}', '{"version": 1, "run": {"as_of": 3}}']
+    "text", ["", "{", "[]", "null", '{"version": 1}', '{"version": 2, "run": {"as_of": 3}}']
 )
 def test_a_damaged_summary_is_no_summary(text: str) -> None:
     """The report is written all the same."""
@@ -167,3 +167,10 @@ def test_the_summary_is_that_of_the_findings() -> None:
     assert found.settings == {"the number of workers": "2", "the timeout of park": "12 s"}
     assert (found.faults["operations lost"], found.records) == (1, 7)
     assert previous_of(as_json(found, None), NOW) == found
+
+
+def test_a_summary_of_an_earlier_release_is_not_compared() -> None:
+    """It counted cancelled jobs as fired, which would be a change that nobody made."""
+    text = as_json(BEFORE, None)
+    assert previous_of(text, NOW) == BEFORE
+    assert previous_of(text.replace('"version":2', '"version":1'), NOW) is None

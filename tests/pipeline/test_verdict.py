@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from purgatory.pipeline.outcomes.event_summary import FutureRecords
+from purgatory.pipeline.outcomes.event_summary import FutureRecords, WorkerStart
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.report.read_section import read_section
 from purgatory.pipeline.report.verdict import (
@@ -104,7 +104,7 @@ def test_faults_that_are_too_few_for_a_change_are_a_line() -> None:
     section = verdict_section([], [], sentences)
     assert (
         "Also found: 10 operations were lost (0.10%); 3 jobs failed (0.10%); 1 file "
-        'was skipped. <a href="#read">What was read</a> says more.'
+        'was skipped. <a href="#read">What was read</a> says more of the data.'
     ) in section
     assert "Nothing needs to change" in section
     more = replace(found, by_kind=[kind_row(7_000, 11), jobs], manifest=Manifest())
@@ -112,6 +112,22 @@ def test_faults_that_are_too_few_for_a_change_are_a_line() -> None:
     assert [change.what for change in verdict(more)] == ["Find out why workers die"]
     assert left_out(NOTHING) == []
     assert "Also found" not in verdict_section(verdict(more), [])
+
+
+def test_faults_behind_more_important_ones_are_a_line() -> None:
+    """However many: half of all jobs must not vanish behind three faults of the data."""
+    jobs = {"kind": "job:pay", "operations": 1_000, "lost": 0}
+    starts = {"a": WorkerStart("w-1", 5, 1, 9, "2026-11-20T06:00:00+00:00")}
+    future = {"w-3": FutureRecords(2, "2099-01-01", "2099-01-01")}
+    found = replace(
+        NOTHING,
+        by_kind=[kind_row(1_000, 100), jobs],
+        failed_jobs=[{"kind": "job:pay", "jobs": 500, "error": "boom"}],
+        manifest=Manifest(future=future, starts=starts),
+    )
+    assert len(verdict(found)) == SHOWN_CHANGES
+    [sentence] = left_out(found)
+    assert sentence == "500 jobs of 1,000 failed, most of them of job:pay: boom"
 
 
 def test_what_was_skipped_is_said() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from purgatory.pipeline.outcomes.bad_files import OnBadFile
 from purgatory.pipeline.spark.machine_memory import machine_memory
+from purgatory.redacted_url import redacted
 
 LEAST_HEAP_MIB = 512
 """Spark itself refuses to start with much less."""
@@ -34,6 +35,7 @@ def add_journal(parser: argparse.ArgumentParser, *, is_required: bool = False) -
     """Add --journal, and how to treat those of its files that cannot be read."""
     parser.add_argument(
         "--journal",
+        type=folder_address,
         required=is_required,
         metavar="DIR",
         help="folder of the journal, or any address that Spark can read",
@@ -45,6 +47,18 @@ def add_journal(parser: argparse.ArgumentParser, *, is_required: bool = False) -
         default=OnBadFile.SKIP,
         help="skip and name files that cannot be read, or fail (default %(default)s)",
     )
+
+
+def folder_address(text: str) -> str:
+    """Return the address of a folder, which must not be empty, such as an unset variable."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty: give a folder")
+    return text
+
+
+def shown(address: str) -> str:
+    """Return an address without credentials, for the log; the path of a local folder as it is."""
+    return redacted(address) if "://" in address else address
 
 
 def whole(least: int) -> Callable[[str], int]:

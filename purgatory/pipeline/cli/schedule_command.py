@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 from purgatory.jobs import JobLimits
 from purgatory.jobs.model import OnConflict
 from purgatory.pipeline.cli.command import Call, Command
-from purgatory.pipeline.cli.options import add_numbers, whole
+from purgatory.pipeline.cli.options import add_numbers, shown, whole
 from purgatory.pipeline.console.formatting import counted
 from purgatory.pipeline.errors import OutputInUseError, PipelineError
 from purgatory.pipeline.schedule.job_address import JobAddress
@@ -43,7 +43,7 @@ def run_schedule(call: Call) -> str:
         on_conflict=options.on_conflict,
         limits=JobLimits(max_waiting=options.max_waiting),
     )
-    call.on_progress(f"{JOB}: reading {options.source}")
+    call.on_progress(f"{JOB}: reading {shown(options.source)}")
     jobs = read_table(call.spark, options.source, format_of(options.source, options.source_format))
     if options.tasks:
         jobs = jobs.repartition(options.tasks)

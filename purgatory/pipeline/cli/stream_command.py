@@ -6,11 +6,17 @@ import argparse
 import os
 
 from purgatory.pipeline.cli.command import Call, Command
-from purgatory.pipeline.cli.options import NumberOption, add_journal, add_numbers, number, whole
+from purgatory.pipeline.cli.options import (
+    NumberOption,
+    add_journal,
+    add_numbers,
+    number,
+    shown,
+    whole,
+)
 from purgatory.pipeline.stream.alerts import AlertService
 from purgatory.pipeline.stream.queries import FOLDER, StreamingQueries, streaming_events, wait_for
 from purgatory.pipeline.stream.windows import AlertThresholds
-from purgatory.redacted_url import redacted
 
 TOKEN_VARIABLE = "PURGATORY_TOKEN"  # noqa: S105 - the name of a variable
 
@@ -59,8 +65,7 @@ def run_stream(call: Call) -> str:
     if options.service:
         token = os.environ.get(TOKEN_VARIABLE)
         service = AlertService(options.service, name=options.name, token=token)
-    shown = redacted(options.source) if options.source else source
-    call.on_progress(f"reading {shown}")
+    call.on_progress(f"reading {shown(source)}")
     events = streaming_events(
         call.spark,
         source,
@@ -73,7 +78,8 @@ def run_stream(call: Call) -> str:
     )
     queries = live.start(events, every_s=None if options.once else options.every)
     until = "up to its present end" if options.once else "until Ctrl-C"
-    call.on_progress(f"following {shown} {until}; results go to {options.out}/{FOLDER}")
+    results = f"{shown(options.out)}/{FOLDER}"
+    call.on_progress(f"following {shown(source)} {until}; results go to {results}")
     try:
         wait_for(queries, live.check)
     except KeyboardInterrupt:

@@ -14,7 +14,8 @@ from purgatory.pipeline.outcomes.schema import COMPLETIONS
 from purgatory.pipeline.report.findings import Findings
 from purgatory.pipeline.statistics.histogram import bucket_start
 
-VERSION = 1
+VERSION = 2
+"""Of what is counted, too: 1 counted jobs that a fire cancelled as fired."""
 KINDS = 50
 """The kinds with most operations; the summary has no others."""
 

@@ -43,9 +43,13 @@ def undecided_timeouts(findings: Findings) -> list[str]:
 
 
 def left_out(findings: Findings) -> list[str]:
-    """Return the faults of the data and of jobs that are too few for a change, as sentences."""
+    """Return the faults of the data and of jobs that are not in the verdict, as sentences.
+
+    They are too few for a change, or others are more important.
+    """
     jobs = findings.part(jobs=True)
-    found = []
+    shown = verdict(findings)
+    found = [change.why.removesuffix(".") for change in _data(findings) if change not in shown]
     if 0 < (lost := findings.sum_of("lost")) <= _LEAST_LOST * findings.operations:
         share = percent(lost / findings.operations)
         found.append(f"{counted(lost, 'operation was', 'operations were')} lost ({share})")

@@ -13,12 +13,12 @@ def verdict_section(
 ) -> str:
     """Return what to change first.
 
-    `undecided` are the kinds without advice on their timeout, `left_out` the faults that are too
-    few for a change.
+    `undecided` are the kinds without advice on their timeout, `left_out` the faults that are not
+    among the changes.
     """
     few = (
         f'<p class="faint">Also found: {escape("; ".join(left_out))}. '
-        '<a href="#read">What was read</a> says more.</p>'
+        '<a href="#read">What was read</a> says more of the data.</p>'
         if left_out
         else ""
     )

@@ -7,7 +7,6 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO
@@ -42,18 +41,13 @@ class LocalFolder(Folder):
 
     def check_writable(self) -> None:
         """Raise OSError if it cannot be created or written; nothing is left behind."""
-        folder = self.local()
-        # The deepest first.
-        missing = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
-        try:
-            # By doing it: no question to the system knows all reasons.
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-        finally:
-            for path in missing:
-                with suppress(OSError):
-                    path.rmdir()
+        # In the deepest folder that exists: others may be at work in one that would be made here.
+        place = self._root
+        while not _exists(place):
+            place = os.path.dirname(place)
+        # By doing it: no question to the system knows all reasons.
+        with tempfile.TemporaryFile(dir=place):
+            pass
 
     def files(self, suffix: str, path: str = "") -> list[File]:
         """Return the files below `path` that end with `suffix`, sorted; [] if it is missing.
@@ -142,6 +136,18 @@ class LocalFolder(Folder):
         finally:
             self.delete(unfinished)
         return True
+
+
+def _exists(path: str) -> bool:
+    """Return whether there is something at `path`. Raises OSError where nothing can be made."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        if os.path.islink(path):
+            # To nothing: it can be neither used nor replaced.
+            raise
+        return False
+    return True
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
