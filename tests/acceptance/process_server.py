@@ -79,7 +79,8 @@ class ProcessServer:
 
     def _is_started(self, workers: int) -> bool:
         started = sum("Application startup complete" in line for line in self.log)
-        return started == workers and self.address[1] > 0
+        # More if its supervisor has replaced one that took too long.
+        return started >= workers and self.address[1] > 0
 
     def terminate(self) -> None:
         """Send SIGTERM, and do not wait."""

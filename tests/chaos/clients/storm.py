@@ -27,6 +27,9 @@ WORKERS = 3
 KEYS = ("a", "b/c", "d")
 LAST = "last"
 PAUSE_S = 0.02
+# Of fires, and of workers: on a machine that is much too busy a storm lasts longer for them.
+LEAST_FIRES = 12
+LEAST_ENDS = 2
 ROOT = Path(__file__).parents[3]
 SCRIPT = Path(__file__).with_name("follow.mjs")
 
@@ -116,7 +119,7 @@ async def run_storm(seconds: float, folder: Path, seed: int = 17) -> Report:
         chaos = asyncio.create_task(_kill(report, server, until, random.Random(seed)))
         async with AsyncClient(url, retry_for=PATIENCE_S) as client:
             number = 0
-            while time.monotonic() < until:
+            while time.monotonic() < until or number < LEAST_FIRES:
                 await _fire(report, client, KEYS[number % len(KEYS)], number)
                 number += 1
                 await asyncio.sleep(PAUSE_S)
@@ -146,7 +149,7 @@ async def _service(folder: Path) -> AsyncIterator[ProcessServer]:
 
 async def _kill(report: Report, server: ProcessServer, until: float, choice: random.Random) -> None:
     ended: set[int] = set()
-    while time.monotonic() < until:
+    while time.monotonic() < until or report.kills + report.drains < LEAST_ENDS:
         await asyncio.sleep(choice.uniform(0.3, 1.5))
         alive = [worker for worker in workers_of(server) if worker not in ended]
         # The supervisor needs a while for a new one: the service is never without.

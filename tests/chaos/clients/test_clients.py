@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.clients.storm import run_storm
+from tests.chaos.clients.storm import LEAST_ENDS, run_storm
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +17,5 @@ async def test_clients_lose_nothing(tmp_path: Path) -> None:
     """Neither by streams nor by long polls, in Python, in JavaScript and by EventSource itself."""
     report = await run_storm(8.0, tmp_path)
     assert report.faults == [], str(report)
-    assert report.kills + report.drains >= 2
-    # A machine that is much too busy fires few in eight seconds.
+    assert report.kills + report.drains >= LEAST_ENDS
     assert len(report.fired["a"]) > 3
