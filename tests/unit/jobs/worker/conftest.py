@@ -10,6 +10,7 @@ import pytest
 from purgatory import Purgatory
 from purgatory.jobs import MemoryJobStore
 from purgatory.testing import AutojumpEventLoop
+from tests.unit.jobs.worker.deciding_process import Records
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.parts import Parts, running_timer
 from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms
@@ -26,6 +27,12 @@ async def store() -> FailingJobStore:
     """The store, by the wall clock of the loop."""
     leap(1_800_000_000_000)
     return FailingJobStore(now_ms)
+
+
+@pytest.fixture
+def records() -> Records:
+    """Pending fires, kept by a server for all processes."""
+    return Records()
 
 
 @pytest.fixture

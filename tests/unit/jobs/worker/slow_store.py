@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import ClassVar
 
 from purgatory.jobs import StoreError
@@ -11,6 +12,17 @@ from purgatory.jobs.model import StoreBusyError
 from purgatory.jobs.model.queries import JobFilter, JobPage
 from purgatory.jobs.model.steps import Fire, FireJob, Result, Step
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
+from tests.unit.jobs.worker.runs import leap, now_ms
+
+
+@asynccontextmanager
+async def open_slow_store(at_ms: int) -> AsyncIterator[SlowStore]:
+    """Open a store by the wall clock of the loop, which is set to `at_ms`."""
+    leap(at_ms)
+    store = SlowStore(now_ms)
+    await store.open()
+    yield store
+    await store.close()
 
 
 class SlowStore(FailingJobStore):

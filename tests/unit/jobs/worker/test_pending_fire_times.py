@@ -9,8 +9,7 @@ import pytest
 
 from purgatory.jobs.pending_fires import SAMPLES
 from tests.unit.jobs.worker.deciding_process import Process, Records
-from tests.unit.jobs.worker.runs import leap, now_ms
-from tests.unit.jobs.worker.slow_store import SlowStore
+from tests.unit.jobs.worker.slow_store import SlowStore, open_slow_store
 
 # The last first: of five replies, the second came back at once, and the third request arrived at
 # once.
@@ -21,17 +20,8 @@ REPLY_S = [0.5, 0.5, 0.5, 0.0, 0.5]
 @pytest.fixture
 async def store() -> AsyncIterator[SlowStore]:
     """An open store, whose clock has nothing to do with that of the process."""
-    leap(1_800_000_000_123)
-    store = SlowStore(now_ms)
-    await store.open()
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-async def records() -> Records:
-    """Kept by a server for all processes."""
-    return Records()
+    async with open_slow_store(1_800_000_000_123) as store:
+        yield store
 
 
 @pytest.fixture(params=["in memory", "recorded"])

@@ -14,8 +14,8 @@ from purgatory.errors import PurgatoryClosedError, SignalsUnavailableError
 from purgatory.jobs import pending_fires
 from purgatory.jobs.pending_fires import POLL_S, SAMPLES
 from tests.unit.jobs.worker.deciding_process import Process, Records
-from tests.unit.jobs.worker.runs import leap, now_ms
-from tests.unit.jobs.worker.slow_store import SlowStore
+from tests.unit.jobs.worker.runs import now_ms
+from tests.unit.jobs.worker.slow_store import SlowStore, open_slow_store
 
 HOUR_S = 3_600
 
@@ -23,17 +23,8 @@ HOUR_S = 3_600
 @pytest.fixture
 async def store() -> AsyncIterator[SlowStore]:
     """An open store by the wall clock of the loop."""
-    leap(1_800_000_000_000)
-    store = SlowStore(now_ms)
-    await store.open()
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-async def records() -> Records:
-    """Kept by a server for all processes."""
-    return Records()
+    async with open_slow_store(1_800_000_000_000) as store:
+        yield store
 
 
 @pytest.fixture
@@ -50,6 +41,13 @@ async def alone(store: SlowStore) -> AsyncIterator[Process]:
     alone = Process(store, None)
     yield alone
     await alone.fires.stop()
+
+
+@pytest.fixture
+def exact_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pause without jitter before a fire is tried again."""
+    retry = dataclasses.replace(pending_fires._RETRY, random=lambda: 0.0)
+    monkeypatch.setattr(pending_fires, "_RETRY", retry)
 
 
 @pytest.fixture(autouse=True)
@@ -289,15 +287,13 @@ async def test_what_was_not_recorded_is_in_memory(
     assert await here.fired(later) == "9" and records.kept == {}
 
 
+@pytest.mark.usefixtures("exact_pauses")
 async def test_an_outage_is_said_once(
     here: Process,
     store: SlowStore,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With its cause, and its end; it is tried again within seconds, less and less often."""
-    retry = dataclasses.replace(pending_fires._RETRY, random=lambda: 0.0)
-    monkeypatch.setattr(pending_fires, "_RETRY", retry)
     job_id = await here.defer("k")
     expected: list[str] = []
     for value in (7, 8):
@@ -334,15 +330,13 @@ async def test_a_store_that_is_being_opened(
     assert not here.fires.must_wait("k") and len(alone.fires) == 0
 
 
+@pytest.mark.usefixtures("exact_pauses")
 async def test_a_locked_job_is_tried_again_less_and_less_often(
     alone: Process,
     store: SlowStore,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each try takes the store ten seconds; it is said each time."""
-    retry = dataclasses.replace(pending_fires._RETRY, random=lambda: 0.0)
-    monkeypatch.setattr(pending_fires, "_RETRY", retry)
     job_id = await alone.defer("k")
     store.locked_ids = {job_id}
     await alone.fire("k")
