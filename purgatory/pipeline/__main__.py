@@ -7,7 +7,7 @@ import gc
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from purgatory.errors import PurgatoryError
 from purgatory.pipeline.cli.command import Call, Command
@@ -60,12 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.parser.error(str(error))
     on_progress = Progress()
     try:
-        with plain_interrupts(), _without_collector():
+        with plain_interrupts(), ExitStack() as uncollected:
+            uncollected.enter_context(_without_collector())
             _check_folders(options)
             call = _call(options, on_progress)
             if call.session is not None:
                 # A stream runs for months.
-                gc.enable()
+                uncollected.close()
             output = command.run(call)
     except _ERRORS as error:
         # For debugging; the sentence that follows is meant for users.
@@ -135,7 +136,8 @@ def _check_folders(options: argparse.Namespace) -> None:
 
 def _way_out(error: Exception, options: argparse.Namespace) -> str:
     """Return what else helps, after a blank; "" if the error says it all."""
-    if isinstance(error, NothingToReadError) and getattr(options, "journal", "none") is None:
+    is_of_results = getattr(options, "needs_rollups", False) and options.journal is None
+    if is_of_results and isinstance(error, NothingToReadError):
         name = options.command.name
         return f" Or give --journal DIR, with which {name} runs the jobs before it."
     return ""

@@ -95,7 +95,7 @@ def test_faults_that_are_too_few_for_a_change_are_a_line() -> None:
         manifest=Manifest(bad={"a.parquet": "empty"}),
     )
     assert verdict(found) == []
-    sentences = left_out(found)
+    sentences = left_out(found, verdict(found))
     assert sentences == [
         "10 operations were lost (0.10%)",
         "3 jobs failed (0.10%)",
@@ -108,9 +108,9 @@ def test_faults_that_are_too_few_for_a_change_are_a_line() -> None:
     ) in section
     assert "Nothing needs to change" in section
     more = replace(found, by_kind=[kind_row(7_000, 11), jobs], manifest=Manifest())
-    assert left_out(more) == ["3 jobs failed (0.10%)"]
+    assert left_out(more, verdict(more)) == ["3 jobs failed (0.10%)"]
     assert [change.what for change in verdict(more)] == ["Find out why workers die"]
-    assert left_out(NOTHING) == []
+    assert left_out(NOTHING, verdict(NOTHING)) == []
     assert "Also found" not in verdict_section(verdict(more), [])
 
 
@@ -126,7 +126,7 @@ def test_faults_behind_more_important_ones_are_a_line() -> None:
         manifest=Manifest(future=future, starts=starts),
     )
     assert len(verdict(found)) == SHOWN_CHANGES
-    [sentence] = left_out(found)
+    [sentence] = left_out(found, verdict(found))
     assert sentence == "500 jobs of 1,000 failed, most of them of job:pay: boom"
 
 

@@ -66,6 +66,7 @@ def page(
     """Return the report as HTML; `has_chart_files` is whether each chart is a file beside it."""
     styles = [_file(name) for name in _STYLES]
     scripts = [_file(name) for name in _SCRIPTS]
+    shown = verdict(findings)
     return "\n".join(
         [
             "<!doctype html>",
@@ -81,7 +82,7 @@ def page(
             _head(findings, parts, title),
             "<main>",
             '<div class="two">',
-            verdict_section(verdict(findings), undecided_timeouts(findings), left_out(findings)),
+            verdict_section(shown, undecided_timeouts(findings), left_out(findings, shown)),
             changes_section(changes),
             f'<section id="read" class="card"><h2>What was read</h2>'
             f"{read_section(findings, journal)}</section>",

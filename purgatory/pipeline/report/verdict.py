@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,13 +42,12 @@ def undecided_timeouts(findings: Findings) -> list[str]:
     return [advice["kind"] for advice in timeouts if advice["advised_us"] is None]
 
 
-def left_out(findings: Findings) -> list[str]:
-    """Return the faults of the data and of jobs that are not in the verdict, as sentences.
+def left_out(findings: Findings, shown: Sequence[Change]) -> list[str]:
+    """Return the faults of the data and of jobs that are not `shown`, the verdict, as sentences.
 
     They are too few for a change, or others are more important.
     """
     jobs = findings.part(jobs=True)
-    shown = verdict(findings)
     found = [change.why.removesuffix(".") for change in _data(findings) if change not in shown]
     if 0 < (lost := findings.sum_of("lost")) <= _LEAST_LOST * findings.operations:
         share = percent(lost / findings.operations)
