@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from purgatory.errors import PurgatoryDrainingError
 from purgatory.jobs.job_service import JobService
-from purgatory.jobs.job_wait import JobWait
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.steps import Added
 from purgatory.status import Status
@@ -77,7 +76,7 @@ class _WaitingTask:
     def __init__(self) -> None:
         self._woken: asyncio.Future[bool] | None = None
 
-    async def sleep(self, wait: JobWait) -> bool:
+    async def sleep(self) -> bool:
         self._woken = asyncio.get_running_loop().create_future()
         return await self._woken
 

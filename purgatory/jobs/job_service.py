@@ -85,7 +85,7 @@ class JobService:
         self.require_open = require_open
         self.delay_ms = delay_ms
         self.clock = timer.clock
-        self.watchers = JobWatchers(store, self.get, park=park, clock=timer.clock)
+        self.watchers = JobWatchers(store, self.get, park=park, timer=timer)
         self._on_end = on_end
         self._key_jobs = KeyJobs(store, on_end)
         self.history = history

@@ -8,22 +8,23 @@ from purgatory.operations.delayed_operation import DelayedOperation
 
 
 class JobWait(DelayedOperation):
-    """Fires once its job has changed since the wait was created, even before it is watched.
+    """Wakes its caller whenever its job is to be read, who lets it succeed by what it reads.
 
-    So: create it, read the job from the store, and only then decide to wait; a change in between is
-    not missed.
+    So: create it, read the job from the store, and only then park it; a change in between is not
+    missed.
     """
 
     kind = "job-wait"
 
-    __slots__ = ("_on_end", "has_changed", "job_id")
+    __slots__ = ("_wake", "job_id", "must_read")
 
-    def __init__(self, job_id: str, on_end: Callable[[], object]) -> None:
-        """Call `on_end` once, with `status` set, unless the wait is abandoned before."""
+    def __init__(self, job_id: str, wake: Callable[[], object]) -> None:
+        """Call `wake` for each look at the job, and at the end unless the caller ended the wait."""
         super().__init__(0)
-        self._on_end: Callable[[], object] | None = on_end
+        self._wake: Callable[[], object] | None = wake
         self.job_id = job_id
-        self.has_changed = False
+        self.must_read = False
+        """Whether the job may have changed since the caller set this to False."""
 
     @property
     def watch_key(self) -> str:
@@ -31,24 +32,32 @@ class JobWait(DelayedOperation):
         return f"purgatory/jobs/{self.job_id}"
 
     def note_change(self) -> None:
-        """Fire: the job changed."""
-        self.has_changed = True
-        self.try_complete()
+        """Let the caller read the job, which may have changed."""
+        self.must_read = True
+        self._notify()
+
+    def succeed(self) -> bool:
+        """Fire: the caller has read what it waits for. Return True iff the wait was pending."""
+        self._wake = None
+        return self.force_complete()
 
     def try_complete(self) -> bool:
-        """Complete if the job has changed."""
-        return self.has_changed and self.force_complete()
+        """Return False: only the store knows the job."""
+        return False
 
     def on_complete(self) -> None:
         """End: fired or expired."""
-        if self._on_end is not None:
-            self._on_end()
+        self._notify()
 
     def on_cancellation(self) -> None:
         """End: cancelled or drained."""
-        self.on_complete()
+        self._notify()
 
     def abandon(self) -> bool:
-        """End without `on_end`: the caller has gone. Return True iff it was pending. Idempotent."""
-        self._on_end = None
+        """End it: the caller has gone. Return True iff it was pending. Idempotent."""
+        self._wake = None
         return self.cancel()
+
+    def _notify(self) -> None:
+        if self._wake is not None:
+            self._wake()

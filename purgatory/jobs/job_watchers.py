@@ -1,4 +1,4 @@
-"""Waits for jobs to change: listen, read, park, leave."""
+"""Waits for jobs to change: listen, read, park, read again, leave."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from purgatory.jobs.stores.protocol import JobStore
 from purgatory.jobs.worker.store_clock import StoreClock
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.status import Status
-from purgatory.timer import Clock
+from purgatory.timer import SystemTimer
 from purgatory.timer.clock import NS_PER_MS
 
 ParkOperation = Callable[[DelayedOperation, Sequence[str]], bool]
@@ -21,6 +21,9 @@ ParkOperation = Callable[[DelayedOperation, Sequence[str]], bool]
 ANNOUNCED_POLL_MS: Final = 15_000
 SILENT_POLL_MS: Final = 1_000
 QUICK_POLL_MS: Final = 50
+
+# A wait without a limit is one operation a day: one for a century would need more wheels.
+_UNLIMITED_MS: Final = 24 * 3_600_000
 
 
 class JobWatchers:
@@ -32,15 +35,16 @@ class JobWatchers:
         get: Callable[[str], Awaitable[Job]],
         *,
         park: ParkOperation,
-        clock: Clock,
+        timer: SystemTimer,
     ) -> None:
-        """Read jobs with `get`; park operations with `park`."""
+        """Read jobs with `get`; park operations with `park`, whose timer is `timer`."""
         self._store = store
         self._get = get
         self._park_operation = park
-        self._clock = clock
+        self._timer = timer
+        self._clock = timer.clock
         # Read once, where it is needed: an estimate that drifts costs promptness only.
-        self._store_clock = StoreClock(clock)
+        self._store_clock = StoreClock(timer.clock)
         # {job id: waits for it to change}
         self._waits: dict[str, set[JobWait]] = {}
 
@@ -50,14 +54,15 @@ class JobWatchers:
         is_met: Callable[[Job], bool],
         *,
         timeout_ms: int | None,
-        sleep: Callable[[JobWait], Awaitable[bool]],
+        sleep: Callable[[], Awaitable[bool]],
         wake: Callable[[], object],
     ) -> tuple[Job, Status]:
         """Return the job, as read last, and why the wait ended.
 
         FIRED: `is_met` is true for the job. EXPIRED: it is not, after `timeout_ms` (None: no
         limit). DRAINED: the purgatory drained. CANCELLED: `sleep` returned False, as the caller has
-        gone. `sleep` suspends the caller until `wake` is called: then its wait has ended.
+        gone. `sleep` suspends the caller until `wake` is called. However often the job is read, it
+        is one operation.
 
         Raises JobNotFoundError, StoreUnavailableError, LimitReachedError, and
         PurgatoryDrainingError if the purgatory drains before the wait begins.
@@ -65,25 +70,30 @@ class JobWatchers:
         deadline_ns = None
         if timeout_ms is not None:
             deadline_ns = self._clock.now_ns() + timeout_ms * NS_PER_MS
-        while True:
-            # Listen before reading: a change in between is not missed.
-            wait = self._listen(job_id, wake)
-            try:
+        wait = self._listen(job_id, wake)
+        try:
+            while True:
+                # Before reading: a change in between leads to one more look.
+                wait.must_read = False
                 job = await self._get(job_id)
                 if is_met(job):
+                    wait.succeed()
                     return job, Status.FIRED
-                remaining_ms = min(
-                    await self._poll_ms(job), self._remaining_ms(deadline_ns, ANNOUNCED_POLL_MS)
-                )
-                if remaining_ms <= 0:
+                if wait.is_completed:
+                    if deadline_ns is not None or wait.status is not Status.EXPIRED:
+                        return job, wait.status
+                    self._leave(wait)
+                    wait = self._listen(job_id, wake)
+                poll_ms = await self._poll_ms(job)
+                is_new = not wait.is_completed and not wait.keys
+                if is_new and not self._park(wait, deadline_ns):
                     return job, Status.EXPIRED
-                self._park(wait, remaining_ms)
-                if not wait.is_completed and not await sleep(wait):
+                if not await self._has_slept(wait, poll_ms, sleep):
                     return job, Status.CANCELLED
                 if wait.status is Status.DRAINED:
                     return job, Status.DRAINED
-            finally:
-                self._leave(wait)
+        finally:
+            self._leave(wait)
 
     def on_due(self, due_ms: int) -> None:
         """Do nothing: the worker has a listener of its own."""
@@ -98,10 +108,25 @@ class JobWatchers:
         self._waits.setdefault(job_id, set()).add(wait)
         return wait
 
-    def _park(self, wait: JobWait, remaining_ms: int) -> None:
-        wait.delay_ms = remaining_ms
-        if not wait.is_completed:
-            self._park_operation(wait, [wait.watch_key])
+    def _park(self, wait: JobWait, deadline_ns: int | None) -> bool:
+        """Park until the deadline; return False if that is over."""
+        wait.delay_ms = _UNLIMITED_MS if deadline_ns is None else self._remaining_ms(deadline_ns)
+        if wait.delay_ms <= 0:
+            return False
+        self._park_operation(wait, [wait.watch_key])
+        return True
+
+    async def _has_slept(
+        self, wait: JobWait, poll_ms: int, sleep: Callable[[], Awaitable[bool]]
+    ) -> bool:
+        """Sleep until the job is to be read again; return False if the caller has gone."""
+        if wait.is_completed or wait.must_read:
+            return True
+        poll = self._timer.call_later(poll_ms, wait.note_change)
+        try:
+            return await sleep()
+        finally:
+            poll.cancel()
 
     def _leave(self, wait: JobWait) -> None:
         wait.abandon()
@@ -123,7 +148,5 @@ class JobWatchers:
         # As long again as has passed since it was due: most handlers take little time.
         return min(max(-until_due_ms, QUICK_POLL_MS), SILENT_POLL_MS)
 
-    def _remaining_ms(self, deadline_ns: int | None, otherwise_ms: int) -> int:
-        if deadline_ns is None:
-            return otherwise_ms
+    def _remaining_ms(self, deadline_ns: int) -> int:
         return -(-(deadline_ns - self._clock.now_ns()) // NS_PER_MS)

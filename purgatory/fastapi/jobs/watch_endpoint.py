@@ -20,7 +20,6 @@ from purgatory.fastapi.watch.interruptible_receive import DisconnectListener
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
 from purgatory.jobs import Job
 from purgatory.jobs.job_service import JobService
-from purgatory.jobs.job_wait import JobWait
 from purgatory.status import Status
 
 
@@ -101,8 +100,8 @@ class _JobWatch(DisconnectListener):
             wake=self.interrupt,
         )
 
-    async def _sleep(self, wait: JobWait) -> bool:
-        return not await self.until_disconnect(wait)
+    async def _sleep(self) -> bool:
+        return not await self.until_disconnect()
 
 
 def _not_modified(job: Job, applied: dict[str, str], status: Status) -> RawResponse:

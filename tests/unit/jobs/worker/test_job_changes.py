@@ -271,6 +271,46 @@ async def test_a_wait_in_another_process_ends_soon_after_the_job_is_due(
         assert other.reads <= 5
 
 
+def counted(purgatory: Purgatory) -> dict[str, int]:
+    """Return how many operations ended in each way."""
+    found = purgatory.statistics()
+    names = ("fired", "expired", "cancelled", "drained")
+    return {name: count for name in names if (count := getattr(found, name))}
+
+
+@pytest.mark.parametrize("is_telling", [False, True])
+async def test_a_wait_for_a_job_is_one_operation(
+    store: FailingJobStore, purgatory: Purgatory, make_purgatory: Make, is_telling: bool
+) -> None:
+    """However often the job is read meanwhile, and however often it changes."""
+    other = OtherProcess(store)
+    other.is_telling = is_telling
+    async with make_purgatory(jobs=other) as waiting:
+        job = await purgatory.defer("note", delay=100)
+        with pytest.raises(TimeoutError):
+            await waiting.job(job.id).wait(40)
+        assert other.reads > 3
+        assert counted(waiting) == {"expired": 1}
+        ended = asyncio.create_task(waiting.job(job.id).wait())
+        for _ in range(3):
+            await asyncio.sleep(1)
+            await purgatory.reschedule(job.id, delay=100)
+        assert (await ended).state is JobState.DONE
+        assert counted(waiting) == {"expired": 1, "fired": 1}
+
+
+async def test_a_wait_without_a_limit_lasts_for_days(
+    store: FailingJobStore, make_purgatory: Make, log: Log
+) -> None:
+    """It ends with the job, in one operation for each day."""
+    purgatory = make_purgatory(jobs=store)
+    purgatory.handler("note")(log)
+    async with purgatory:
+        job = await purgatory.defer("note", delay=60 * 3600)
+        assert (await job.wait()).state is JobState.DONE
+        assert counted(purgatory) == {"expired": 2, "fired": 1}
+
+
 async def test_failed_jobs_are_retried_in_batches(purgatory: Purgatory) -> None:
     """Those that match, each once, though some fail again meanwhile."""
     runs: list[str] = []
