@@ -64,7 +64,7 @@ define bench
 	@$(BIN)/python -m tests.benchmarks.core $(1) $(ARGS)
 endef
 
-.PHONY: help run test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest load mutation other-suites schemathesis test-spark chaos chaos-signals chaos-ownership chaos-commits bench bench-full bench-http bench-jobs bench-signals bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock audit clean
+.PHONY: help run test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest load mutation other-suites schemathesis test-spark chaos chaos-signals chaos-ownership chaos-commits bench bench-full bench-http bench-jobs bench-signals bench-pipeline bench-new-hour bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock audit clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -142,6 +142,9 @@ test-spark: $(VENV)/.test ## Run the tests of the pipeline on Spark Connect (PLA
 
 bench-pipeline: $(VENV)/.test $(VENV)/.compiled ## Measure 10 M operations on Spark, beside DuckDB and the truth, and a replay (ARGS="--operations 1000000")
 	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.pipeline $(ARGS)
+
+bench-new-hour: $(VENV)/.test $(VENV)/.compiled ## Measure a report when an hour is added to a year of hours (ARGS="--days 30 --engines duckdb")
+	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.pipeline.new_hour $(ARGS)
 
 bench-replay: $(VENV)/.test $(VENV)/.compiled ## Replay 10 M operations of Kafka's load on Spark, beside one process
 	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.pipeline.replay $(ARGS)

@@ -53,8 +53,8 @@ def both(
     assert updates[0] == updates[1]
     assert updates[0].operations == written.truth.operations
     with pytest.MonkeyPatch.context() as patch:
-        # So few operations would be DuckDB's.
-        patch.setattr("purgatory.pipeline.cli.engine.FEW_RECORDS", 0)
+        # On one machine they would be DuckDB's.
+        patch.setattr("purgatory.pipeline.cli.engine.is_for_one_process", lambda *_: False)
         SparkEngine(spark).write_waits(str(first), lambda _: None)
     engine.write_waits(str(second), lambda _: None)
     return first, second

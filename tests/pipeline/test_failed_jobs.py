@@ -95,7 +95,7 @@ def test_both_engines_count_cancelled_jobs_apart(
         job(4, "cancelled") | {"outcome": "cancelled", "lateness_us": None},
         job(5, "done"),
     ]
-    monkeypatch.setattr("purgatory.pipeline.cli.engine.FEW_RECORDS", 0)
+    monkeypatch.setattr("purgatory.pipeline.cli.engine.is_for_one_process", lambda *_: False)
     tables = []
     for name, engine in (
         ("duckdb", DuckEngine(connected(threads=1))),

@@ -31,6 +31,7 @@ from purgatory.pipeline.rollups.wait_tables import timer_sample, write_waits
 from purgatory.pipeline.spark.error_message import SPARK_ERRORS
 from purgatory.pipeline.spark.folder import Folder
 from purgatory.pipeline.spark.folders import folder_at, is_local
+from purgatory.pipeline.spark.local_folder import LocalFolder
 from purgatory.pipeline.spark.machine_memory import machine_memory
 from purgatory.pipeline.spark.remote_folder import SCHEMES
 from purgatory.pipeline.spark.session import REMOTE_VARIABLE
@@ -160,8 +161,7 @@ class SparkEngine(Engine):
     ) -> RollupRun:
         spark, connection = self._spark, self.connection
         operations = sum(manifest.hours[hour].operations for hour in before.stale_hours(manifest))
-        if operations < FEW_RECORDS:
-            # Where they are merged anyway: Spark would plan longer than DuckDB takes.
+        if is_for_one_process(spark, table, operations):
             return DuckRollupRun(connection, folder, table, manifest, on_progress, before)
         return SparkRollupRun(spark, connection, folder, table, manifest, on_progress, before)
 
@@ -200,6 +200,19 @@ def duck_engine(manifests: Manifests | None = None) -> DuckEngine:
     """Return an engine on a new database in memory, with half of this machine's memory."""
     half = max(_LEAST_MEMORY, (machine_memory() or 2 * _LEAST_MEMORY) // 2)
     return DuckEngine(connected(memory=f"{half // 2**20}MiB"), manifests)
+
+
+def is_for_one_process(spark: SparkSession, table: Folder, operations: int) -> bool:
+    """Return whether DuckDB, in this process, rolls up the hours of `table` also for Spark.
+
+    `operations` are those of the hours: few take DuckDB less time than Spark takes to plan. Many
+    take a third of Spark's time if it runs on this machine, and DuckDB spills what exceeds the
+    memory of its connection; a cluster aggregates where the rows are.
+    """
+    if operations < FEW_RECORDS:
+        return True
+    master = spark.conf.get("spark.master", None)
+    return isinstance(table, LocalFolder) and (master or "").startswith("local")
 
 
 def check_engine(options: argparse.Namespace) -> None:
