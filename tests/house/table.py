@@ -270,7 +270,6 @@ VENDORS: dict[str, set[str]] = {
         "purgatory.pipeline.source",
     },
     "rich": {"purgatory.cli"},
-    "scipy": {"purgatory.pipeline.statistics"},
     "sqlalchemy": {"purgatory.jobs.sql", "examples"},
     "alembic": {"purgatory.jobs.sql"},
     "starlette": {"purgatory.fastapi", "app", "examples"},

@@ -8,12 +8,18 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from purgatory.fastapi.sse.parked_stream import ParkedStream
-from purgatory.pipeline.advise.advice import AdviceTargets, advise, minutes_of_kinds
+from purgatory.pipeline.advise.advice import (
+    AdviceTargets,
+    advise,
+    minutes_of_kinds,
+    survival_of_kinds,
+)
 from purgatory.pipeline.advise.timeouts import LEAST_FIRED, Ended, TimeoutAdvice, advise_timeout
 from purgatory.pipeline.advise.wheel_geometry import (
     BUCKET_BYTES,
@@ -258,7 +264,9 @@ def test_jobs_are_not_parked_and_a_delay_is_no_timeout() -> None:
     ends = {"outcome": "fired", "bucket": 1_000, "count": 4_000}
     found = advise(
         by_kind=[kind_row(*row) for row in kinds.items()],
-        wait_counts=[ends | {"kind": kind} for kind in ("park", "job:cancel")],
+        survival=survival_of_kinds(
+            pa.Table.from_pylist([ends | {"kind": kind} for kind in ("park", "job:cancel")])
+        ),
         parked=ParkedMinutes.of_rows([*minutes_of("park", 2), *minutes_of("job:mail", 900)]),
         timers=[],
         targets=AdviceTargets(),

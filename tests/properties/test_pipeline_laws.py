@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime
 from fractions import Fraction
 from itertools import repeat
@@ -10,7 +9,7 @@ from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from purgatory.pipeline.advise.advice import minutes_of_kinds
@@ -20,8 +19,9 @@ from purgatory.pipeline.advise.wheel_geometry import (
     levels_and_cascades,
 )
 from purgatory.pipeline.advise.workers import advise_workers
-from purgatory.pipeline.statistics.binomial import clopper_pearson
+from purgatory.pipeline.statistics.binomial import wilson_interval
 from purgatory.pipeline.statistics.histogram import bucket, bucket_end, bucket_start
+from purgatory.pipeline.statistics.poisson import poisson_upper
 from purgatory.pipeline.statistics.survival import kaplan_meier
 from purgatory.pipeline.waits.parked_minutes import ParkedMinutes
 from purgatory.timer import ScheduledCall, TimingWheel
@@ -94,23 +94,32 @@ def test_survival_never_rises(waits: list[tuple[int, int, int]]) -> None:
         assert not total or step.survival == pytest.approx(left / total)
 
 
-@given(st.integers(1, 40).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
-def test_clopper_pearson_is_where_the_tails_are(counted: tuple[int, int]) -> None:
-    """At each end of the interval what was counted, or more extreme, has a chance of 2.5 %."""
+@given(st.integers(1, 10**7).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+@example((0, 1))
+@example((1, 1))
+def test_the_interval_of_a_share_agrees_with_scipy(counted: tuple[int, int]) -> None:
+    """And it holds the share, its ends included."""
+    from scipy.stats import binomtest
+
     successes, trials = counted
-    low, high = clopper_pearson(successes, trials)
+    low, high = wilson_interval(successes, trials)
     assert 0 <= low <= successes / trials <= high <= 1
+    judge = binomtest(successes, trials).proportion_ci(0.95, method="wilson")
+    assert [low, high] == pytest.approx([judge.low, judge.high], abs=1e-12)
 
-    def at_most(count: int, share: float) -> float:
-        return sum(
-            math.comb(trials, number) * share**number * (1 - share) ** (trials - number)
-            for number in range(count + 1)
-        )
 
-    if successes:
-        assert 1 - at_most(successes - 1, low) == pytest.approx(0.025, rel=1e-6)
-    if successes < trials:
-        assert at_most(successes, high) == pytest.approx(0.025, rel=1e-6)
+@given(st.integers(0, 10**7), st.sampled_from([1.0, 10.0, 1_000.0]))
+@example(0, 10.0)
+def test_the_upper_bound_of_a_count_is_the_exact_one_but_for_a_hundredth(
+    count: int, factor: float
+) -> None:
+    """Also of a count that is scaled up from a sample."""
+    from scipy.special import gammaincinv
+
+    # Without any, the factor is not known.
+    factor = factor if count else 1.0
+    bound = poisson_upper(count * factor, count * factor**2)
+    assert bound == pytest.approx(factor * gammaincinv(count + 1, 0.975), rel=0.01)
 
 
 @given(
@@ -196,6 +205,6 @@ def test_distinct_minutes_are_those_of_a_sort(minutes: list[int]) -> None:
     column = np.array(minutes, np.int64)
     kind, value = np.zeros_like(column), np.zeros(len(column))
     parked = ParkedMinutes(("park",), kind, column, value, value, value)
-    found, places = parked.distinct()
+    found, places = parked.distinct
     assert found.tolist() == sorted(set(minutes))
     assert found[places].tolist() == minutes

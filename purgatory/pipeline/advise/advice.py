@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from purgatory.pipeline.advise.timeouts import Ended, TimeoutAdvice, advise_timeout
 from purgatory.pipeline.advise.wheel_geometry import GeometryAdvice, Timer, advise_geometry
@@ -74,8 +75,8 @@ def run(
     """
     found = advise(
         by_kind=tables.rows(WAITS, "by_kind"),
-        wait_counts=tables.rows(WAITS, "wait_counts"),
-        parked=ParkedMinutes.of_table(tables.columns(WAITS, "parked", PARKED, coded=["kind"])),
+        survival=tables.read(WAITS, "wait_counts", survival_of_kinds),
+        parked=tables.read(WAITS, "parked", ParkedMinutes.of_table, columns=PARKED, coded=["kind"]),
         timers=timers,
         targets=targets,
         sampling=manifest.sampling,
@@ -91,19 +92,19 @@ def run(
 def advise(
     *,
     by_kind: Iterable[Mapping[str, Any]],
-    wait_counts: Iterable[Mapping[str, Any]],
+    survival: Mapping[str, Sequence[Step]],
     parked: ParkedMinutes,
     timers: Sequence[Timer],
     targets: AdviceTargets,
     sampling: Mapping[str, float] | None = None,
 ) -> Advice:
-    """Return the advice from the rows of the tables of the job `waits`, and a sample of timers.
+    """Return the advice from tables of the job `waits`, and a sample of timers.
 
+    `survival` is the result of `survival_of_kinds`.
     Delayed jobs are not parked, and their deadline is an intent rather than a timeout. Event
     streams are parked, but no fire ends one, so no timeout is advised for them. `sampling` has the
     shares of the kinds of which not all operations were recorded.
     """
-    survival = {kind: kaplan_meier(waits) for kind, waits in waits_of_kinds(wait_counts).items()}
     timeouts = [
         advise_timeout(_ended(row), survival.get(row["kind"], []), targets.expired_share)
         for row in sorted(by_kind, key=lambda row: (-row["operations"], row["kind"]))
@@ -120,18 +121,18 @@ def advise(
     )
 
 
-def waits_of_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[int, int, int]]]:
-    """Return the arguments of `kaplan_meier` by kind, from the rows of the table wait_counts."""
-    found: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
-    for row in rows:
+def survival_of_kinds(wait_counts: pa.Table) -> dict[str, list[Step]]:
+    """Return the survival curve of each kind, from the table wait_counts."""
+    waits: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    for row in wait_counts.to_pylist():
         # How long others without an end were at risk is unknown.
         if row["bucket"] is not None:
             is_fired = row["outcome"] == "fired"
             count = row["count"]
             # The bucket's end: an advised timeout is long enough for the whole bucket.
             time_us = bucket_end(row["bucket"])
-            found[row["kind"]].append((time_us, count * is_fired, count * (not is_fired)))
-    return dict(found)
+            waits[row["kind"]].append((time_us, count * is_fired, count * (not is_fired)))
+    return {kind: kaplan_meier(of_kind) for kind, of_kind in waits.items()}
 
 
 def is_job(row: Mapping[str, Any]) -> bool:
@@ -156,7 +157,7 @@ def minutes_of_kinds(parked: ParkedMinutes, sampling: Mapping[str, float]) -> Mi
     The peaks of several kinds within a minute are added, as if they were at the same time.
     """
     scale = parked.per_kind(lambda kind: 1 / (sampling.get(kind) or 1.0), float)
-    minutes, places = parked.distinct()
+    minutes, places = parked.distinct
 
     def sums(values: Floats) -> Floats:
         return np.bincount(places, values, len(minutes)).astype(np.float64)

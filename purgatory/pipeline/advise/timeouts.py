@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from purgatory.pipeline.console.formatting import counted, duration, percent
-from purgatory.pipeline.statistics.binomial import clopper_pearson
+from purgatory.pipeline.statistics.binomial import wilson_interval
 from purgatory.pipeline.statistics.survival import Step, survival_at
 
 LEAST_FIRED = 30
@@ -60,7 +60,7 @@ def advise_timeout(ended: Ended, steps: Sequence[Step], chosen_share: float) -> 
     low_us = _first(step.time_us for step in steps if step.low <= chosen_share)
     high_us = _first(step.time_us for step in steps if step.high <= chosen_share)
     is_thin, reason = _judged(ended, steps, advised, chosen_share)
-    share_low, share_high = clopper_pearson(ended.expired, ended.operations)
+    share_low, share_high = wilson_interval(ended.expired, ended.operations)
     return TimeoutAdvice(
         kind=ended.kind,
         operations=ended.operations,

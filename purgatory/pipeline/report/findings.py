@@ -9,11 +9,11 @@ from typing import Any
 
 from purgatory.pipeline.advise.advice import FILE as ADVICE_FILE
 from purgatory.pipeline.advise.advice import JOB as ADVICE
-from purgatory.pipeline.advise.advice import is_job, waits_of_kinds
+from purgatory.pipeline.advise.advice import is_job, survival_of_kinds
 from purgatory.pipeline.errors import NothingToReadError
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.spark.tables import Tables
-from purgatory.pipeline.statistics.survival import Step, kaplan_meier
+from purgatory.pipeline.statistics.survival import Step
 from purgatory.pipeline.waits.hourly_waits import COLUMNS as BY_HOUR
 from purgatory.pipeline.waits.hourly_waits import HourlyWaits
 from purgatory.pipeline.waits.parked_minutes import COLUMNS as PARKED
@@ -120,14 +120,14 @@ def findings(
         by_kind=by_kind,
         by_key_prefix=_most_first(tables.rows(WAITS, "by_key_prefix"), "key_prefix"),
         hot_keys=_most_first(tables.rows(WAITS, "hot_keys"), "key"),
-        parked=ParkedMinutes.of_table(tables.columns(WAITS, "parked", PARKED, coded=["kind"])),
+        parked=tables.read(WAITS, "parked", ParkedMinutes.of_table, columns=PARKED, coded=["kind"]),
         by_hour=HourlyWaits.of_table(tables.columns(WAITS, "by_hour", BY_HOUR, coded=["kind"])),
         timeline=TimelineCounts.of_table(
             tables.columns(WAITS, "timeline", coded=["kind", "outcome"])
         ),
         wait_counts=wait_counts,
         lateness_counts=tables.rows(WAITS, "lateness_counts"),
-        survival={kind: kaplan_meier(waits) for kind, waits in waits_of_kinds(wait_counts).items()},
+        survival=tables.read(WAITS, "wait_counts", survival_of_kinds),
         advice=json.loads(tables.folder.read_text(path)),
         failed_jobs=sorted(failed, key=lambda row: (-row["jobs"], row["kind"])),
     )

@@ -7,7 +7,7 @@ from datetime import date, datetime
 from html import escape
 
 from purgatory.pipeline.console.formatting import figure, short
-from purgatory.pipeline.report.charts.time_charts import SHOWN_DAYS, HourlyLoad
+from purgatory.pipeline.report.charts.time_charts import HourlyLoad
 
 SHADES = 10
 """Classes q0 to q9 of the style sheet: a scale on which equal steps look equal."""
@@ -18,8 +18,7 @@ _WIDEST = 1_000
 
 def hours_table(load: HourlyLoad) -> str:
     """Return the last days as rows of 24 cells, with the scale."""
-    days = load.days[-SHOWN_DAYS:]
-    shown = {hour: mean for hour, mean in load.means.items() if hour.date() in set(days)}
+    days, shown = load.last_days()
     high = max(shown.values(), default=0.0)
     if not high:
         return ""

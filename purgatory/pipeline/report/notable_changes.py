@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from purgatory.pipeline.console.formatting import counted, duration, percent
 from purgatory.pipeline.report.previous_run import KindSummary, RunSummary
-from purgatory.pipeline.statistics.binomial import clopper_pearson
+from purgatory.pipeline.statistics.binomial import wilson_interval
 
 _NOTABLE_RATIO = 1.2
 _NOTABLE_SHARE = 0.005
@@ -103,7 +103,7 @@ def _of_kind(change: KindChange) -> Iterator[tuple[float, str]]:
 def _differ(one: KindSummary, other: KindSummary) -> bool:
     """Return whether the 95 % intervals of the expired shares do not overlap."""
     spans = [
-        clopper_pearson(summary.outcomes.get("expired", 0), summary.ended)
+        wilson_interval(summary.outcomes.get("expired", 0), summary.ended)
         for summary in (one, other)
     ]
     return max(low for low, _ in spans) > min(high for _, high in spans)

@@ -56,7 +56,7 @@ class Part(IntEnum):
     MINUTE = 6
     """Operations by kind, outcome, minute of the start and coarse bucket of the wait. The number is
     the minute times TIMELINE_WIDTH, plus the bucket, or NO_WAIT. In days it is the first minute of
-    an hour, and in months of six hours."""
+    an hour, in months of six hours, and in a prefix of many months of a day."""
     BEGAN = 7
     """Operations by kind and second of the start; the values are times parked. Only in hours."""
     ENDED = 8

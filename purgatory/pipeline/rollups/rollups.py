@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -34,6 +34,7 @@ from purgatory.pipeline.rollups.rollup_manifest import (
 )
 from purgatory.pipeline.rollups.table_sql import by_hour
 from purgatory.pipeline.spark.folder import Folder
+from purgatory.pipeline.waits.timeline import step_width_s
 
 FOLDER = "rollups"
 NODES = ("parts", "by_hour", "parked")
@@ -41,6 +42,9 @@ NODES = ("parts", "by_hour", "parked")
 
 # Merged at once: more would take more memory.
 _DAYS = 4
+
+_MONTH_MINUTES = 360
+_DAY_MINUTES = 1_440
 
 
 class RollupRun(ABC):
@@ -88,7 +92,7 @@ class RollupRun(ABC):
         manifest.days = self._days(days, manifest)
         manifest.prefixes = {}
         manifest.months = self._months(months, manifest)
-        self._prefixed(ALL, "months", manifest.months, manifest)
+        self._prefixed(ALL, "months", manifest.months, manifest, _least_minutes)
         replaced += (
             prefix_path(prefix.run, name)
             for name, prefix in before.prefixes.items()
@@ -187,7 +191,7 @@ class RollupRun(ABC):
                     continue
                 relation = parquet(files)
                 if node == "parts":
-                    query = merged(relation, text(month), minutes=360)
+                    query = merged(relation, text(month), minutes=_MONTH_MINUTES)
                 else:
                     order = "hour" if node == "by_hour" else "minute"
                     query = (
@@ -199,12 +203,18 @@ class RollupRun(ABC):
         return months
 
     def _prefixed(
-        self, name: str, level: str, periods: Mapping[str, str], manifest: RollupManifest
+        self,
+        name: str,
+        level: str,
+        periods: Mapping[str, str],
+        manifest: RollupManifest,
+        minutes_of: Callable[[Iterable[str]], int] = lambda _: _MONTH_MINUTES,
     ) -> list[str]:
         """Return the places whose rows are the parts of `periods`: a prefix, and what changed.
 
         The prefix has all that did not change. It is that of the last run and what has settled
-        since, so it is seldom made from more than one period.
+        since, so it is seldom made from more than one period. `minutes_of` returns the minutes of
+        which a prefix of these periods keeps the first only.
         """
         prefix = self._before.prefix_of(name, periods)
         members = prefix.members if prefix else {}
@@ -219,8 +229,9 @@ class RollupRun(ABC):
             files = self._files.fetch(places)
             if not files:
                 return [node_path(run, f"{level}/parts", of) for of, run in periods.items()]
-            self._copy("prefixes/parts", summed(parquet(files), text(name), minutes=360))
             prefix = Prefix(self._name, {**members, **settled})
+            minutes = minutes_of(prefix.members)
+            self._copy("prefixes/parts", summed(parquet(files), text(name), minutes=minutes))
             places = [prefix_path(self._name, name)]
         if prefix is not None:
             manifest.prefixes[name] = prefix
@@ -258,6 +269,14 @@ def _places(
         for period in periods:
             if period in runs:
                 yield from (node_path(runs[period], f"{place}/{node}", period) for node in NODES)
+
+
+def _least_minutes(months: Iterable[str]) -> int:
+    """Return how many minutes a step of the timeline has at least, of all these months and more."""
+    first, last = (datetime.fromisoformat(f"{month}-01") for month in (min(months), max(months)))
+    # The first operation may be the last of its month.
+    span_s = (last - first).total_seconds() - 31 * _DAY_MINUTES * 60
+    return _DAY_MINUTES if step_width_s(int(span_s)) >= _DAY_MINUTES * 60 else _MONTH_MINUTES
 
 
 def _chunks(days: Sequence[str]) -> Iterator[list[str]]:

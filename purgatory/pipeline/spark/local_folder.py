@@ -106,7 +106,8 @@ class LocalFolder(Folder):
         waiting = [root]
         while waiting:
             for entry in _entries(waiting.pop()):
-                if is_hidden(entry.name):
+                # `is_hidden` of one name.
+                if entry.name[0] in "._":
                     continue
                 try:
                     if entry.is_dir():
@@ -118,8 +119,10 @@ class LocalFolder(Folder):
 
     def _file(self, entry: os.DirEntry[str]) -> File:
         status = entry.stat()
-        place = os.fsencode(entry.path.removeprefix(self._root).lstrip("/"))
-        return File(place.decode(errors="replace"), status.st_size, status.st_mtime_ns // 1_000_000)
+        place = entry.path.removeprefix(self._root).lstrip("/")
+        if not place.isascii():
+            place = os.fsencode(place).decode(errors="replace")
+        return File(place, status.st_size, status.st_mtime_ns // 1_000_000)
 
     def _path_of_uri(self) -> str:
         return self._root

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,17 +13,19 @@ from purgatory.pipeline.errors import NothingToReadError
 from purgatory.pipeline.spark.folder import output_in_use
 from purgatory.pipeline.spark.folders import folder_at
 
+Found = TypeVar("Found")
+
 
 class Tables:
     """The results of the jobs, such as `waits/by_kind`, as folders of plain Parquet files.
 
-    `columns` reads a table once, until `fill` replaces it.
+    A table is read once, until `fill` replaces it.
     """
 
     def __init__(self, path: str) -> None:
         """Use the folder at `path`, which need not exist."""
         self.folder = folder_at(path)
-        self._known: dict[tuple[str, str, Sequence[str] | None], pa.Table] = {}
+        self._known: dict[tuple[str, str, Any], Any] = {}
 
     def fill(self, job: str, fill: Callable[[str], None]) -> None:
         """Call `fill` with the name of a new folder, then replace the job's folder with it.
@@ -60,7 +62,8 @@ class Tables:
 
         Raises NothingToReadError if the job has not run.
         """
-        if (known := self._known.get((job, name, columns))) is not None:
+        known: pa.Table | None = self._known.get((job, name, columns))
+        if known is not None:
             return known
         place = f"{job}/{name}"
         files = self.folder.files(".parquet", place)
@@ -69,6 +72,16 @@ class Tables:
         # Not by Spark: the table is small, and a job of Spark costs a second.
         found = pa.concat_tables(self._table_of(file.path, columns, coded) for file in files)
         self._known[job, name, columns] = found
+        return found
+
+    def read(
+        self, job: str, name: str, of_table: Callable[[pa.Table], Found], **chosen: Any
+    ) -> Found:
+        """Return what `of_table` makes of the `columns` of a table, which are `chosen`, once."""
+        place = (job, name, of_table)
+        if place not in self._known:
+            self._known[place] = of_table(self.columns(job, name, **chosen))
+        found: Found = self._known[place]
         return found
 
     def _table_of(self, path: str, columns: Sequence[str] | None, coded: Sequence[str]) -> pa.Table:

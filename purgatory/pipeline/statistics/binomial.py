@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import math
+from statistics import NormalDist
+
 CONFIDENCE = 0.95
 
 
-def clopper_pearson(
+def wilson_interval(
     successes: int, trials: int, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """Return the exact interval of a binomial share: it covers the true one at least so often.
+    """Return the score interval of a binomial share: on average it covers the true one so often.
 
     Raises ValueError unless 0 <= successes <= trials and trials is at least 1.
 
-    Source: Clopper and Pearson, Biometrika 26 (1934).
+    Source: Wilson, JASA 22 (1927); Brown, Cai and DasGupta, Statistical Science 16 (2001).
     """
-    # Imported here: it takes half a second, and only the advice needs it.
-    from scipy.special import betaincinv
-
+    # Rather than an exact interval by scipy.special, whose import takes a tenth of a report on a
+    # new hour, and which covers more than it says.
     if not 0 <= successes <= trials or trials < 1:
         raise ValueError(f"{successes} of {trials}: give a count of at most all, and one or more")
-    tail = (1 - confidence) / 2
-    failures = trials - successes
-    low = float(betaincinv(successes, failures + 1, tail)) if successes else 0.0
-    high = float(betaincinv(successes + 1, failures, 1 - tail)) if failures else 1.0
-    return low, high
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    share, weight = successes / trials, z * z / trials
+    middle = share + weight / 2
+    half = math.sqrt(weight * (share * (1 - share) + weight / 4))
+    low, high = (middle - half) / (1 + weight), (middle + half) / (1 + weight)
+    # Without the error of rounding where the interval ends at a limit.
+    return (low if successes else 0.0), (high if successes < trials else 1.0)
 
 
 def exceedances(trials: int, share: float, confidence: float) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from statistics import NormalDist
+
 from purgatory.pipeline.statistics.binomial import CONFIDENCE
 
 
@@ -9,12 +12,11 @@ def poisson_upper(value: float, variance: float, confidence: float = CONFIDENCE)
     """Return the upper bound of the two-sided interval of a Poisson mean, from a count.
 
     A `value` that is scaled up from a sample has a `variance` greater than itself: their ratio is
-    the factor by which a count was scaled.
+    the factor by which a count was scaled. The bound is within 1 % of the exact one (Garwood's).
 
-    Source: Garwood, Biometrika 28 (1936).
+    Source: Byar, in Breslow and Day, Statistical Methods in Cancer Research II (1987), page 69.
     """
-    # Imported here: it takes half a second, and only the advice needs it.
-    from scipy.special import gammaincinv
-
     factor = variance / value if value else 1.0
-    return factor * float(gammaincinv(value / factor + 1, (1 + confidence) / 2))
+    count = value / factor + 1
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    return factor * count * (1 - 1 / (9 * count) + z / (3 * math.sqrt(count))) ** 3

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -21,9 +22,12 @@ COLUMNS = ("kind", "minute", *_NUMBERS)
 """Of the table, those that are used."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ParkedMinutes:
-    """Parked operations by kind and minute: columns of equal length."""
+    """Parked operations by kind and minute: columns of equal length.
+
+    What is derived from them is kept, for the advice and the report on the same kinds.
+    """
 
     kinds: tuple[str, ...]
     kind: Integers
@@ -34,6 +38,9 @@ class ParkedMinutes:
     """The operations that began to wait."""
     mean: Floats
     peak: Floats
+    _known: dict[frozenset[str], ParkedMinutes] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     @classmethod
     def of_table(cls, table: pa.Table) -> Self:
@@ -58,12 +65,17 @@ class ParkedMinutes:
 
     def where(self, is_wanted: Callable[[str], bool]) -> ParkedMinutes:
         """Return the minutes of the wanted kinds."""
-        chosen = self.per_kind(is_wanted, bool)
-        columns = (self.kind, self.minute, self.began, self.mean, self.peak)
-        return ParkedMinutes(self.kinds, *(column[chosen] for column in columns))
+        wanted = frozenset(filter(is_wanted, self.kinds))
+        if (known := self._known.get(wanted)) is None:
+            chosen = self.per_kind(wanted.__contains__, bool)
+            columns = (self.kind, self.minute, self.began, self.mean, self.peak)
+            known = ParkedMinutes(self.kinds, *(column[chosen] for column in columns))
+            self._known[wanted] = known
+        return known
 
+    @cached_property
     def distinct(self) -> tuple[Integers, Integers]:
-        """Return the minutes in order, each once, and the place of each row's minute among them."""
+        """The minutes in order, each once, and the place of each row's minute among them."""
         low = int(self.minute.min()) if len(self.minute) else 0
         high = int(self.minute.max(initial=low))
         if high - low > _MOST_DENSE:

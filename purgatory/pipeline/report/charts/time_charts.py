@@ -79,11 +79,18 @@ class HourlyLoad:
         """The days with an operation."""
         return sorted({hour.date() for hour in self.means})
 
+    def last_days(self) -> tuple[list[date], dict[datetime, float]]:
+        """Return the SHOWN_DAYS last days, and the means of their hours."""
+        days = self.days[-SHOWN_DAYS:]
+        are_shown = {*days}
+        means = {hour: mean for hour, mean in self.means.items() if hour.date() in are_shown}
+        return days, means
+
 
 def hourly_load(findings: Findings) -> HourlyLoad:
     """Return the parked operations by hour."""
     parked = findings.parked
-    minutes, places = parked.distinct()
+    minutes, places = parked.distinct
     hours, first = np.unique(minutes // 60, return_index=True)
     if not len(hours):
         return HourlyLoad({}, {})
@@ -98,8 +105,7 @@ def hourly_load(findings: Findings) -> HourlyLoad:
 
 def parked_chart(findings: Findings, load: HourlyLoad) -> Chart | None:
     """Return the heat map of parked operations by day and hour; None if there were none."""
-    days = load.days[-SHOWN_DAYS:]
-    shown = {hour: mean for hour, mean in load.means.items() if hour.date() in set(days)}
+    days, shown = load.last_days()
     most = max(shown.values(), default=0)
     if not most:
         return None
