@@ -23,6 +23,7 @@ from purgatory.pipeline.rollups.duck_rollups import DuckRollupRun
 from purgatory.pipeline.rollups.hour_sql import SOURCE, make_known_tables
 from purgatory.pipeline.rollups.parts import KEPT_KEYS, KEPT_PREFIXES, KEPT_TIMERS
 from purgatory.pipeline.rollups.rollup_manifest import (
+    ALL,
     hour_number,
     publish_rollups,
     read_rollup_manifest,
@@ -94,6 +95,23 @@ def test_tables_are_those_of_one_run_whatever_settled_between(tmp_path: Path) ->
         (found,) = engine.failed_jobs(str(out), lambda _: None)
         assert (found["jobs"], found["error"]) == (len(rows), f"{len(rows) - 1}")
     assert read_rollup_manifest(LocalFolder(f"{tmp_path}/grown/rollups")).prefixes
+
+
+def test_a_long_wait_does_not_make_the_steps_of_the_timeline_longer(tmp_path: Path) -> None:
+    """They follow from when waits began; months in which none did are in the prefix of all."""
+    rows = [
+        ended(START + timedelta(days=day), 3_600, operation_id=f"op-{day}") for day in (0, 46, 47)
+    ]
+    rows.append(ended(START, 150 * 86_400, operation_id="op-long", kind="job:remind"))
+    later = START + timedelta(days=400)
+    for new in ([rows[0], rows[1], rows[3]], [rows[2]]):
+        write_outcomes(tmp_path / "grown", new, as_of=later)
+        grown = waits(tmp_path / "grown", *TABLES)
+    write_outcomes(tmp_path / "once", rows, as_of=later)
+    assert grown == waits(tmp_path / "once", *TABLES)
+    manifest = read_rollup_manifest(LocalFolder(f"{tmp_path}/grown/rollups"))
+    assert len(manifest.prefixes[ALL].members) > 4
+    assert {row["width_s"] for row in grown[TABLES.index("timeline")]} == {21_600}
 
 
 def _hour(row: dict[str, Any]) -> datetime:

@@ -73,7 +73,7 @@ class RollupManifest:
             if (rolled := self.hours.get(name)) is None
             or rolled.outcomes_run != hour.run
             or (rolled.as_of is not None and rolled.as_of != outcomes.as_of)
-            or not _is_last(rolled.crashes, outcomes.starts)
+            or (rolled.crashes and not _is_last(rolled.crashes, outcomes.starts))
         }
 
     def runs(self) -> set[str]:
@@ -98,6 +98,11 @@ def days_of(hour: str, rolled: RolledHour) -> list[str]:
 def hour_start(hour: str) -> datetime:
     """Return the start of an hour such as "2026-11-20T06"."""
     return datetime.fromisoformat(hour).replace(tzinfo=UTC)
+
+
+def hour_name(start: datetime) -> str:
+    """Return the name of the hour that starts then, such as "2026-11-20T06"."""
+    return f"{start:%Y-%m-%dT%H}"
 
 
 def hour_number(hour: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -25,8 +25,8 @@ from purgatory.pipeline.rollups.rollup_manifest import (
     RolledHour,
     RollupManifest,
     days_of,
+    hour_name,
     hour_path,
-    hour_start,
     node_path,
     prefix_path,
     publish_rollups,
@@ -92,7 +92,7 @@ class RollupRun(ABC):
         manifest.days = self._days(days, manifest)
         manifest.prefixes = {}
         manifest.months = self._months(months, manifest)
-        self._prefixed(ALL, "months", manifest.months, manifest, _least_minutes)
+        self._prefixed(ALL, "months", manifest.months, manifest)
         replaced += (
             prefix_path(prefix.run, name)
             for name, prefix in before.prefixes.items()
@@ -169,11 +169,13 @@ class RollupRun(ABC):
     ) -> tuple[list[str], list[str]]:
         """Return the hours from `first` until before `last`, and those still parked then."""
         inside, overlapping = [], []
+        # Names sort as their times, and to parse those of a year takes longer than the rest.
+        first_name, last_name = hour_name(first), hour_name(last)
+        first_s = int(first.timestamp())
         for name, hour in sorted(manifest.hours.items()):
-            start = hour_start(name)
-            if first <= start < last:
+            if first_name <= name < last_name:
                 inside.append(hour_path(hour.run, name))
-            if start < last and hour.last_end_s >= int(first.timestamp()) - 1:
+            if name < last_name and hour.last_end_s >= first_s - 1:
                 overlapping.append(hour_path(hour.run, name))
         return inside, overlapping
 
@@ -203,18 +205,12 @@ class RollupRun(ABC):
         return months
 
     def _prefixed(
-        self,
-        name: str,
-        level: str,
-        periods: Mapping[str, str],
-        manifest: RollupManifest,
-        minutes_of: Callable[[Iterable[str]], int] = lambda _: _MONTH_MINUTES,
+        self, name: str, level: str, periods: Mapping[str, str], manifest: RollupManifest
     ) -> list[str]:
         """Return the places whose rows are the parts of `periods`: a prefix, and what changed.
 
         The prefix has all that did not change. It is that of the last run and what has settled
-        since, so it is seldom made from more than one period. `minutes_of` returns the minutes of
-        which a prefix of these periods keeps the first only.
+        since, so it is seldom made from more than one period.
         """
         prefix = self._before.prefix_of(name, periods)
         members = prefix.members if prefix else {}
@@ -230,7 +226,7 @@ class RollupRun(ABC):
             if not files:
                 return [node_path(run, f"{level}/parts", of) for of, run in periods.items()]
             prefix = Prefix(self._name, {**members, **settled})
-            minutes = minutes_of(prefix.members)
+            minutes = _least_minutes(manifest, prefix) if name == ALL else _MONTH_MINUTES
             self._copy("prefixes/parts", summed(parquet(files), text(name), minutes=minutes))
             places = [prefix_path(self._name, name)]
         if prefix is not None:
@@ -271,12 +267,13 @@ def _places(
                 yield from (node_path(runs[period], f"{place}/{node}", period) for node in NODES)
 
 
-def _least_minutes(months: Iterable[str]) -> int:
-    """Return how many minutes a step of the timeline has at least, of all these months and more."""
-    first, last = (datetime.fromisoformat(f"{month}-01") for month in (min(months), max(months)))
-    # The first operation may be the last of its month.
-    span_s = (last - first).total_seconds() - 31 * _DAY_MINUTES * 60
-    return _DAY_MINUTES if step_width_s(int(span_s)) >= _DAY_MINUTES * 60 else _MONTH_MINUTES
+def _least_minutes(manifest: RollupManifest, months: Prefix) -> int:
+    """Return how many minutes a step of the timeline has at least, of these months and others."""
+    # Of the starts: a month may have nothing but jobs that wait since an earlier one.
+    hours = [hour for name, hour in manifest.hours.items() if name[:7] in months.members]
+    starts_s = [second for hour in hours for second in (hour.first_s, hour.last_s)]
+    width_s = step_width_s(max(starts_s, default=0) - min(starts_s, default=0))
+    return _DAY_MINUTES if width_s >= _DAY_MINUTES * 60 else _MONTH_MINUTES
 
 
 def _chunks(days: Sequence[str]) -> Iterator[list[str]]:
