@@ -79,11 +79,13 @@ class JobWatchers:
                 if is_met(job):
                     wait.succeed()
                     return job, Status.FIRED
+                if wait.status is Status.DRAINED:
+                    return job, Status.DRAINED
+                if wait.status is Status.EXPIRED and deadline_ns is not None:
+                    return job, Status.EXPIRED
                 if wait.is_completed:
-                    if deadline_ns is not None or wait.status is not Status.EXPIRED:
-                        return job, wait.status
-                    self._leave(wait)
-                    wait = self._listen(job_id, wake)
+                    # A day is over, or somebody cancelled it by its key: the caller still waits.
+                    wait = self._replaced(wait, wake)
                 poll_ms = await self._poll_ms(job)
                 is_new = not wait.is_completed and not wait.keys
                 if is_new and not self._park(wait, deadline_ns):
@@ -106,6 +108,13 @@ class JobWatchers:
     def _listen(self, job_id: str, on_end: Callable[[], object]) -> JobWait:
         wait = JobWait(job_id, on_end)
         self._waits.setdefault(job_id, set()).add(wait)
+        return wait
+
+    def _replaced(self, former: JobWait, wake: Callable[[], object]) -> JobWait:
+        """Return a wait in place of one that has ended; what was announced to that counts."""
+        wait = self._listen(former.job_id, wake)
+        wait.must_read = former.must_read
+        self._leave(former)
         return wait
 
     def _park(self, wait: JobWait, deadline_ns: int | None) -> bool:

@@ -76,7 +76,7 @@ def run(
     found = advise(
         by_kind=tables.rows(WAITS, "by_kind"),
         survival=tables.read(WAITS, "wait_counts", survival_of_kinds),
-        parked=tables.read(WAITS, "parked", ParkedMinutes.of_table, columns=PARKED, coded=["kind"]),
+        parked=tables.read(WAITS, "parked", ParkedMinutes.of_table, PARKED, coded=("kind",)),
         timers=timers,
         targets=targets,
         sampling=manifest.sampling,

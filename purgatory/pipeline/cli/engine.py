@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import cached_property
 
 import duckdb
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, is_remote
 
 from purgatory.pipeline.advise.wheel_geometry import Timer
 from purgatory.pipeline.cli.manifests import Manifests
@@ -42,6 +42,8 @@ _SHARE_OF_MEMORY = 20
 _LEAST_MEMORY = 2**30
 # Below, compiling for the best speed takes longer than running without.
 _SHORT_BYTES = 16 * 2**20
+# Of operations that DuckDB rolls up for Spark: with different keys they take 1.2 GiB.
+_LARGEST_HOUR = 10_000_000
 # In Spark, S3 is s3a.
 _ARROW_ONLY = ("s3", "gs")
 # Set by spark-submit, and by users of Spark Connect.
@@ -160,7 +162,7 @@ class SparkEngine(Engine):
         before: RollupManifest,
     ) -> RollupRun:
         spark, connection = self._spark, self.connection
-        operations = sum(manifest.hours[hour].operations for hour in before.stale_hours(manifest))
+        operations = [manifest.hours[hour].operations for hour in before.stale_hours(manifest)]
         if is_for_one_process(spark, table, operations):
             return DuckRollupRun(connection, folder, table, manifest, on_progress, before)
         return SparkRollupRun(spark, connection, folder, table, manifest, on_progress, before)
@@ -202,17 +204,18 @@ def duck_engine(manifests: Manifests | None = None) -> DuckEngine:
     return DuckEngine(connected(memory=f"{half // 2**20}MiB"), manifests)
 
 
-def is_for_one_process(spark: SparkSession, table: Folder, operations: int) -> bool:
+def is_for_one_process(spark: SparkSession, table: Folder, operations: Sequence[int]) -> bool:
     """Return whether DuckDB, in this process, rolls up the hours of `table` also for Spark.
 
-    `operations` are those of the hours: few take DuckDB less time than Spark takes to plan. Many
-    take a third of Spark's time if it runs on this machine, and DuckDB spills what exceeds the
-    memory of its connection; a cluster aggregates where the rows are.
+    `operations` are those of each hour: few take DuckDB less time than Spark takes to plan. Many
+    take a third of Spark's time if it runs on this machine, unless an hour is so large that DuckDB
+    may lack the memory to spill it. A cluster aggregates where the rows are.
     """
-    if operations < FEW_RECORDS:
+    if sum(operations) < FEW_RECORDS:
         return True
-    master = spark.conf.get("spark.master", None)
-    return isinstance(table, LocalFolder) and (master or "").startswith("local")
+    # The master of Spark Connect is that of its server, wherever that is.
+    is_here = not is_remote() and str(spark.conf.get("spark.master", None)).startswith("local")
+    return is_here and isinstance(table, LocalFolder) and max(operations) <= _LARGEST_HOUR
 
 
 def check_engine(options: argparse.Namespace) -> None:

@@ -120,7 +120,7 @@ def findings(
         by_kind=by_kind,
         by_key_prefix=_most_first(tables.rows(WAITS, "by_key_prefix"), "key_prefix"),
         hot_keys=_most_first(tables.rows(WAITS, "hot_keys"), "key"),
-        parked=tables.read(WAITS, "parked", ParkedMinutes.of_table, columns=PARKED, coded=["kind"]),
+        parked=tables.read(WAITS, "parked", ParkedMinutes.of_table, PARKED, coded=("kind",)),
         by_hour=HourlyWaits.of_table(tables.columns(WAITS, "by_hour", BY_HOUR, coded=["kind"])),
         timeline=TimelineCounts.of_table(
             tables.columns(WAITS, "timeline", coded=["kind", "outcome"])

@@ -75,12 +75,17 @@ class Tables:
         return found
 
     def read(
-        self, job: str, name: str, of_table: Callable[[pa.Table], Found], **chosen: Any
+        self,
+        job: str,
+        name: str,
+        of_table: Callable[[pa.Table], Found],
+        columns: tuple[str, ...] | None = None,
+        coded: tuple[str, ...] = (),
     ) -> Found:
-        """Return what `of_table` makes of the `columns` of a table, which are `chosen`, once."""
-        place = (job, name, of_table)
+        """Return what `of_table` makes of the `columns` of a table, once."""
+        place = (job, name, (of_table, columns, coded))
         if place not in self._known:
-            self._known[place] = of_table(self.columns(job, name, **chosen))
+            self._known[place] = of_table(self.columns(job, name, columns, coded))
         found: Found = self._known[place]
         return found
 

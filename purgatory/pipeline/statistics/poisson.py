@@ -12,7 +12,8 @@ def poisson_upper(value: float, variance: float, confidence: float = CONFIDENCE)
     """Return the upper bound of the two-sided interval of a Poisson mean, from a count.
 
     A `value` that is scaled up from a sample has a `variance` greater than itself: their ratio is
-    the factor by which a count was scaled. The bound is within 1 % of the exact one (Garwood's).
+    the factor by which a count was scaled. At 95 % the bound is within 1 % of the
+    exact one (Garwood's).
 
     Source: Byar, in Breslow and Day, Statistical Methods in Cancer Research II (1987), page 69.
     """

@@ -42,11 +42,11 @@ def main() -> int:
     The exit status is 1 if a goal was missed on an idle machine.
     """
     options = _options()
+    load = os.getloadavg()[0]
     folder: Path = options.output / f"year-{options.days}"
     if not (folder / "ready").exists():
         shutil.rmtree(folder, ignore_errors=True)
         _write_year(folder, options.days)
-    load = os.getloadavg()[0]
     found = {engine: _measure(folder, engine, options.rounds) for engine in options.engines}
     sys.stdout.write("  engine     median       least        most         CPU\n")
     for engine, hours in found.items():
@@ -69,7 +69,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--engines", nargs="+", choices=list(GOALS_S), default=list(GOALS_S))
     parser.add_argument("--output", type=Path, default=Path(".bench/pipeline"))
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error(f"--rounds is {options.rounds}: give 1 or more")
+    return options
 
 
 def _write_year(folder: Path, days: int) -> None:
