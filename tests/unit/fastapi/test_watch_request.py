@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from purgatory import Purgatory
+from purgatory.fastapi import BearerTokens
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.sse.request_parser import StreamParser
 from purgatory.fastapi.watch.request import WatchRequest
 from purgatory.fastapi.watch.request_parser import WatchParser
 from purgatory.fastapi.watch.settings import WaitSettings
@@ -53,6 +55,44 @@ async def test_bad_and_expired_cursors_together() -> None:
         assert refusal.value.kind.slug == "bad-cursor"
         errors = refusal.value.members["errors"]
         assert [error["pointer"] for error in errors] == ["/keys/bad"]
+
+
+@pytest.mark.parametrize("is_one", [True, False])
+async def test_a_stream_that_is_not_allowed_is_refused_whatever_is_wrong_with_it(
+    *, is_one: bool
+) -> None:
+    """The same for each cursor and parameter: which of them is valid says something of the key."""
+    tokens = BearerTokens.from_text(
+        "token-of-another-key wait:other; token-of-the-key wait:other wait:k*"
+    )
+    async with Purgatory() as purgatory:
+        parser = StreamParser(purgatory, WaitSettings())
+
+        def slug(key: str, query: str, token: str) -> str:
+            headers = [(b"authorization", f"Bearer {token}".encode())]
+            if is_one:
+                path = f"/watch/{key}"
+                raw = RawRequest(path, path.encode(), query.encode(), headers, key)
+            else:
+                query = f"key=other&key={key}&{query}"
+                raw = RawRequest("/watch", b"/watch", query.encode(), headers)
+            raw.permit = tokens(raw)
+            try:
+                request = parser.parse(raw) if is_one else parser.parse_several(raw)
+            except Problem as problem:
+                return problem.kind.slug
+            return "none" if request is None else "stream"
+
+        asked = {
+            ("k", ""): "stream",
+            ("k", "cursor=nonsense"): "bad-cursor",
+            ("k", "cursor=end"): "none",
+            ("k", "wait=x&unknown=1"): "bad-parameter",
+            ("k\0" if is_one else "k%00", ""): "bad-parameter",
+        }
+        for (key, query), allowed in asked.items():
+            assert slug(key, query, "token-of-the-key") == allowed
+            assert slug(key, query, "token-of-another-key") == "forbidden"
 
 
 @pytest.mark.parametrize(
