@@ -34,6 +34,20 @@ async def test_a_repeat_after_an_answer_that_was_lost(
     assert (await server.call(server.purgatory.job_counts)).waiting == 3
 
 
+async def test_a_key_that_named_another_job_is_refused_after_an_answer_that_was_lost(
+    connection: Connection, store: Store, server: ThreadServer
+) -> None:
+    """By the job in the store, as no answer was kept: 422, and nothing is added."""
+    headers = {"Idempotency-Key": "once"}
+    body = {"handler": "note", "delay": 100}
+    store.lost_answer = StoreUnavailableError("the server hung up")
+    assert (await connection.request("POST", JOBS, body, headers)).status == 503
+    other = await connection.request("POST", JOBS, body | {"payload": 2}, headers)
+    check_refusal(other, 422, "idempotency-conflict", "'once'")
+    assert (await connection.request("POST", JOBS, body, headers)).status == 201
+    assert (await server.call(server.purgatory.job_counts)).waiting == 1
+
+
 @pytest.mark.parametrize(
     "error", [StoreUnavailableError("it is out of reach"), StoreReadOnlyError("it is read-only")]
 )
