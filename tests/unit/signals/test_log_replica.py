@@ -6,7 +6,7 @@ import pytest
 
 from purgatory.errors import BadCursorError, CursorExpiredError, SignalsUnavailableError
 from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
-from purgatory.signals.log_replica import MAX_AHEAD, MAX_UNKNOWN, LogReplica
+from purgatory.signals.log_replica import MAX_AHEAD, MAX_EPOCHS, MAX_UNKNOWN, LogReplica
 from purgatory.signals.sharded_signals import ShardedSignals
 from purgatory.testing import MockClock
 
@@ -313,6 +313,23 @@ def test_so_many_unknown_epochs_are_remembered(count: int, error: type[Exception
     replica.reads = 2
     with pytest.raises(error):
         replica.position("k", f"{0:012x}-1")
+
+
+@pytest.mark.parametrize(
+    ("count", "error"),
+    [(2 * MAX_EPOCHS, CursorExpiredError), (2 * MAX_EPOCHS + 1, SignalsUnavailableError)],
+)
+def test_so_many_former_logs_are_remembered(count: int, error: type[Exception]) -> None:
+    """Their cursors are expired at once; that of one that was forgotten may be of a later time."""
+    replica = _replica()
+    names = ["a" * 12, *(f"{number:012x}" for number in range(count))]
+    for name in names[1:]:
+        replica.begin([Epoch(name, 0)], 0)
+    with pytest.raises(error):
+        replica.position("k", f"{names[0]}-1")
+    for name in names[1:-1]:
+        with pytest.raises(CursorExpiredError):
+            replica.position("k", f"{name}-1")
 
 
 def _entry(offset: int, key: str = "k") -> LogEntry:
