@@ -250,10 +250,14 @@ class OtherProcess(FailingJobStore):
         super().__init__(now_ms)
         self._store = store
         self.is_telling = False
-        self.reads = 0
+        self.read_at_ms: list[int] = []
+
+    @property
+    def reads(self) -> int:
+        return len(self.read_at_ms)
 
     async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
-        self.reads += 1
+        self.read_at_ms.append(now_ms())
         return await self._store.get(job_ids)
 
 
@@ -269,6 +273,31 @@ async def test_a_wait_in_another_process_ends_soon_after_the_job_is_due(
         assert found.state is JobState.DONE
         assert 2_300 <= now_ms() - start_ms <= 2_400
         assert other.reads <= 5
+
+
+@pytest.mark.parametrize(
+    ("is_telling", "wanted_ms"),
+    [
+        (True, [0, 15_000, 30_000]),
+        # Each second until it is due, then after as long again as has passed since.
+        (False, [0, 1_000, 2_000, 2_350, 2_400, 2_500, 2_700, 3_100, 3_900, 4_900, 5_900]),
+    ],
+)
+async def test_how_often_an_unchanged_job_is_read(
+    store: FailingJobStore, make_purgatory: Make, is_telling: bool, wanted_ms: list[int]
+) -> None:
+    """Seldom where changes are announced; else also soon after it is due, when most jobs end."""
+    async with make_purgatory(jobs=store) as adding:
+        adding.handled_elsewhere(["nobody"])
+        other = OtherProcess(store)
+        other.is_telling = is_telling
+        async with make_purgatory(jobs=other) as waiting:
+            job = await adding.defer("nobody", delay=2.3)
+            start_ms = now_ms()
+            with pytest.raises(TimeoutError):
+                await waiting.job(job.id).wait(40)
+            found_ms = [at_ms - start_ms for at_ms in other.read_at_ms[: len(wanted_ms)]]
+            assert found_ms == pytest.approx(wanted_ms, abs=30)
 
 
 def counted(purgatory: Purgatory) -> dict[str, int]:
