@@ -24,12 +24,14 @@ async def ends_after(seconds: float) -> int:
 
 @pytest.mark.parametrize(("takes_s", "is_done"), [(0.0, True), (0.9, True), (1.1, False)])
 async def test_a_task_is_waited_for_within_the_bounds(takes_s: float, is_done: bool) -> None:
-    """It goes on when the time is over, whatever the timer was set for."""
-    bounded = BoundedWait(1.0)
+    """As long as it takes, or until the time is over, whatever the timer was set for."""
+    loop, bounded = asyncio.get_running_loop(), BoundedWait(1.0)
     for pause_s in (0.0, 0.5, 3.0):
         await asyncio.sleep(pause_s)
+        began_s = loop.time()
         task = asyncio.create_task(ends_after(takes_s))
         assert await bounded.wait(task) is is_done
+        assert loop.time() - began_s == pytest.approx(min(takes_s, 1.0), abs=0.01)
         assert await task == 7
     bounded.close()
 

@@ -199,3 +199,44 @@ async def test_a_loop_that_ends_closes_the_store(
     await asyncio.gather(*ours, return_exceptions=True)
     with pytest.raises(PurgatoryClosedError):
         await store.counts()
+
+
+async def test_a_close_whose_drain_is_cancelled_drains_before_the_store_is_closed(
+    store: FailingJobStore, make_purgatory: Make, log: Log
+) -> None:
+    """What runs is done, and what is held goes back, though nobody waits for the drain any more."""
+    purgatory = make_purgatory(jobs=store)
+    purgatory.handler("note")(log)
+
+    @purgatory.handler("slow")
+    async def slow(job: JobContext) -> None:
+        await asyncio.sleep(2)
+
+    await purgatory.__aenter__()
+    running = await purgatory.defer("slow", delay=0)
+    held = await purgatory.defer("note", delay=30)
+    await asyncio.sleep(1)
+    assert (await held.get()).lease_until_ms > 0
+    closing = asyncio.create_task(purgatory.close())
+    await asyncio.sleep(0.5)
+    [inner] = [task for task in asyncio.all_tasks() if task.get_name() == "purgatory-close"]
+    inner.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    # The jobs are still there for whoever opens it next.
+    await store.open()
+    [done, waiting] = await store.get([running.id, held.id])
+    assert done is not None and done.state is JobState.DONE
+    assert waiting is not None
+    assert (waiting.state, waiting.lease_until_ms) == (JobState.WAITING, 0)
+
+
+async def test_a_purgatory_that_is_closed_gives_no_handle(
+    store: FailingJobStore, make_purgatory: Make
+) -> None:
+    """Before it is open, and after: where it is asked for, not where the job is."""
+    purgatory = make_purgatory(jobs=store)
+    for _ in range(2):
+        with pytest.raises(PurgatoryClosedError):
+            purgatory.job("0" * 32)
+        async with purgatory:
+            assert purgatory.job("0" * 32).id == "0" * 32

@@ -23,7 +23,7 @@ from purgatory.jobs.model import (
     StoreReadOnlyError,
 )
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
-from tests.unit.jobs.worker.runs import Log, Make
+from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms
 from tests.unit.jobs.worker.slow_store import SlowStore
 
 HOUR_S = 3_600
@@ -83,6 +83,20 @@ async def test_what_is_deferred_later_is_not_decided(
     assert (await earlier.get()).state is JobState.CANCELLED
     assert (await later.get()).outcome is None
     assert (await purgatory.fire("k", 2)).jobs == 1
+
+
+async def test_a_job_that_was_acknowledged_here_does_not_miss_a_later_fire(
+    purgatory: Purgatory, store: FailingJobStore
+) -> None:
+    """Though the store's clock was set back meanwhile, and another was acknowledged since."""
+    handle = await purgatory.defer("note", delay=HOUR_S, keys=["k"])
+    leap(-60_000)
+    await purgatory.defer("note", delay=HOUR_S, keys=["other"])
+    store.is_down = True
+    assert (await purgatory.fire("k", 1)).jobs_pending
+    store.is_down = False
+    await asyncio.sleep(30)
+    assert (await handle.get()).fired_json == "1"
 
 
 async def test_the_first_fire_decides(purgatory: Purgatory, store: FailingJobStore) -> None:
@@ -167,8 +181,6 @@ async def test_what_was_not_decided_is_said_at_the_end(
 @pytest.fixture
 async def store() -> SlowStore:
     """A store by the wall clock of the loop."""
-    from tests.unit.jobs.worker.runs import leap, now_ms
-
     leap(1_800_000_000_000)
     return SlowStore(now_ms)
 
