@@ -92,6 +92,17 @@ async def test_anyone_may_load_the_page_and_nothing_else() -> None:
             assert (await http.get(f"/purgatory/dashboard/static/{name}")).status_code == 404
 
 
+async def test_a_file_that_is_asked_for_wrongly() -> None:
+    """With a parameter it does not have, or by a long name, of which the answer has a part."""
+    async with client(served(authorize=ALLOW_ANYONE)) as http:
+        address = "/purgatory/dashboard/static/"
+        refused = await http.get(f"{address}dashboard.js?version=1")
+        assert (refused.status_code, refused.json()["param"]) == (422, "version")
+        unknown = await http.get(address + "x" * 100)
+        assert unknown.status_code == 404
+        assert unknown.json()["detail"] == f"the dashboard has no file {'x' * 64!r}"
+
+
 async def test_without_authorize_it_is_closed() -> None:
     """With the sentence that says how to open it; `endpoints` may leave it out."""
     async with client(served()) as http:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -18,11 +19,14 @@ from purgatory.fastapi import BearerTokens, install
 from purgatory.fastapi.dashboard import stream_endpoint
 from purgatory.fastapi.dashboard.key_ranking import SLICE, KeyRanking
 from purgatory.fastapi.dashboard.outcome_times import OutcomeTimes
+from purgatory.fastapi.dashboard.snapshots import Snapshots
+from purgatory.fastapi.dashboard.worker_name import WorkerName
 from purgatory.jobs import MemoryJobStore
 from purgatory.operations.operation_listeners import Recorder
 from purgatory.signals import WaitOperation
 from purgatory.signals.redis import RedisSignals
 from purgatory.status import Status
+from purgatory.testing import MockClock
 from tests.patience import PATIENCE_S, until
 from tests.unit.exchange import Exchange
 from tests.valkey_server import ValkeyServer
@@ -233,6 +237,104 @@ async def test_a_client_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) 
             await viewer.end()
 
 
+async def test_a_stream_of_so_many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends behind the last of them, and says that the page may come again."""
+    monkeypatch.setattr("purgatory.fastapi.dashboard.snapshots.INTERVAL_S", 0.01)
+    app = served(Purgatory())
+    async with app.router.lifespan_context(app):
+        for count in (1, 3):
+            headers = {"Authorization": "Bearer token-of-an-observer"}
+            query = f"limit={count}".encode()
+            viewer = Exchange("/purgatory/dashboard/stream", headers, query_string=query)
+            async with asyncio.timeout(PATIENCE_S):
+                await viewer.begin(app).reply()
+            assert len(events(viewer, "snapshot")) == count
+            assert events(viewer, "again") == [{}]
+
+
+def has_snapshot(snapshots: Snapshots) -> bool:
+    return snapshots.latest is not None
+
+
+def is_over(snapshots: Snapshots) -> bool:
+    return snapshots.is_over
+
+
+async def test_the_last_viewer_takes_the_snapshot_along() -> None:
+    """One that stays has it still; the next one, who may come much later, is sent no old one."""
+    async with Purgatory() as purgatory:
+        snapshots = Snapshots(purgatory, WorkerName(), "")
+        first, second = asyncio.Event(), asyncio.Event()
+        snapshots.enter(first.set)
+        snapshots.enter(second.set)
+        await asyncio.gather(first.wait(), second.wait())
+        snapshots.leave(first.set)
+        assert has_snapshot(snapshots)
+        snapshots.leave(second.set)
+        assert not has_snapshot(snapshots)
+        await until(lambda: "purgatory-dashboard" not in _task_names())
+
+
+async def test_a_viewer_who_comes_as_the_snapshots_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They begin again for it, and nobody is told that they are over."""
+    async with Purgatory() as purgatory:
+        snapshots = Snapshots(purgatory, WorkerName(), "")
+        first, late = asyncio.Event(), asyncio.Event()
+        detach = Inspection.detach
+
+        def enter_late(inspection: Inspection, recorder: Recorder) -> None:
+            monkeypatch.undo()
+            detach(inspection, recorder)
+            snapshots.enter(late.set)
+
+        monkeypatch.setattr(Inspection, "detach", enter_late)
+        snapshots.enter(first.set)
+        await first.wait()
+        snapshots.leave(first.set)
+        async with asyncio.timeout(PATIENCE_S):
+            await late.wait()
+        assert has_snapshot(snapshots) and not snapshots.is_over
+        snapshots.leave(late.set)
+        await until(lambda: "purgatory-dashboard" not in _task_names())
+
+
+@pytest.mark.parametrize("error", [ValueError("no keys"), asyncio.CancelledError()], ids=repr)
+async def test_viewers_are_told_when_snapshots_fail(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    """An error is logged, a cancellation is not; whoever comes later is sent none from before."""
+    monkeypatch.setattr("purgatory.fastapi.dashboard.snapshots.INTERVAL_S", 0.01)
+
+    async def fail(ranking: KeyRanking) -> None:
+        raise error
+
+    async with Purgatory() as purgatory:
+        snapshots = Snapshots(purgatory, WorkerName(), "")
+        told, late = asyncio.Event(), asyncio.Event()
+        snapshots.enter(told.set)
+        async with asyncio.timeout(PATIENCE_S):
+            await told.wait()
+        with monkeypatch.context() as patched, caplog.at_level(logging.ERROR):
+            patched.setattr(KeyRanking, "rows", fail)
+            async with asyncio.timeout(PATIENCE_S):
+                while not is_over(snapshots):
+                    told.clear()
+                    await told.wait()
+        logged = [
+            (record.name, record.exc_info and record.exc_info[1]) for record in caplog.records
+        ]
+        assert logged == [("purgatory.dashboard", error)] * isinstance(error, Exception)
+        told.clear()
+        snapshots.enter(late.set)
+        assert not has_snapshot(snapshots) and not is_over(snapshots)
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(told.wait(), late.wait())
+        assert has_snapshot(snapshots)
+        snapshots.leave(told.set)
+        snapshots.leave(late.set)
+        await until(lambda: "purgatory-dashboard" not in _task_names())
+
+
 async def test_the_fullest_keys_are_found_in_slices() -> None:
     """Among very many: the event loop has its turns meanwhile, and the next look is at those."""
     async with Purgatory() as purgatory:
@@ -277,6 +379,20 @@ async def test_the_times_of_outcomes() -> None:
         assert sum(times.waits[Status.CANCELLED].counts) == 0
         # Not before the 5 ms: in the bucket up to 10 ms, or a later one.
         assert sum(times.waits[Status.EXPIRED].counts[2:]) == 1
+
+
+async def test_an_outcome_is_counted_by_how_long_it_waited() -> None:
+    """Until it ended, however long it might have; one that expired also by how late it was."""
+    clock = MockClock()
+    clock.advance(5_000)
+    times = OutcomeTimes(clock)
+    async with Purgatory() as purgatory:
+        operation = Noted(1_000, purgatory.signals, ("a",), 0)
+        now_ms = clock.now_ns() // 1_000_000
+        times.record(operation, Status.FIRED, ("a",), "a", now_ms + 700)
+        times.record(operation, Status.EXPIRED, ("a",), None, now_ms - 20)
+    assert (times.waits[Status.FIRED].total, times.waits[Status.EXPIRED].total) == (300, 1_020)
+    assert times.lateness.total == 20
 
 
 @pytest.fixture

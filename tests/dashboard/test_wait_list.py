@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from purgatory import Purgatory
 from purgatory.errors import SignalsUnavailableError
-from purgatory.event_loop.inspection import Inspection
+from purgatory.event_loop.inspection import Inspection, started_ms
 from purgatory.fastapi import BearerTokens, install
 from purgatory.fastapi.dashboard import wait_list
 from purgatory.fastapi.dashboard.wait_list import WaitFilter, WaitList
@@ -147,6 +147,19 @@ async def test_a_wait_is_ended_by_its_id_only() -> None:
         assert {first.status, second.status} == {Status.CANCELLED, Status.PENDING}
         assert await waits.cancel_here([mine]) == set()
         assert purgatory.parked == 1
+
+
+async def test_a_wait_that_has_just_begun_is_no_younger_than_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Though its start is rounded up, and the time of the timer down."""
+    async with Purgatory() as purgatory:
+        waits = WaitList(purgatory, WorkerName(), "/purgatory")
+        start_ms = started_ms(park(purgatory, "a"))
+        for now_ms, age_ms in ((start_ms - 1, 0), (start_ms, 0), (start_ms + 1, 1)):
+            monkeypatch.setattr(Inspection, "now_ms", lambda _, now_ms=now_ms: now_ms)
+            [row], _ = await waits.page(WaitFilter())
+            assert row["age_ms"] == age_ms
 
 
 async def test_the_event_loop_goes_on_while_20_000_waits_are_sorted() -> None:
