@@ -53,7 +53,6 @@ class WaitList:
 
     def __init__(self, purgatory: Purgatory, worker: WorkerName, prefix: str) -> None:
         """List the waits of `purgatory`, whose endpoints are under `prefix`."""
-        self._purgatory = purgatory
         self._worker = worker
         self._prefix = prefix
         self._shared = purgatory.shared_signals
