@@ -78,6 +78,24 @@ async def test_a_drain_answers_who_waits_for_a_job(kind: ServerKind) -> None:
         server.stop()
 
 
+async def test_a_wait_for_a_job_whose_key_is_cancelled_goes_on(
+    connection: Connection, server: ThreadServer
+) -> None:
+    """Its client has asked for the job, and has an answer once there is news of it."""
+    job = (await add(connection, delay=900)).json()
+    async with await Connection.open(server.address) as waiting:
+        headers = {"If-None-Match": '"1"', "Prefer": "wait=50"}
+        waiting.send("GET", f"{JOBS}/{job['id']}", headers=headers)
+        await server.until_parked(1)
+        key = f"/purgatory/keys/purgatory%2Fjobs%2F{job['id']}"
+        cancelled = await connection.request("DELETE", key)
+        assert (cancelled.status, cancelled.json()["cancelled"]) == (200, 1)
+        await server.until_parked(1)
+        await connection.request("DELETE", f"{JOBS}/{job['id']}")
+        answer = await waiting.reply()
+        assert (answer.status, answer.json()["state"]) == (200, "cancelled")
+
+
 async def test_moving_a_deadline(connection: Connection) -> None:
     """PATCH, and only if it has not changed since, with If-Match."""
     address = (await add(connection)).headers["location"]
