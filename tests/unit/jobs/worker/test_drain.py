@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 
 from purgatory import PurgatoryClosedError
 from purgatory.jobs import JobContext, JobState, MemoryJobStore, WorkerSettings
+from purgatory.jobs.stores.protocol import StoreListener
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.runs import Log, Make, now_ms, on_time
 
@@ -240,3 +242,30 @@ async def test_a_purgatory_that_is_closed_gives_no_handle(
             purgatory.job("0" * 32)
         async with purgatory:
             assert purgatory.job("0" * 32).id == "0" * 32
+
+
+async def test_a_store_that_outlives_its_purgatory_tells_it_nothing(
+    store: FailingJobStore, make_purgatory: Make, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it is closed, which its statistics say."""
+    listeners: list[object] = []
+    subscribe = store.subscribe
+
+    def noted(listener: StoreListener) -> Callable[[], None]:
+        end = subscribe(listener)
+        listeners.append(listener)
+
+        def end_noted() -> None:
+            end()
+            listeners.remove(listener)
+
+        return end_noted
+
+    monkeypatch.setattr(store, "subscribe", noted)
+    purgatory = make_purgatory(jobs=store)
+    purgatory.handler("note")(log)
+    async with purgatory:
+        assert listeners
+    assert listeners == []
+    statistics = purgatory.statistics().jobs
+    assert statistics is not None and statistics.store_error == "it is closed"
