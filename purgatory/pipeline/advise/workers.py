@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from purgatory.pipeline.console.formatting import counted, figure, percent
-from purgatory.pipeline.statistics.binomial import CONFIDENCE, exceedances
+from purgatory.pipeline.statistics.binomial import exceedances
+from purgatory.pipeline.statistics.confidence import CONFIDENCE
 from purgatory.pipeline.statistics.poisson import poisson_upper
 from purgatory.pipeline.waits.columns import Floats, Integers
 

@@ -134,4 +134,5 @@ def output_in_use(place: str) -> OutputInUseError:
 
 def is_hidden(path: str) -> bool:
     """Return whether readers skip a file, for its name or that of a folder it is in."""
-    return any(name.startswith((".", "_")) for name in path.split("/"))
+    # Without splitting it: a journal has thousands of folders.
+    return path.startswith((".", "_")) or "/." in path or "/_" in path

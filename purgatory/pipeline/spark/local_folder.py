@@ -106,8 +106,7 @@ class LocalFolder(Folder):
         waiting = [root]
         while waiting:
             for entry in _entries(waiting.pop()):
-                # `is_hidden` of one name.
-                if entry.name[0] in "._":
+                if is_hidden(entry.name):
                     continue
                 try:
                     if entry.is_dir():

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
 
-CONFIDENCE = 0.95
+from purgatory.pipeline.statistics.confidence import CONFIDENCE, z_score
 
 
 def wilson_interval(
@@ -21,7 +20,7 @@ def wilson_interval(
     # new hour, and which covers more than it says.
     if not 0 <= successes <= trials or trials < 1:
         raise ValueError(f"{successes} of {trials}: give a count of at most all, and one or more")
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    z = z_score(confidence)
     share, weight = successes / trials, z * z / trials
     middle = share + weight / 2
     half = math.sqrt(weight * (share * (1 - share) + weight / 4))

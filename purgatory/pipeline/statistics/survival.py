@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from statistics import NormalDist
 
-from purgatory.pipeline.statistics.binomial import CONFIDENCE
+from purgatory.pipeline.statistics.confidence import CONFIDENCE, z_score
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ def kaplan_meier(
         for time_us, group in groupby(sorted(waits), key=lambda wait: wait[0])
         if (same := list(group))
     ]
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    z = z_score(confidence)
     at_risk = sum(fired + censored for _, fired, censored in counts)
     survival, variance, steps = 1.0, 0.0, []
     for time_us, fired, censored in counts:
