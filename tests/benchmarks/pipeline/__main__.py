@@ -16,8 +16,6 @@ from tests.benchmarks.pipeline.bench_journal import BenchJournal
 from tests.benchmarks.pipeline.measured_run import ENGINES, MeasuredRun
 
 _GIB = 1024**3
-IDLE = 0.5
-"""The load up to which seconds count."""
 
 
 def main() -> int:
@@ -42,10 +40,9 @@ def main() -> int:
             shutil.rmtree(out)
     sys.stdout.write(_table(found))
     sys.stdout.write(_memory(found))
-    if load > IDLE:
-        sys.stdout.write(f"The load was {load:.1f} when it began: look at CPU, not at seconds.\n")
+    sys.stdout.write(goals.load_warning(load))
     sys.stdout.write(f"\n{_write(options.output, found, load)}\n")
-    missed = goals.missed(found, is_idle=load <= IDLE)
+    missed = goals.missed(found, is_idle=load <= goals.IDLE)
     if not is_true:
         missed.append("The jobs did not find what is true of the journal: see NOT FOUND.")
     if options.replay and not _is_replay_fast(max(options.operations)):

@@ -10,6 +10,9 @@ from tests.benchmarks.pipeline.measured_run import MeasuredRun
 LEAST_OPERATIONS = 10_000_000
 """With fewer, Spark's start and Java's warming up are most of a run."""
 
+IDLE = 0.5
+"""The load up to which seconds count."""
+
 MOST_CPU = 3.0
 """Times DuckDB's."""
 MOST_SECONDS = 1.5
@@ -17,6 +20,13 @@ MOST_GROWTH = 1.3
 """Of the CPU of an operation, and of memory, from one size to a larger one."""
 LEAST_SPEEDUP = 1.7
 """Of a replay on two cores, beside one process."""
+
+
+def load_warning(load: float) -> str:
+    """Return a line on the load when a run began; "" if seconds count."""
+    if load <= IDLE:
+        return ""
+    return f"The load was {load:.1f} when it began: look at CPU, not at seconds.\n"
 
 
 def missed(found: Mapping[int, Mapping[str, MeasuredRun]], *, is_idle: bool) -> list[str]:
