@@ -105,8 +105,8 @@ class JobWatchers:
         for wait in list(self._waits.get(job_id, ())):
             wait.note_change()
 
-    def _listen(self, job_id: str, on_end: Callable[[], object]) -> JobWait:
-        wait = JobWait(job_id, on_end)
+    def _listen(self, job_id: str, wake: Callable[[], object]) -> JobWait:
+        wait = JobWait(job_id, wake)
         self._waits.setdefault(job_id, set()).add(wait)
         return wait
 

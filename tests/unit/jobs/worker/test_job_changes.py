@@ -341,40 +341,32 @@ async def test_a_wait_for_a_job_outlasts_its_cancellation(purgatory: Purgatory) 
 
 
 async def test_a_change_while_a_day_ends_is_noticed_at_once(
-    store: FailingJobStore, make_purgatory: Make, log: Log, monkeypatch: pytest.MonkeyPatch
+    store: FailingJobStore, purgatory: Purgatory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is announced to the operation of that day, whose last look does not see it yet."""
     monkeypatch.setattr("purgatory.jobs.job_watchers._UNLIMITED_MS", 1_000)
-    purgatory = make_purgatory(jobs=store)
-    purgatory.handler("note")(log)
 
     async def slow_get(job_ids: Sequence[str]) -> list[Job | None]:
         found = await MemoryJobStore.get(store, job_ids)
         await asyncio.sleep(0.3)
         return found
 
-    async with purgatory:
-        job = await purgatory.defer("note", delay=900)
-        start_ms = now_ms()
-        with monkeypatch.context() as slow:
-            slow.setattr(store, "get", slow_get)
-            waiting = asyncio.create_task(job.wait())
-            await asyncio.sleep(1.4)
-        await job.cancel()
-        assert (await waiting).state is JobState.CANCELLED
-        assert now_ms() - start_ms < 2_000
+    job = await purgatory.defer("note", delay=900)
+    start_ms = now_ms()
+    with monkeypatch.context() as slow:
+        slow.setattr(store, "get", slow_get)
+        waiting = asyncio.create_task(job.wait())
+        await asyncio.sleep(1.4)
+    await job.cancel()
+    assert (await waiting).state is JobState.CANCELLED
+    assert now_ms() - start_ms < 2_000
 
 
-async def test_a_wait_without_a_limit_lasts_for_days(
-    store: FailingJobStore, make_purgatory: Make, log: Log
-) -> None:
+async def test_a_wait_without_a_limit_lasts_for_days(purgatory: Purgatory) -> None:
     """It ends with the job, in one operation for each day."""
-    purgatory = make_purgatory(jobs=store)
-    purgatory.handler("note")(log)
-    async with purgatory:
-        job = await purgatory.defer("note", delay=60 * 3600)
-        assert (await job.wait()).state is JobState.DONE
-        assert counted(purgatory) == {"expired": 2, "fired": 1}
+    job = await purgatory.defer("note", delay=60 * 3600)
+    assert (await job.wait()).state is JobState.DONE
+    assert counted(purgatory) == {"expired": 2, "fired": 1}
 
 
 async def test_failed_jobs_are_retried_in_batches(purgatory: Purgatory) -> None:
