@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import pkgutil
 import subprocess
 import sys
 
@@ -63,6 +64,14 @@ def test_every_exported_name_is_there_and_documented(module: str) -> None:
     for name in imported.__all__:
         item = getattr(imported, name)
         assert not (inspect.isclass(item) or inspect.isfunction(item)) or item.__doc__, name
+
+
+@pytest.mark.parametrize("module", [*NAMES, "purgatory.pipeline"])
+def test_no_exported_name_hides_a_package(module: str) -> None:
+    """`import purgatory.pipeline.replay as replay` is a package, and not a function in it."""
+    imported = importlib.import_module(module)
+    packages = {found.name for found in pkgutil.iter_modules(imported.__path__) if found.ispkg}
+    assert not packages & set(imported.__all__)
 
 
 def test_every_error_is_in_the_room_for_errors() -> None:

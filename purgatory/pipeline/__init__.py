@@ -18,7 +18,7 @@ except ImportError as exc:
         sys.exit(sentence)
     raise ImportError(sentence) from exc
 
-from purgatory.pipeline.advise.advice import Advice, AdviceTargets, advise
+from purgatory.pipeline.advise.advice import Advice, AdviceTargets, advise_settings
 from purgatory.pipeline.errors import (
     AlertRefusedError,
     BadFileError,
@@ -31,9 +31,9 @@ from purgatory.pipeline.errors import (
 )
 from purgatory.pipeline.outcomes.bad_files import OnBadFile
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable, Update
-from purgatory.pipeline.outcomes.outcomes import outcomes
+from purgatory.pipeline.outcomes.outcomes import operation_outcomes
 from purgatory.pipeline.outcomes.schema import EVENT_SCHEMA, OUTCOME_SCHEMA
-from purgatory.pipeline.replay.replay import REPLAY_SCHEMA, replay, replay_synthetic
+from purgatory.pipeline.replay.replay import REPLAY_SCHEMA, replay_outcomes, replay_synthetic
 from purgatory.pipeline.replay.summary import (
     ReplaySummary,
     replay_by_shard,
@@ -44,7 +44,7 @@ from purgatory.pipeline.replay.synthetic_load import KAFKA_HIGH, KAFKA_LOW, Synt
 from purgatory.pipeline.replay.what_if import Growth, WhatIf
 from purgatory.pipeline.schedule.job_address import JobAddress
 from purgatory.pipeline.schedule.job_rows import JobRows
-from purgatory.pipeline.schedule.schedule import SCHEDULED_SCHEMA, schedule
+from purgatory.pipeline.schedule.schedule import SCHEDULED_SCHEMA, schedule_jobs
 from purgatory.pipeline.source import register
 from purgatory.pipeline.source.job_events import job_events
 from purgatory.pipeline.spark.session import spark_session
@@ -86,20 +86,20 @@ __all__ = [
     "SyntheticLoad",
     "Update",
     "WhatIf",
-    "advise",
+    "advise_settings",
     "concurrency",
     "hot_keys",
     "job_events",
     "kaplan_meier",
-    "outcomes",
+    "operation_outcomes",
     "percentiles",
     "register",
-    "replay",
     "replay_by_shard",
     "replay_by_time",
+    "replay_outcomes",
     "replay_summary",
     "replay_synthetic",
-    "schedule",
+    "schedule_jobs",
     "spark_session",
     "streaming_events",
     "wait_for",

@@ -15,6 +15,7 @@ from purgatory.pipeline import OutcomeTable, spark_session
 from purgatory.pipeline.spark.session import REMOTE_VARIABLE
 from tests.pipeline.spark_servers import (
     CLIENT_VARIABLES,
+    JAVA_OPTIONS,
     PLACE,
     connect_server,
     standalone_cluster,
@@ -32,8 +33,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     test = os.environ["PYTEST_CURRENT_TEST"]
     assert scope_of(test) == "tests/pipeline", f"{test} is not in TOGETHER of tests/scheduling.py"
     with pytest.MonkeyPatch.context() as patch, ExitStack() as servers:
-        # Many small queries: a compiler that thinks less, and one thread to collect garbage.
-        patch.setenv("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:CompileThresholdScaling=4 -XX:+UseSerialGC")
+        patch.setenv("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
         master = None
         if PLACE == "connect":
             master = servers.enter_context(connect_server(tmp_path_factory.mktemp("connect")))

@@ -23,9 +23,8 @@ SUBMIT = str(SPARK_HOME / "bin" / "spark-submit")
 _CLASS = str(SPARK_HOME / "bin" / "spark-class")
 _DEPLOY = "org.apache.spark.deploy"
 _CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
-# For each Java process, also launchers and executors. Small queries: less compiling, and one
-# thread to collect garbage.
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:CompileThresholdScaling=4 -XX:+UseSerialGC"
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:CompileThresholdScaling=4 -XX:+UseSerialGC"
+"""For each Java process: many small queries, so compile less, and collect in one thread."""
 
 CLIENT_VARIABLES = (REMOTE_VARIABLE, "SPARK_CONNECT_MODE_ENABLED")
 """What a client of Spark Connect has in its environment; PySpark itself sets the second."""
@@ -41,7 +40,7 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     return {
         **inherited,
         "JAVA_HOME": str(java_home()),
-        "JDK_JAVA_OPTIONS": _JAVA,
+        "JDK_JAVA_OPTIONS": JAVA_OPTIONS,
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from purgatory.fastapi.sse.parked_stream import ParkedStream
 from purgatory.pipeline.advise.advice import (
     AdviceTargets,
-    advise,
+    advise_settings,
     minutes_of_kinds,
     survival_of_kinds,
 )
@@ -262,7 +262,7 @@ def test_jobs_are_not_parked_and_a_delay_is_no_timeout() -> None:
 
     kinds = {"park": 4_000, "job:mail": 0, "job:cancel": 4_000, ParkedStream.kind: 0}
     ends = {"outcome": "fired", "bucket": 1_000, "count": 4_000}
-    found = advise(
+    found = advise_settings(
         by_kind=[kind_row(*row) for row in kinds.items()],
         survival=survival_of_kinds(
             pa.Table.from_pylist([ends | {"kind": kind} for kind in ("park", "job:cancel")])

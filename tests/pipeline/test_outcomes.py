@@ -19,7 +19,7 @@ from purgatory.pipeline import (
     NothingToReadError,
     OutcomeTable,
     OutputInUseError,
-    outcomes,
+    operation_outcomes,
 )
 from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.outcomes.manifest import (
@@ -107,7 +107,9 @@ def events(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
 
 def fold(frame: DataFrame, as_of_s: float = 10_000, **options: Any) -> dict[str, Any]:
     as_of = START + timedelta(seconds=as_of_s)
-    rows = outcomes(frame, as_of=as_of, grace_s=900, tasks=2, files_per_hour=2, **options).collect()
+    rows = operation_outcomes(
+        frame, as_of=as_of, grace_s=900, tasks=2, files_per_hour=2, **options
+    ).collect()
     found = {row["operation_id"]: row for row in rows}
     assert len(found) == len(rows)
     return found
@@ -247,7 +249,7 @@ def test_merging_is_the_same_as_folding_at_once(spark: SparkSession) -> None:
     ]
     whole = fold(events(spark, *rows))
     for cut in (2, 7, 9):
-        known = outcomes(
+        known = operation_outcomes(
             events(spark, *rows[:cut]), as_of=START, grace_s=900, tasks=2, files_per_hour=1
         )
         assert fold(events(spark, *rows[cut:]), known=known) == whole

@@ -13,7 +13,12 @@ from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
-from purgatory.pipeline.replay.replay import REPLAY_SCHEMA, replay, replay_synthetic, simulation
+from purgatory.pipeline.replay.replay import (
+    REPLAY_SCHEMA,
+    replay_outcomes,
+    replay_synthetic,
+    simulation,
+)
 from purgatory.pipeline.replay.summary import ReplaySummary, replay_by_shard, replay_summary
 from purgatory.pipeline.replay.synthetic_load import SyntheticLoad
 from purgatory.pipeline.replay.what_if import Growth, WhatIf
@@ -46,7 +51,7 @@ def recorded(everything: DataFrame) -> DataFrame:
 
 
 def played(outcomes: DataFrame, what_if: WhatIf | None = None, shards: int = 3) -> ReplaySummary:
-    found = replay(outcomes, what_if, shards=shards).cache()
+    found = replay_outcomes(outcomes, what_if, shards=shards).cache()
     try:
         return replay_summary(found, slice_s=60)
     finally:
@@ -225,6 +230,6 @@ def test_no_slices_and_no_shards_are_refused(spark: SparkSession) -> None:
     """Before a worker divides by them."""
     outcomes = spark.createDataFrame([], "operation_id string")
     with pytest.raises(ValueError, match="shards is 0 and slice_s 60: give 1 or more"):
-        replay(outcomes, shards=0)
+        replay_outcomes(outcomes, shards=0)
     with pytest.raises(ValueError, match="slice_s is 0: give 1 or more"):
         replay_synthetic(spark, SyntheticLoad(operations=1), slice_s=0)

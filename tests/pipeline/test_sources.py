@@ -26,7 +26,7 @@ from purgatory.jobs import JobState
 from purgatory.jobs.model import Cancel, Claim, Finish, RunNow, Start
 from purgatory.jobs.sql import migrate
 from purgatory.journal import ParquetFiles
-from purgatory.pipeline import EVENT_SCHEMA, NothingToReadError, job_events, outcomes
+from purgatory.pipeline import EVENT_SCHEMA, NothingToReadError, job_events, operation_outcomes
 from purgatory.pipeline.outcomes.bad_files import OnBadFile
 from purgatory.pipeline.outcomes.schema import ARROW_EVENT_SCHEMA as EVENTS
 from purgatory.pipeline.schedule.job_adder import opened
@@ -396,7 +396,7 @@ def test_jobs_that_ended_become_events(spark: SparkSession, tmp_path: Path) -> N
     of_journal = found.withColumns({"seq": F.lit(7).cast("long"), "worker": F.lit("host:1")})
     both = spark.read.format("purgatory").load(str(tmp_path / "journal")).unionByName(of_journal)
     as_of = datetime.now(UTC)
-    ended = outcomes(both, as_of=as_of, grace_s=900).collect()
+    ended = operation_outcomes(both, as_of=as_of, grace_s=900).collect()
     assert {(row["job_id"], row["records"], row["is_contested"]) for row in ended} == {
         (job_id, 2, False) for job_id in rows
     }

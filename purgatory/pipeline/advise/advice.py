@@ -73,7 +73,7 @@ def run(
 
     Raises NothingToReadError if `waits` has not run.
     """
-    found = advise(
+    found = advise_settings(
         by_kind=tables.rows(WAITS, "by_kind"),
         survival=tables.read(WAITS, "wait_counts", survival_of_kinds),
         parked=tables.read(WAITS, "parked", ParkedMinutes.of_table, PARKED, coded=("kind",)),
@@ -89,7 +89,7 @@ def run(
     return found
 
 
-def advise(
+def advise_settings(
     *,
     by_kind: Iterable[Mapping[str, Any]],
     survival: Mapping[str, Sequence[Step]],

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from purgatory.pipeline.cli.command import Call, Command
 from purgatory.pipeline.cli.options import NumberOption, add_numbers, number, whole
 from purgatory.pipeline.console.formatting import counted, duration, figure, percent
-from purgatory.pipeline.replay.replay import replay, replay_synthetic
+from purgatory.pipeline.replay.replay import replay_outcomes, replay_synthetic
 from purgatory.pipeline.replay.summary import (
     ReplaySummary,
     replay_by_shard,
@@ -121,7 +121,9 @@ def _replayed(call: Call, what_if: WhatIf) -> DataFrame:
     options = call.options
     if options.load != RECORDED:
         return replay_synthetic(call.spark, _drawn(options), what_if, slice_s=options.slice)
-    return replay(call.outcomes.read(), what_if, shards=options.shards, slice_s=options.slice)
+    return replay_outcomes(
+        call.outcomes.read(), what_if, shards=options.shards, slice_s=options.slice
+    )
 
 
 def _drawn(options: argparse.Namespace) -> SyntheticLoad:

@@ -19,7 +19,7 @@ from purgatory.pipeline.console.formatting import counted
 from purgatory.pipeline.errors import OutputInUseError, PipelineError
 from purgatory.pipeline.schedule.job_address import JobAddress
 from purgatory.pipeline.schedule.job_rows import JobRows
-from purgatory.pipeline.schedule.schedule import schedule
+from purgatory.pipeline.schedule.schedule import schedule_jobs
 from purgatory.pipeline.spark.folder import Folder
 
 JOB = "schedule"
@@ -50,7 +50,7 @@ def run_schedule(call: Call) -> str:
 
     def fill(new: str) -> None:
         call.on_progress(f"{JOB}: adding, as {name!r}")
-        result = schedule(jobs, address, rows)
+        result = schedule_jobs(jobs, address, rows)
         result.write.mode("overwrite").parquet(call.tables.folder.at(f"{new}/rows"))
 
     call.tables.fill(JOB, fill)

@@ -23,7 +23,7 @@ _CARRIED = (
 )
 
 
-def outcomes(
+def operation_outcomes(
     events: DataFrame,
     *,
     as_of: datetime,

@@ -23,7 +23,7 @@ from purgatory.pipeline.outcomes.future_records import (
 from purgatory.pipeline.outcomes.journal_files import damaged_files, unreadable_file
 from purgatory.pipeline.outcomes.known import Known
 from purgatory.pipeline.outcomes.manifest import Hour, future_folder, run_folder
-from purgatory.pipeline.outcomes.outcomes import FEW_RECORDS, outcomes, watched_hour
+from purgatory.pipeline.outcomes.outcomes import FEW_RECORDS, operation_outcomes, watched_hour
 from purgatory.pipeline.outcomes.schema import EVENT_SCHEMA, OUTCOME_SCHEMA
 from purgatory.pipeline.outcomes.update_run import UpdateRun
 from purgatory.pipeline.spark.error_message import SPARK_ERRORS
@@ -126,7 +126,7 @@ class SparkUpdateRun(UpdateRun):
             most = max(4 * parallelism(self._spark), -(-records // _RECORDS_A_TASK))
             files_per_hour = -(-most // len(hours))
             tasks = min(_MOST_TASKS, len(hours) * files_per_hour)
-        found = outcomes(
+        found = operation_outcomes(
             past_events(events, self._limit),
             as_of=as_of,
             grace_s=grace_s,

@@ -50,7 +50,7 @@ _MINUTE_NS = 60_000_000_000
 _SLICES_A_BATCH = 1_000
 
 
-def replay(
+def replay_outcomes(
     outcomes: DataFrame, what_if: WhatIf | None = None, *, shards: int = 16, slice_s: int = 60
 ) -> DataFrame:
     """Return the replay of `outcomes` (OUTCOME_SCHEMA): REPLAY_SCHEMA.

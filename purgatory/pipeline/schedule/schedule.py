@@ -46,7 +46,7 @@ _TYPES = {
 }
 
 
-def schedule(jobs: DataFrame, address: JobAddress, rows: JobRows) -> DataFrame:
+def schedule_jobs(jobs: DataFrame, address: JobAddress, rows: JobRows) -> DataFrame:
     """Add a job for each row of `jobs` when the result is read; return SCHEDULED_SCHEMA.
 
     Read the result once, by writing it: every read adds the jobs. That is idempotent, as the same
