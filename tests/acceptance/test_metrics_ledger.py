@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -141,15 +142,26 @@ def started(server: ProcessServer) -> list[int]:
 
 
 async def storm(
-    server: ProcessServer, ledger: Ledger, with_signal: int, dice: random.Random
+    server: ProcessServer,
+    ledger: Ledger,
+    with_signal: int,
+    dice: random.Random,
+    outcomes: frozenset[str] = frozenset(),
 ) -> list[float]:
-    """Scrape under load, and end a worker now and then; return when. No counter may decrease."""
+    """Scrape under load, and end a worker now and then; return when. No counter may decrease.
+
+    It goes on until clients have seen all `outcomes`: those of a slow machine may wait for no key
+    at all as a worker drains.
+    """
     clients = [wait_in_turns(server, ledger, dice) for _ in range(CLIENTS)]
     firing = [fire_in_turns(server, ledger, dice) for _ in range(2)]
     load = [asyncio.ensure_future(each) for each in (*clients, *firing)]
     alive, kills = started(server), []
     last: dict[Series, float] = {}
-    for number in range(1, SCRAPES + 1):
+    for number in count(1):
+        if number > SCRAPES and outcomes <= ledger.outcomes().keys():
+            break
+        assert number <= 20 * SCRAPES, ledger.outcomes()
         found = await scrape(server)
         lower = {series for series in last if found.get(series, -1) < last[series]}
         assert not lower, f"scrape {number}: {sorted(map(str, lower))[:3]}"
@@ -183,10 +195,10 @@ async def settled(server: ProcessServer) -> dict[Series, float]:
 async def test_drained_workers_leave_exact_counts(service: ProcessServer) -> None:
     """Every wait and every fire that a client knows of, each once."""
     ledger = Ledger()
-    await storm(service, ledger, signal.SIGTERM, random.Random(1))
+    seen = frozenset(("drained", "fired", "expired"))
+    await storm(service, ledger, signal.SIGTERM, random.Random(1), seen)
     found = await settled(service)
     outcomes = ledger.outcomes()
-    assert outcomes["drained"] and outcomes["fired"] and outcomes["expired"]
     for outcome in ("fired", "expired", "drained", "cancelled"):
         assert total(found, "purgatory_waits_total", outcome=outcome) == outcomes[outcome]
         waits = total(found, "purgatory_wait_seconds_count", kind="watch", outcome=outcome)

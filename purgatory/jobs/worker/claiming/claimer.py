@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from purgatory.jobs.handlers.registry import JobHandlers
-from purgatory.jobs.model.job import Job
+from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import Claimed
 from purgatory.jobs.worker.claiming.due_listener import SOON_MS, DueListener
-from purgatory.jobs.worker.claiming.recovery import JobRecovery
+from purgatory.jobs.worker.claiming.recovery import JobRecovery, report_abandoned
 from purgatory.jobs.worker.lease_renewer import LeaseRenewer
 from purgatory.jobs.worker.leased_jobs import LeasedJobs
 from purgatory.jobs.worker.running.run_queue import JobRunQueue
@@ -143,6 +143,7 @@ class Claimer:
 
     async def _take(self, claimed: Claimed, since_ms: int) -> None:
         exceptional: list[Job] = []
+        abandoned: list[Job] = []
         overdue = 0
         for number, job in enumerate(claimed.jobs, 1):
             handler = self._handlers.get(job.handler)
@@ -152,10 +153,13 @@ class Claimer:
             if self._recovery.is_exceptional(job, since_ms):
                 exceptional.append(job)
             else:
+                if job.state is JobState.RUNNING:
+                    abandoned.append(job)
                 lane = handler.lane_of(job)
                 self._leased.add(
                     job, lane, needs_thread=not handler.is_async, bounds=handler.bounds
                 )
             if number % SLICE == 0:
                 await asyncio.sleep(0)
+        report_abandoned(abandoned)
         await self._recovery.handle(exceptional, overdue=overdue)

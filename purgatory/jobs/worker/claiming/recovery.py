@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 from purgatory.jobs.model.job import Job, JobState, Misfire
@@ -17,6 +18,7 @@ from purgatory.jobs.worker.worker_store import WorkerStore
 logger = logging.getLogger("purgatory.jobs")
 
 LOG_EVERY = 10_000
+_MAX_NAMED = 3
 
 
 class JobRecovery:
@@ -152,6 +154,21 @@ class JobRecovery:
                 self.progress.overdue,
                 extra={"action": "recovery-progress"},
             )
+
+
+def report_abandoned(jobs: Sequence[Job]) -> None:
+    """Log claimed jobs that another claim had started: a worker died, hung or was cut off."""
+    if not jobs:
+        return
+    named = [f"{job.id} ({job.handler}, attempt {job.attempt})" for job in jobs[:_MAX_NAMED]]
+    if len(jobs) > _MAX_NAMED:
+        named.append("...")
+    logger.warning(
+        "jobs that run again, as no worker reported their end before the leases expired: %d, %s",
+        len(jobs),
+        ", ".join(named),
+        extra={"action": "jobs-abandoned"},
+    )
 
 
 def is_missed(job: Job, due_before_ms: int) -> bool:

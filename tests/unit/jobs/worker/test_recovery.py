@@ -60,9 +60,9 @@ async def test_after_a_crash_everything_runs(
 
 
 async def test_a_run_that_was_cut_off_is_run_again(
-    store: MemoryJobStore, make_purgatory: Make
+    store: MemoryJobStore, make_purgatory: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """At least once: attempt 2, the same id, and one outcome."""
+    """At least once: attempt 2, the same id, and one outcome; the log says which job."""
     attempts: list[int] = []
 
     async def slow(job: JobContext) -> None:
@@ -82,6 +82,10 @@ async def test_a_run_that_was_cut_off_is_run_again(
         job = await second.job(job_id).wait()
     assert attempts == [1, 2]
     assert (job.state, job.attempt) == (JobState.DONE, 2)
+    assert [line.getMessage() for line in caplog.records if "run again" in line.msg] == [
+        "jobs that run again, as no worker reported their end before the leases expired: 1, "
+        f"{job_id} (slow, attempt 1)"
+    ]
 
 
 async def killer_of_workers(store: MemoryJobStore, purgatory: Purgatory) -> str:
