@@ -16,13 +16,15 @@ class JobWait(DelayedOperation):
 
     kind = "job-wait"
 
-    __slots__ = ("_wake", "job_id", "must_read")
+    __slots__ = ("_wake", "client", "job_id", "must_read")
 
-    def __init__(self, job_id: str, wake: Callable[[], object]) -> None:
+    def __init__(self, job_id: str, wake: Callable[[], object], client: str | None = None) -> None:
         """Call `wake` for each look at the job, and at the end unless the caller ended the wait."""
         super().__init__(0)
         self._wake: Callable[[], object] | None = wake
         self.job_id = job_id
+        self.client = client
+        """Who waits, for operators."""
         self.must_read = False
         """Whether the job may have changed since the caller set this to False."""
 

@@ -56,13 +56,14 @@ class JobWatchers:
         timeout_ms: int | None,
         sleep: Callable[[], Awaitable[bool]],
         wake: Callable[[], object],
+        client: str | None = None,
     ) -> tuple[Job, Status]:
         """Return the job, as read last, and why the wait ended.
 
         FIRED: `is_met` is true for the job. EXPIRED: it is not, after `timeout_ms` (None: no
         limit). DRAINED: the purgatory drained. CANCELLED: `sleep` returned False, as the caller has
         gone. `sleep` suspends the caller until `wake` is called. However often the job is read, it
-        is one operation.
+        is one operation; lists of waits show its `client`.
 
         Raises JobNotFoundError, StoreUnavailableError, LimitReachedError, and
         PurgatoryDrainingError if the purgatory drains before the wait begins.
@@ -70,7 +71,7 @@ class JobWatchers:
         deadline_ns = None
         if timeout_ms is not None:
             deadline_ns = self._clock.now_ns() + timeout_ms * NS_PER_MS
-        wait = self._listen(job_id, wake)
+        wait = self._listen(job_id, wake, client)
         try:
             while True:
                 # Before reading: a change in between leads to one more look.
@@ -105,14 +106,14 @@ class JobWatchers:
         for wait in list(self._waits.get(job_id, ())):
             wait.note_change()
 
-    def _listen(self, job_id: str, wake: Callable[[], object]) -> JobWait:
-        wait = JobWait(job_id, wake)
+    def _listen(self, job_id: str, wake: Callable[[], object], client: str | None) -> JobWait:
+        wait = JobWait(job_id, wake, client)
         self._waits.setdefault(job_id, set()).add(wait)
         return wait
 
     def _replaced(self, former: JobWait, wake: Callable[[], object]) -> JobWait:
         """Return a wait in place of one that has ended; what was announced to that counts."""
-        wait = self._listen(former.job_id, wake)
+        wait = self._listen(former.job_id, wake, former.client)
         wait.must_read = former.must_read
         self._leave(former)
         return wait

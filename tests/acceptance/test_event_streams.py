@@ -64,6 +64,16 @@ async def test_each_signal_is_an_event(server: ThreadServer) -> None:
         assert server.purgatory.parked == 1
 
 
+async def test_operators_see_who_follows(server: ThreadServer, connection: Connection) -> None:
+    """By the address of the connection, as long as it lasts."""
+    async with follow(server.address, KEY) as stream:
+        await stream.event()
+        [wait] = (await connection.get("/purgatory/waits")).json()["waits"]
+        assert (wait["kind"], wait["client"]) == ("stream", "127.0.0.1")
+    await server.until_parked(0)
+    assert (await connection.get("/purgatory/waits")).json()["waits"] == []
+
+
 @pytest.mark.parametrize("form", ["header", "query", "both"])
 async def test_resuming(server: ThreadServer, form: str) -> None:
     """By the id of any event, also of `begin`, in the header of EventSource or as a parameter."""

@@ -61,13 +61,13 @@ class JobWatchEndpoint:
             return job_response(
                 await purgatory.job(raw.path_value).get(), raw.permit, headers=applied
             )
-        client = self._registry.client(raw) if wait else ""
-        watch = _JobWatch(tags, receive)
-        self._registry.enter(client)
+        counted_for = self._registry.client(raw) if wait else ""
+        watch = _JobWatch(tags, receive, client=raw.permit.identity or raw.client or None)
+        self._registry.enter(counted_for)
         try:
             job, status = await watch.run(purgatory.job_service(), raw.path_value, wait)
         finally:
-            self._registry.leave(client)
+            self._registry.leave(counted_for)
         if status is Status.CANCELLED:
             return None
         if watch.is_news(job):
@@ -78,10 +78,11 @@ class JobWatchEndpoint:
 class _JobWatch(DisconnectListener):
     """One request's wait, in its own task."""
 
-    __slots__ = ("_cancelling", "_receive", "_tags", "_task")
+    __slots__ = ("_cancelling", "_client", "_receive", "_tags", "_task")
 
-    def __init__(self, tags: EntityTags, receive: Receive) -> None:
+    def __init__(self, tags: EntityTags, receive: Receive, *, client: str | None) -> None:
         self._tags = tags
+        self._client = client
         self._receive = receive
         self._task = None
 
@@ -98,6 +99,7 @@ class _JobWatch(DisconnectListener):
             timeout_ms=service.delay_ms(jittered(wait)),
             sleep=self._sleep,
             wake=self.interrupt,
+            client=self._client,
         )
 
     async def _sleep(self) -> bool:

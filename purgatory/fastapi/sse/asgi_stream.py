@@ -21,13 +21,19 @@ class AsgiStream(DisconnectListener, ParkedStream):
     holds the one piece that it was given.
     """
 
-    __slots__ = ("_beats", "_cancelling", "_last", "_receive", "_send", "_task")
+    __slots__ = ("_address", "_beats", "_cancelling", "_last", "_receive", "_send", "_task")
 
     def __init__(
-        self, request: StreamRequest, streams: EventStreams, receive: Receive, send: Send
+        self,
+        request: StreamRequest,
+        streams: EventStreams,
+        receive: Receive,
+        send: Send,
+        address: str,
     ) -> None:
-        """Prepare to stream through `send`."""
+        """Prepare to stream through `send`, to the client at `address`."""
         ParkedStream.__init__(self, request, streams)
+        self._address = address
         self._receive = receive
         self._send = send
         self._task = None
@@ -35,6 +41,11 @@ class AsgiStream(DisconnectListener, ParkedStream):
         self._last: bytes | None = None
         # A comment is due.
         self._beats = False
+
+    @property
+    def address(self) -> str | None:
+        """The client's address as the server says it; None if it does not."""
+        return self._address or None
 
     async def serve(self, is_from_now: bool) -> None:
         """Send until the stream ends or the client leaves; await it once it is parked."""

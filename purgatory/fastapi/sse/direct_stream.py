@@ -23,6 +23,11 @@ class DirectStream(ParkedStream):
         ParkedStream.__init__(self, request, streams)
         self._connection = connection
 
+    @property
+    def address(self) -> str | None:
+        """The address at the other end of the connection."""
+        return self._connection.address
+
     def begin(self, is_from_now: bool) -> None:
         """Send the head, and the signals after the cursor; call it once it is parked."""
         self._begin(is_from_now)

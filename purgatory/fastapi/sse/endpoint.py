@@ -51,7 +51,7 @@ class StreamEndpoint(WatchEndpoint):
             request = self._parse_stream(raw)
             if request is None:
                 return send_response(send, RawResponse.empty(204))
-            stream = AsgiStream(request, self._streams, receive, send)
+            stream = AsgiStream(request, self._streams, receive, send, raw.client)
             self.registry.park(stream, self.registry.client(raw))
         except Exception as exc:
             return send_response(send, self._streams.refusal(raw, exc))

@@ -56,6 +56,8 @@ async def test_a_wait_for_a_job_ends(connection: Connection, server: ThreadServe
     async with await Connection.open(server.address) as leaving:
         leaving.send("GET", address, headers=headers)
         await server.until_parked(1)
+        [wait] = (await connection.get("/purgatory/waits")).json()["waits"]
+        assert (wait["kind"], wait["client"]) == ("job-wait", "127.0.0.1")
     await server.until_parked(0)
 
 
