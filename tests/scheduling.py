@@ -36,7 +36,8 @@ TOGETHER = tuple(
 # Files of tests that take many seconds each: begun last, they would be waited for by all others.
 FIRST = re.compile(
     r"tests/(pipeline/|chaos/|test_packaging|benchmarks/test_jobs_bench|benchmarks/test_bench"
-    r"|contract/test_job_store_laws|acceptance/test_join_group|properties/)"
+    r"|contract/test_job_store_laws|acceptance/test_join_group|security/test_fuzz_scopes"
+    r"|properties/)"
 )
 
 
