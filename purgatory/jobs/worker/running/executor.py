@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 from purgatory.jobs.handlers.again import Again
@@ -116,22 +117,39 @@ class JobExecutor:
 
     async def _call_handler(self, job: Job, guard: ClaimGuard) -> _End:
         handler = self._handlers.get(job.handler)
-        task = asyncio.current_task()
-        assert handler is not None and task is not None
+        assert handler is not None
         try:
             with self._handlers.around(job):
                 result = await handler.run(job, self._threads, before_call=guard.check)
+            await self._take_back_cancellation()
             if isinstance(result, Again):
                 return self._rounds.plan(job, result), None
         except (StaleClaimError, ThreadLeftError, GeneratorExit, KeyboardInterrupt):
             # The last two mean the event loop and the whole program.
             raise
         except asyncio.CancelledError as exc:
-            # Of this task, as the worker drains; or of something that the handler awaited.
-            if task.cancelling():
+            # Of this task, as the worker drains; or of something that the handler awaited, or by
+            # the handler itself.
+            if not await self._take_back_cancellation():
                 raise
             return failed_attempt(job, exc, self._retry_policy), exc
         except BaseException as exc:
             # Including SystemExit: a job must not end the process that runs it.
             return failed_attempt(job, exc, self._retry_policy), exc
         return Finish(job.claim, JobState.DONE), None
+
+    async def _take_back_cancellation(self) -> bool:
+        """Let this task go on if its handler has cancelled it; False if the worker drains.
+
+        Else its result would not be recorded, and the lease of the job renewed for ever.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        if task.cancelling() and self._leased.is_closed:
+            return False
+        while task.cancelling():
+            # `uncancel` alone leaves an error that was not raised yet, before Python 3.13.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+            task.uncancel()
+        return True

@@ -95,6 +95,36 @@ async def test_a_cancellation_in_a_handler_is_a_failure(
     assert (job.state, job.attempt, job.error) == (JobState.FAILED, 2, "CancelledError")
 
 
+@pytest.mark.parametrize(
+    ("is_caught", "ends_as", "attempts"),
+    [(False, JobState.FAILED, 2), (True, JobState.DONE, 1)],
+)
+async def test_a_handler_that_cancels_its_own_task_ends(
+    store: MemoryJobStore,
+    make_purgatory: Make,
+    is_caught: bool,
+    ends_as: JobState,
+    attempts: int,
+) -> None:
+    """It fails unless it returns all the same; its lease is not renewed for ever."""
+    purgatory = make_purgatory(jobs=store)
+
+    @purgatory.handler("odd")
+    async def odd(job: JobContext) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        if not is_caught:
+            await asyncio.sleep(1)
+
+    async with purgatory:
+        job = await (await purgatory.defer("odd", delay=1, max_attempts=2)).wait(60)
+        await asyncio.sleep(60)
+        statistics = purgatory.statistics().jobs
+    assert (job.state, job.attempt) == (ends_as, attempts)
+    assert statistics is not None and (statistics.held, statistics.running) == (0, 0)
+
+
 class Unprintable(Exception):
     """It cannot say what it is."""
 
