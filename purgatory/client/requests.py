@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -12,6 +13,8 @@ from purgatory.client.commands import Reply, Request
 
 DEFAULT_PREFIX: Final = "/purgatory"
 CONNECT_TIMEOUT_S: Final = 10.0
+# What a header can have: another character would be an error of each request.
+_TOKEN: Final = re.compile(r"[!-~]+")
 
 
 def base_url(url: str, prefix: str) -> str:
@@ -33,8 +36,16 @@ def base_url(url: str, prefix: str) -> str:
 
 
 def auth_headers(token: str | None) -> dict[str, str]:
-    """Return the headers of a client with a bearer token, or without."""
-    return {} if token is None else {"Authorization": f"Bearer {token}"}
+    """Return the headers of a client with a bearer token, or without; raise ValueError."""
+    if token is None:
+        return {}
+    if _TOKEN.fullmatch(token) is None:
+        # Without the token: it is a secret.
+        raise ValueError(
+            "token is empty, or has a space, a line break or another character that no token has: "
+            "strip what was read from a file, as in Path(...).read_text().strip()"
+        )
+    return {"Authorization": f"Bearer {token}"}
 
 
 def send_arguments(request: Request, base: str) -> dict[str, Any]:

@@ -63,6 +63,16 @@ def test_an_address_has_a_host(url: str) -> None:
         base_url(url, "/purgatory")
 
 
+@pytest.mark.parametrize("token", ["", "secret\n", "sec ret", "secr\u00e9t", "\r\nX-Other: secret"])
+def test_a_token_fits_into_a_header(token: str) -> None:
+    """Else each request would fail as if the server were away, and the error would show it."""
+    for kind in (Client, AsyncClient):
+        with pytest.raises(ValueError, match=r"token is empty, or has .* strip") as caught:
+            kind(URL, token=token)
+        assert "secr" not in str(caught.value)
+        kind(URL, token="secret~+/._-==")
+
+
 def test_jobs_and_handles_for_people() -> None:
     """What the fields say, as Python has it."""
     fields = {"handler": "note", "outcome": None, "deadline": "2027-01-01T00:00:00.000Z"}
