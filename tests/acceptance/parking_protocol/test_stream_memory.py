@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import socket
+import sys
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
@@ -13,8 +14,9 @@ from tests.acceptance.thread_server import ThreadServer
 from tests.patience import PATIENCE_S
 
 STREAMS = 200
-# Of Python's objects: asyncio's transport is among them, that of uvloop is not.
-MAX_BYTES = 3 * 1024
+# Of Python's objects: asyncio's transport is among them, that of uvloop is not. Since Python 3.12
+# it has an empty deque of 760 bytes.
+MAX_BYTES = (3 if sys.version_info < (3, 12) else 4) * 1024
 
 
 @asynccontextmanager
@@ -33,7 +35,7 @@ async def _following(server: ThreadServer, count: int) -> AsyncIterator[list[soc
 
 
 async def test_a_stream_takes_little_memory(server: ThreadServer) -> None:
-    """At most 3 KB, before it has sent a signal and after; with its client's socket."""
+    """A few KB, before it has sent a signal and after; with its client's socket."""
     async with _following(server, 20):
         gc.collect()
         tracemalloc.start()
