@@ -24,6 +24,8 @@ from purgatory.jobs.model import (
     JobCounts,
     JobFilter,
     JobSpec,
+    Pause,
+    Resume,
     StoreFullError,
     StoreNotReadyError,
     StoreReadOnlyError,
@@ -234,6 +236,29 @@ async def test_a_server_that_forgot_the_script_is_told_again(redis_server: Valke
 
 
 # Servers that are not fit
+
+
+async def test_a_user_needs_only_what_the_documentation_names(
+    lone_redis_server: ValkeyServer,
+) -> None:
+    """Hashes, lists, sets, sorted sets and EXISTS on the store's keys; scripts; its channels."""
+    rights = (
+        "resetkeys ~{purgatory:* resetchannels &{purgatory:* -@all +@hash +@list +@set +@sortedset"
+        " +exists +eval +evalsha +time +info +publish +subscribe"
+    )
+    with lone_redis_server.client() as client:
+        client.acl_setuser("worker", enabled=True, nopass=True)
+        client.execute_command("ACL", "SETUSER", "worker", *rights.split())
+    url = lone_redis_server.url.replace("unix://", "unix://worker:any@")
+    async with opened(url) as store:
+        await added(store, spec(delay=60, keys=["k"], dedupe_key="d", concurrency_key="c"))
+        await store.run([Pause(None), Fire("k", "null"), Resume(None, limit=100)])
+        [job] = await claimed(store)
+        await store.start([job.claim], lease_ms=LEASE_MS)
+        await store.run([Finish(job.claim, JobState.DONE)])
+        assert await store.counts() == JobCounts(done=1)
+        page = await store.query(JobFilter(state=JobState.DONE), limit=1)
+        assert [each.id for each in page.jobs] == [job.id]
 
 
 async def test_a_server_that_evicts_is_refused(lone_redis_server: ValkeyServer) -> None:
