@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 from purgatory import Limits, Purgatory
@@ -20,10 +22,11 @@ from purgatory.jobs import (
     JobOutcome,
     JobState,
     MemoryJobStore,
+    StoreUnavailableError,
     outbox_relay,
 )
 from purgatory.jobs.model import StoreNotReadyError
-from purgatory.jobs.sql import SqlJobStore
+from purgatory.jobs.sql import SqlJobStore, migrate
 from tests.contract.sql_job_stores import SqliteJobStores, SqlJobStores
 from tests.patience import until
 
@@ -187,6 +190,50 @@ async def test_a_savepoint_that_is_rolled_back(purgatory: Purgatory, engine: Asy
     with pytest.raises(LookupError):
         await inner.get()
     assert purgatory.signals.statistics().signals == 1
+
+
+@pytest.fixture
+async def begun_engine(tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    """An engine on a SQLite file that begins transactions by itself, as SQLAlchemy documents."""
+    url = f"sqlite+aiosqlite:///{tmp_path}/jobs"
+    await migrate(url)
+    engine = create_async_engine(url)
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def disable_driver(connection: Any, record: Any) -> None:
+        connection.isolation_level = None
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+    yield engine
+    await engine.dispose()
+
+
+async def test_a_transaction_of_sqlite_that_has_begun_waits_for_other_writers(
+    begun_engine: AsyncEngine,
+) -> None:
+    """As one that the defer begins; after it has read it cannot, and the error says what to do."""
+    path = begun_engine.url.database
+    assert path is not None
+    loop = asyncio.get_running_loop()
+    async with Purgatory(jobs=SqlJobStore(f"sqlite:///{path}")) as purgatory:
+        purgatory.handled_elsewhere(["note"])
+        with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+            writer.execute("BEGIN IMMEDIATE")
+            loop.call_later(0.2, writer.execute, "COMMIT")
+            async with AsyncSession(begun_engine) as session:
+                handle = await purgatory.defer("note", delay=600, session=session)
+                await session.commit()
+            assert (await handle.get()).state is JobState.WAITING
+            async with AsyncSession(begun_engine) as session:
+                await session.execute(text("SELECT count(*) FROM purgatory_jobs"))
+                await purgatory.defer("note", delay=600)
+                with pytest.raises(StoreUnavailableError, match="nothing was done; roll it back"):
+                    await purgatory.defer("note", delay=600, session=session)
+                await session.rollback()
+                await purgatory.fire("k", session=session)
 
 
 async def test_dedupe_keys_hold(purgatory: Purgatory, begin: Begin) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, insert
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, delete, false, insert
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from purgatory.jobs.model.errors import JobError, StoreNotReadyError, StoreUnavailableError
 from purgatory.jobs.model.limits import JobLimits
@@ -18,7 +18,7 @@ from purgatory.jobs.model.steps import Add, Added
 from purgatory.jobs.sql.application.session import call_on_commit, connection_of
 from purgatory.jobs.sql.database.clock import DatabaseClock
 from purgatory.jobs.sql.database.database import Database
-from purgatory.jobs.sql.database.errors import must_repeat, store_error
+from purgatory.jobs.sql.database.errors import is_sqlite_busy, must_repeat, store_error
 from purgatory.jobs.sql.job_transaction import JobTransaction, MustLookFirstError
 from purgatory.jobs.sql.tables import outbox
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
@@ -124,11 +124,7 @@ class ApplicationSteps:
         self, connection: Connection, steps: Callable[[UnitOfWork, _Transaction, bool], T]
     ) -> T:
         if self._database.statements.dialect.is_sqlite:
-            driver: Any = connection.connection.driver_connection
-            if not driver.in_transaction:
-                # Python's driver begins with the first change only, and a reader that becomes a
-                # writer could not wait for another one.
-                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            _lock_for_writing(connection)
             return steps(*self._begin(connection), True)
         is_careful = False
         for _ in range(_MAX_TRIES):
@@ -177,6 +173,26 @@ class ApplicationSteps:
                 "cannot be for both: give a session of the same database, or leave session out"
             )
         self._known[engine] = True
+
+
+def _lock_for_writing(connection: Connection) -> None:
+    """Take SQLite's lock for writing before anything is read, as a reader cannot wait for it."""
+    driver: Any = connection.connection.driver_connection
+    if not driver.in_transaction:
+        # Python's driver begins with the first change only.
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        return
+    # It was begun by a savepoint, or by the application: a change of no row takes the lock.
+    try:
+        connection.execute(delete(outbox).where(false()))
+    except OperationalError as exc:
+        if not is_sqlite_busy(exc):
+            raise
+        raise StoreUnavailableError(
+            "another process writes to the database of jobs, or has since this transaction has "
+            "read from it: nothing was done; roll it back and try again, and defer or fire before "
+            "it reads"
+        ) from exc
 
 
 def _identity(connection: Connection) -> object:

@@ -23,8 +23,9 @@ _NOT_READY = ("42P01", "42703", "3F000")
 _LOCKED_OUT = ("28", "3D000")
 
 # Messages of SQLite: https://www.sqlite.org/rescode.html
+_SQLITE_BUSY = "database is locked"
 _SQLITE_UNAVAILABLE = (
-    "database is locked",
+    _SQLITE_BUSY,
     "database table is locked",
     "unable to open database file",
     "disk I/O error",
@@ -44,6 +45,11 @@ def must_repeat(error: Exception) -> bool:
 def is_lock_timeout(error: Exception) -> bool:
     """Return True iff a row stayed locked by another transaction for too long: nothing was done."""
     return _has_code(error, _LOCK_TIMEOUT)
+
+
+def is_sqlite_busy(error: Exception) -> bool:
+    """Return True iff another connection to the SQLite file writes, or has written meanwhile."""
+    return _is(error, (), (_SQLITE_BUSY,))
 
 
 def store_error(error: Exception, *, is_read: bool = False) -> StoreError | None:
