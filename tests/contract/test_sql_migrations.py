@@ -16,7 +16,18 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import Column, Connection, Integer, MetaData, Table, event, inspect, make_url, text
+from sqlalchemy import (
+    Column,
+    Connection,
+    Integer,
+    MetaData,
+    Table,
+    create_engine,
+    event,
+    inspect,
+    make_url,
+    text,
+)
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -311,8 +322,13 @@ async def test_only_what_keeps_jobs_is_taken() -> None:
         SqlJobStore(engine)
     with pytest.raises(ValueError, match=r"'postgresql://\*\*\*@host:x/name' is not the URL"):
         SqlJobStore("postgresql://user:secret@host:x/name")
-    with pytest.raises(ValueError, match=r"is not the URL.*give one such as .*postgresql\+asyncpg"):
-        SqlJobStore("postgresql+psycopg2://user:secret@host/name")
+    for driver in ("postgresql+psycopg", "postgresql+psycopg2", "sqlite+pysqlite"):
+        with pytest.raises(ValueError, match=r"is not the URL.*another driver takes an Async"):
+            SqlJobStore(f"{driver}://user:secret@host/name")
+    wrong: list[Any] = [create_engine("sqlite:///jobs.db"), b"sqlite:///jobs.db", Path("jobs.db")]
+    for argument in wrong:
+        with pytest.raises(TypeError, match=r"url_or_engine is of .*: give a URL.* or an Async"):
+            SqlJobStore(argument)
     with pytest.raises(ValueError, match="mysql cannot be a database of jobs"):
         SqlJobStore("mysql+aiomysql://host/name")
 

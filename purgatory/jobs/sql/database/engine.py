@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Engine, event, make_url
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import ArgumentError, InvalidRequestError
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from purgatory.jobs.model.errors import StoreNotReadyError
@@ -76,7 +76,16 @@ def _sqlite_file(url: URL) -> Path | None:
 
 
 def make_engine(url_or_text: str | URL) -> AsyncEngine:
-    """Return an engine in autocommit mode; raise ValueError, or ImportError without its driver."""
+    """Return an engine in autocommit mode; raise ValueError, or ImportError without its driver.
+
+    TypeError for what is no URL, such as an engine that is not asynchronous.
+    """
+    if not isinstance(url_or_text, str | URL):
+        # Not as it is: it may have a password.
+        raise TypeError(
+            f"url_or_engine is of {type(url_or_text)}: give a URL, such as "
+            '"sqlite:///jobs.db", or an AsyncEngine of SQLAlchemy'
+        )
     try:
         url = make_url(url_or_text)
     except (ArgumentError, ValueError):
@@ -85,6 +94,9 @@ def make_engine(url_or_text: str | URL) -> AsyncEngine:
     check_url(url)
     if url.drivername in _DRIVERS:
         url = url.set(drivername=_DRIVERS[url.drivername])
+    if url.drivername not in _DRIVERS.values():
+        reason = "another driver takes an AsyncEngine of yours in place of a URL"
+        raise _not_a_url(redacted(str(url_or_text)), reason)
     arguments: dict[str, Any] = {"timeout": BUSY_SECONDS}
     if url.get_backend_name() == "postgresql":
         arguments = {"timeout": _CONNECT_SECONDS, "command_timeout": _ANSWER_SECONDS}
@@ -96,13 +108,11 @@ def make_engine(url_or_text: str | URL) -> AsyncEngine:
             pool_timeout=_CONNECT_SECONDS,
         )
     except ModuleNotFoundError as exc:
-        if url.drivername not in _DRIVERS.values():
-            raise _not_a_url(redacted(str(url_or_text)), f"{exc.name} is not installed") from exc
         extra = "sql" if url.get_backend_name() == "sqlite" else "postgresql"
         raise ImportError(
             f"{url.drivername} needs {exc.name}: pip install 'fastapi-purgatory[{extra}]'"
         ) from exc
-    except (ArgumentError, InvalidRequestError) as exc:
+    except ArgumentError as exc:
         raise _not_a_url(redacted(str(url_or_text)), str(exc)) from exc
     create_private_files(engine.sync_engine)
     if url.get_backend_name() == "postgresql":
