@@ -328,7 +328,6 @@ class SystemTimer:
         # Without calling the constructor, which takes as long as all the rest when compiled.
         call = ScheduledCall.__new__(ScheduledCall)
         call.delay_ms = delay_ms
-        call.expiration_ms = NOT_SCHEDULED
         call.callback = callback
         call.args = args
         self.add(call)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from purgatory.testing import MockClock
-from purgatory.timer import ScheduledCall, SystemTimer, TimerTask
+from purgatory.timer import ScheduledCall, SystemTimer, TimerTask, compiled
 from purgatory.timer.task import ARRAY_SIZE
 
 
@@ -111,41 +111,79 @@ def test_what_goes_with_a_task_may_cancel_the_next_task(
     assert (ran, outcomes, victim.is_pending, len(timer)) == (1, [True], False, 0)
 
 
+class Garbage:
+    """A cycle, so that only the collector finds it; `then` is called when it does."""
+
+    def __init__(self, then: Callable[[], object]) -> None:
+        self.cycle = self
+        self.then = then
+
+    def __del__(self) -> None:
+        self.then()
+
+
+def collect_garbage(nth: int, then: Callable[[], object], during: Callable[[], object]) -> None:
+    """Call `then` from the collector, when `during` makes its nth object, or else after it."""
+    # The youngest generation is enough, and others are large.
+    gc.collect(0)
+    thresholds = gc.get_threshold()
+    gc.disable()
+    try:
+        Garbage(then)
+        gc.set_threshold(gc.get_count()[0] + nth, 1_000, 1_000)
+        gc.enable()
+        during()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.enable()
+    gc.collect(0)
+
+
 @pytest.mark.parametrize("nth", range(1, 12))
 def test_a_task_added_by_the_collector_while_a_bucket_is_made_is_not_lost(nth: int) -> None:
     """Whichever of the objects that the timer makes it is that sets the collector off."""
     clock = MockClock(1_000)
     timer = SystemTimer(clock=clock, wheel_size=4)
     ran: list[str] = []
-
-    class Garbage:
-        """A cycle, so that only the collector finds it."""
-
-        def __init__(self) -> None:
-            self.cycle = self
-
-        def __del__(self) -> None:
-            timer.call_later(30, ran.append, "from garbage")
-
-    # The youngest generation is enough, and others are large.
-    gc.collect(0)
-    thresholds = gc.get_threshold()
-    gc.disable()
-    try:
-        Garbage()
-        call = ScheduledCall(30, ran.append, "asked for")
-        gc.set_threshold(gc.get_count()[0] + nth, 1_000, 1_000)
-        gc.enable()
-        timer.add(call)
-    finally:
-        gc.set_threshold(*thresholds)
-        gc.enable()
-    gc.collect(0)
+    call = ScheduledCall(30, ran.append, "asked for")
+    collect_garbage(
+        nth, lambda: timer.call_later(30, ran.append, "from garbage"), lambda: timer.add(call)
+    )
     assert len(timer) == 2
     while (next_ms := timer.next_expiration_ms()) is not None:
         clock.advance(next_ms - timer.now_ms())
         timer.advance_clock()
     assert (sorted(ran), len(timer)) == (["asked for", "from garbage"], 0)
+
+
+@pytest.mark.parametrize("nth", range(1, 20))
+def test_a_task_cancelled_by_the_collector_while_it_moves_down_stays_cancelled(nth: int) -> None:
+    """Whichever object sets the collector off; the array that was made for the task is dropped."""
+    clock = MockClock(1_000)
+    timer = SystemTimer(clock=clock, wheel_size=4)
+    ran: list[int] = []
+    # The last one needs another array, for which more objects are made than have been at once.
+    delays_ms = [6] * ARRAY_SIZE + [7, 6]
+    calls = [timer.call_later(delay_ms, ran.append, n) for n, delay_ms in enumerate(delays_ms)]
+    left = len(calls) - 1
+    was_moved = False
+    above = None if compiled else calls[-1]._array
+
+    def cancel() -> None:
+        nonlocal was_moved
+        was_moved = not compiled and calls[-1]._array is not above
+        calls[-1].cancel()
+
+    clock.advance(4)
+    collect_garbage(nth, cancel, timer.advance_clock)
+    assert len(timer) == left
+    if not compiled:
+        assert timer.cascaded == left + was_moved
+        lists = [bucket._descended for bucket in timer.wheel.buckets()]
+        assert len(lists) == 2
+        assert all(array.items for each in lists if each for array in each.arrays if array)
+    clock.advance(3)
+    assert (timer.advance_clock(), ran, len(timer)) == (left, list(range(left)), 0)
 
 
 @pytest.mark.parametrize(
