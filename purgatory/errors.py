@@ -45,6 +45,10 @@
 Each also inherits the closest builtin exception. Arguments of the wrong type raise TypeError.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 __all__ = [
     "BadCursorError",
     "CursorError",
@@ -82,6 +86,18 @@ class PurgatoryError(Exception):
     def summary(self) -> str:
         """The sentence of the class, for clients: `detail` may name hosts, users and statements."""
         return (type(self).__doc__ or "").strip()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle as it is: pools of processes hang on an error that cannot be."""
+        # The default calls the class with the message, but many are made of something else.
+        return _restored, (type(self), self.args), self.__dict__
+
+
+def _restored(kind: type[PurgatoryError], args: tuple[Any, ...]) -> PurgatoryError:
+    """Return an error without its attributes."""
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 class InvalidKeyError(PurgatoryError, ValueError):
