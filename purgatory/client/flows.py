@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ _NS_PER_SECOND: Final = 1_000_000_000
 _NOT_OURS: Final = "the response is not one of a purgatory: check the URL and the prefix"
 # As the last segment of a path, also if it is escaped, these are removed: RFC 3986, 6.2.2.
 _DOT_SEGMENTS: Final = frozenset({".", ".."})
+# What a header can have: another character would be an error of each request.
+_IDEMPOTENCY_KEY: Final = re.compile(r"(?=.{1,255}\Z)[!-~]([ -~]*[!-~])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +87,7 @@ class Flows:
             Request(
                 method="POST",
                 path="/keys" if is_dots else f"/keys/{quote(key, safe='')}",
-                headers={"Idempotency-Key": idempotency_key or str(uuid.uuid4())},
+                headers=_idempotency_header(idempotency_key),
                 body=[{"key": key, "value": value}] if is_dots else {"value": value},
             )
         )
@@ -142,7 +145,7 @@ class Flows:
             Request(
                 method="POST",
                 path="/jobs",
-                headers={"Idempotency-Key": idempotency_key or str(uuid.uuid4())},
+                headers=_idempotency_header(idempotency_key),
                 body=dict(body),
             )
         )
@@ -184,6 +187,18 @@ class Flows:
                 continue
             job = job_of(reply)
         return job
+
+
+def _idempotency_header(idempotency_key: str | None) -> dict[str, str]:
+    """Return the header with the name of a request, a random one unless it is given."""
+    if idempotency_key is None:
+        idempotency_key = str(uuid.uuid4())
+    elif _IDEMPOTENCY_KEY.fullmatch(idempotency_key) is None:
+        raise ValueError(
+            f"idempotency_key is {idempotency_key[:64]!r}: give 1 to 255 printable ASCII "
+            "characters, with no space at either end"
+        )
+    return {"Idempotency-Key": idempotency_key}
 
 
 def unavailable(result: Result) -> ServerUnavailableError:

@@ -73,6 +73,16 @@ def test_a_token_fits_into_a_header(token: str) -> None:
         kind(URL, token="secret~+/._-==")
 
 
+@pytest.mark.parametrize("name", ["", "a\n", " a", "a ", "\u00e9", "x" * 256])
+def test_the_name_of_a_request_fits_into_a_header(name: str) -> None:
+    """Else it would be repeated as if the server were away, or have another name each time."""
+    with Client(URL) as client:
+        with pytest.raises(ValueError, match=r"idempotency_key is .*: give 1 to 255 printable"):
+            client.fire("k", idempotency_key=name)
+        with pytest.raises(ValueError, match=r"idempotency_key is .*: give 1 to 255 printable"):
+            client.defer("note", delay=1, idempotency_key=name)
+
+
 def test_jobs_and_handles_for_people() -> None:
     """What the fields say, as Python has it."""
     fields = {"handler": "note", "outcome": None, "deadline": "2027-01-01T00:00:00.000Z"}
