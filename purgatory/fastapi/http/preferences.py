@@ -11,6 +11,8 @@ from purgatory.fastapi.http.wait_duration import wait_seconds
 
 # Characters of a header.
 MAX_CACHED: Final = 512
+# A comma in a quoted string separates nothing.
+_ITEM: Final = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*"?)+')
 _PREFERENCE: Final = re.compile(
     r'\s*([!#$%&\'*+\-.^_`|~0-9A-Za-z]+)\s*(?:=\s*("[^"]*"|[^\s;,"]*))?'
 )
@@ -32,7 +34,7 @@ def parse_preferences(headers: Sequence[str]) -> Preferences:
         return _NO_PREFERENCES
     found: dict[str, str] = {}
     for header in headers:
-        for item in header.split(","):
+        for item in _ITEM.findall(header):
             match = _PREFERENCE.match(item)
             if match is not None:
                 found.setdefault(match[1].lower(), (match[2] or "").strip('"'))

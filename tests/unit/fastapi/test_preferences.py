@@ -23,6 +23,9 @@ from purgatory.fastapi.http.preferences import (
         (["return=representation, wait = 1m"], Preferences(60)),
         (["respond-async, , =, handling=lenient"], Preferences()),
         (["return"], Preferences()),
+        (['note="a, wait=20", wait=10'], Preferences(10)),
+        (['note="a\\", wait=20"; x="b, wait=30", return=minimal'], Preferences(is_minimal=True)),
+        (['note="never closed, wait=20'], Preferences()),
     ],
 )
 def test_preferences(headers: list[str], preferences: Preferences) -> None:
