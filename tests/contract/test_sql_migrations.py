@@ -23,6 +23,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     create_engine,
+    create_mock_engine,
     event,
     inspect,
     make_url,
@@ -311,6 +312,34 @@ async def test_a_server_that_lets_nobody_in_is_not_ready(
         StoreNotReadyError, match=f"refuses the login.*{next(iter(wrong.values()))}"
     ):
         await SqlJobStore(url).open()
+
+
+async def test_a_database_that_lacks_characters_is_not_ready(
+    postgresql_server: PostgresqlServer,
+) -> None:
+    """One key that it cannot store would fail the fires of others, which share its transaction."""
+    url = make_url(postgresql_server.url).set(drivername="postgresql+asyncpg")
+    engine = create_async_engine(url, isolation_level="AUTOCOMMIT")
+    async with engine.connect() as connection:
+        await connection.execute(
+            text(
+                "CREATE DATABASE latin TEMPLATE template0"
+                " ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'"
+            )
+        )
+    await engine.dispose()
+    latin = url.set(database="latin")
+    with pytest.raises(StoreNotReadyError, match=r"encoding LATIN1.*ENCODING 'UTF8'"):
+        await migrate(latin)
+    with pytest.raises(StoreNotReadyError, match=r"encoding LATIN1.*ENCODING 'UTF8'"):
+        await SqlJobStore(latin).open()
+
+
+def test_no_sql_can_be_written_without_a_connection() -> None:
+    """`alembic upgrade --sql` has a stand-in, and the error says so."""
+    stand_in: Any = create_mock_engine("sqlite://", lambda statement: None)
+    with pytest.raises(TypeError, match=r"connection is .*MockConnection.*`--sql`"):
+        migrate_in(stand_in)
 
 
 async def test_only_what_keeps_jobs_is_taken() -> None:

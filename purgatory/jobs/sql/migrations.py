@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from purgatory.jobs.model.errors import StoreNotReadyError
 from purgatory.jobs.sql.database.database import Database
 from purgatory.jobs.sql.database.errors import HOW_TO_MIGRATE, store_error
+from purgatory.wrong_type import wrong_type
 
 VERSION_TABLE = "purgatory_version"
 # Of the latest script. Not read from the scripts: a package in an archive has none, and a service
@@ -26,6 +27,8 @@ _OTHER_VERSION_TABLE = "alembic_version"
 _OURS = "purgatory_"
 # Any number: of two processes that migrate at the same time, one waits.
 _LOCK = 7_160_117_002
+# SQL_ASCII stores bytes as they are.
+_UNICODE = ("UTF8", "SQL_ASCII")
 
 
 def migrations_path() -> Path:
@@ -71,8 +74,15 @@ def migrate_in(connection: Connection, revision: str = "head", *, downgrade: boo
     In its transaction and its schema: `migrate_in(op.get_bind(), "purgatory_0002")`. Tables that
     are further already stay, unless `downgrade` or "base" says to go back to the revision, and to
     lose what it lacks. Idempotent. Raises StoreNotReadyError and ValueError as `migrate`, and
-    errors of the database as they are.
+    errors of the database as they are; TypeError for what is no connection, as with `--sql`.
     """
+    if not isinstance(connection, Connection):
+        raise wrong_type(
+            "connection",
+            connection,
+            "a Connection, such as op.get_bind(); it is read, so that `--sql`, which has none, "
+            "cannot write SQL for later",
+        )
     # Alembic has one `op` and one `context`, and ours would leave yours without.
     outer = [getattr(module, "_proxy", None) for module in (op, context)]
     try:
@@ -85,6 +95,7 @@ def migrate_in(connection: Connection, revision: str = "head", *, downgrade: boo
 
 def check_revision(connection: Connection) -> None:
     """Raise StoreNotReadyError unless the tables are those that this version works with."""
+    _require_unicode(connection)
     found = _revisions(connection)
     if found == {_HEAD}:
         return
@@ -96,6 +107,21 @@ def check_revision(connection: Connection) -> None:
         f"the tables of jobs are at revision {', '.join(sorted(found))}, and this version needs "
         f"{_HEAD}: {HOW_TO_MIGRATE}"
     )
+
+
+def _require_unicode(connection: Connection) -> None:
+    """Raise StoreNotReadyError if the database cannot store every key, payload and error.
+
+    What it cannot store would fail the fires and jobs of others that share its transaction.
+    """
+    if connection.dialect.name != "postgresql":
+        return
+    encoding = connection.scalar(text("SHOW server_encoding"))
+    if encoding not in _UNICODE:
+        raise StoreNotReadyError(
+            f"the database of jobs has the encoding {encoding}, which lacks most characters that "
+            "keys and payloads may have: use a database that is created with ENCODING 'UTF8'"
+        )
 
 
 def _revisions(connection: Connection) -> set[str]:
@@ -134,6 +160,7 @@ def _config() -> Config:
 
 
 def _migrate(connection: Connection, revision: str, *, is_down: bool) -> None:
+    _require_unicode(connection)
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
     config = _config()
