@@ -59,16 +59,18 @@ class TypedPayload:
 
     def encode(self, payload: Any, max_bytes: int) -> str:
         """Return compact JSON of an instance of the type, or of plain JSON values that fit it."""
-        if not isinstance(payload, _JSON_TYPES):
-            payload = self._dump(payload)
-        encoded = encode_payload(payload, max_bytes)
+        if isinstance(payload, _JSON_TYPES):
+            encoded = self._encode_json(payload, max_bytes)
+        else:
+            encoded = encode_payload(self._dump(payload), max_bytes)
         self.decode(encoded)
         return encoded
 
     def decode(self, payload_json: str) -> Any:
         """Return an instance of the type."""
         try:
-            return self._adapter.validate_json(payload_json)
+            # By the names of fields, as they are dumped, and by aliases, as clients may send them.
+            return self._adapter.validate_json(payload_json, by_alias=True, by_name=True)
         except self._error as exc:
             found = exc.errors(include_url=False, include_context=False, include_input=False)
             where = "".join(f"/{part}" for part in found[0]["loc"]) or "the payload"
@@ -78,10 +80,22 @@ class TypedPayload:
                 f"{found[0]['msg']}"
             ) from None
 
+    def _encode_json(self, payload: Any, max_bytes: int) -> str:
+        try:
+            return encode_payload(payload, max_bytes)
+        except InvalidPayloadError as exc:
+            # A list or a dict may contain instances.
+            try:
+                dumped = self._dump(payload)
+            except InvalidPayloadError:
+                raise exc from None
+            return encode_payload(dumped, max_bytes)
+
     def _dump(self, payload: Any) -> Any:
         try:
-            return self._adapter.dump_python(payload, mode="json", warnings="error")
-        except (TypeError, ValueError):
+            # Not by aliases: those for the output may not be those for the input.
+            return self._adapter.dump_python(payload, mode="json", by_alias=False, warnings="error")
+        except (TypeError, ValueError, RecursionError):
             # As above.
             raise InvalidPayloadError(
                 f"the payload is {type(payload).__name__}, which is not what its handler takes"

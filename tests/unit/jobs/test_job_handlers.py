@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from purgatory import Purgatory
 from purgatory.jobs import (
@@ -31,6 +31,11 @@ class Order(BaseModel):
     by: datetime
 
 
+class Renamed(BaseModel):
+    size: int = Field(0, alias="Size")
+    colour: str = Field("", validation_alias="in", serialization_alias="out")
+
+
 @dataclass
 class Point:
     x: float
@@ -40,6 +45,7 @@ class Point:
 async def take_order(job: JobContext, order: Order) -> None: ...
 async def take_point(job: JobContext, point: Point) -> None: ...
 async def take_many(job: JobContext, orders: list[Order]) -> None: ...
+async def take_renamed(job: JobContext, renamed: Renamed) -> None: ...
 async def take_maybe(job: JobContext, number: int | None) -> None: ...
 async def take_mapping(job: JobContext, mapping: dict[str, int]) -> None: ...
 async def take_anything(job: JobContext, payload: Any) -> None: ...
@@ -54,6 +60,7 @@ async def take_nothing(job: JobContext) -> None: ...
 
 AT = datetime(2027, 1, 1, tzinfo=UTC)
 ORDER = Order(id=1, by=AT)
+RENAMED = Renamed.model_validate({"Size": 7, "in": "red"})
 ORDER_JSON = '{"id":1,"by":"2027-01-01T00:00:00Z"}'
 
 
@@ -70,6 +77,9 @@ def payload_type(function: Any) -> Any:
         (take_order, {"id": 1, "by": AT.isoformat()}, None, ORDER),
         (take_point, Point(1, 2), '{"x":1.0,"y":2.0}', Point(1, 2)),
         (take_many, [{"id": 1, "by": AT.isoformat()}], None, [ORDER]),
+        (take_many, [ORDER], f"[{ORDER_JSON}]", [ORDER]),
+        (take_renamed, RENAMED, '{"size":7,"colour":"red"}', RENAMED),
+        (take_renamed, {"Size": 7, "in": "red"}, '{"Size":7,"in":"red"}', RENAMED),
         (take_maybe, None, "null", None),
         (take_mapping, {"a": 1}, '{"a":1}', {"a": 1}),
         (take_anything, [1, "x"], '[1,"x"]', [1, "x"]),
@@ -101,6 +111,7 @@ def test_payloads_come_back_as_they_are_annotated(
         (take_order, Point(1, 2), "/id"),
         (take_order, object(), "object"),
         (take_many, [{"id": 1}], "/0/by"),
+        (take_many, [{"id": 1, "by": AT}], "not JSON .*datetime"),
         (take_mapping, {"a": "x"}, "/a"),
         (take_int, "7", "takes int"),
         (take_int, True, "takes int"),
