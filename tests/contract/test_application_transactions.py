@@ -338,6 +338,12 @@ async def test_arguments_that_make_no_sense(purgatory: Purgatory, engine: AsyncE
     async with autocommit.connect() as connection:
         with pytest.raises(ValueError, match="autocommit"):
             await purgatory.fire("k", session=connection)
+    if engine.dialect.name == "postgresql":
+        made_so = create_async_engine(engine.url, isolation_level="AUTOCOMMIT")
+        async with AsyncSession(made_so) as session:
+            with pytest.raises(ValueError, match="autocommit"):
+                await purgatory.fire("k", session=session)
+        await made_so.dispose()
     async with AsyncSession(engine) as session:
         with pytest.raises(InvalidKeyError):
             await purgatory.fire("", session=session)

@@ -38,12 +38,19 @@ async def connection_of(session: Any) -> AsyncConnection:
         raise wrong_type("session", session, "an AsyncSession or AsyncConnection of SQLAlchemy")
     if connection.sync_connection is None:
         raise ValueError("session is a connection that is not open: use it in `async with`")
-    if connection.sync_connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+    if _is_in_autocommit(connection.sync_connection):
         raise ValueError(
             "session is in autocommit mode, and so has no transaction to take part in: leave "
             "session out, or use a session with transactions"
         )
     return connection
+
+
+def _is_in_autocommit(connection: Connection) -> bool:
+    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        return True
+    # An engine may have been made so. SQLite's driver has no such attribute: BEGIN works there.
+    return getattr(connection.connection.dbapi_connection, "autocommit", False) is True
 
 
 def call_on_commit(session: Any, callback: Callback) -> None:
