@@ -22,7 +22,8 @@ MAX_HEADER_VALUE = 4_096
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,128}")
 _URL_FIRST = '{"url":'
 _decode_at = json.JSONDecoder().raw_decode
-_VALUE = re.compile(r"[\t\x20-\x7e]*")
+# With no blank at either end (RFC 9110, 5.5): a request with one cannot be sent.
+_VALUE = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
 # Headers that we set ourselves, or that decide where a request ends.
 _RESERVED = frozenset(
     (
@@ -171,6 +172,6 @@ def _check_header(name: Any, value: Any) -> None:
     if not is_text or _VALUE.fullmatch(value) is None:
         raise InvalidPayloadError(
             f"the value of the callback's header {name[:64]!r} is not printable ASCII of up to "
-            f"{MAX_HEADER_VALUE} characters",
+            f"{MAX_HEADER_VALUE} characters, with no blank at either end",
             param="headers",
         )

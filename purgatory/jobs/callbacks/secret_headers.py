@@ -26,8 +26,12 @@ class CallbackSecret:
         ValueError for a value that is no header's, and for hosts that are none; TypeError for a
         string of hosts.
         """
-        if not value or not value.isascii() or not value.isprintable():
-            raise ValueError("the value of a secret is not printable ASCII: give a header's value")
+        is_text = value.isascii() and value.isprintable()
+        if not value or not is_text or value != value.strip():
+            raise ValueError(
+                "the value of a secret is empty, not printable ASCII, or has a blank at either "
+                "end: give a header's value"
+            )
         self._value = value
         self._origins = frozenset(map(_origin, listed_hosts(hosts)))
 

@@ -38,6 +38,8 @@ from purgatory.jobs.callbacks.webhook import Webhook
         ("http://example.com/", {"headers": {"a b": "x"}}),
         ("http://example.com/", {"headers": {"a": "x\r\ny: 1"}}),
         ("http://example.com/", {"headers": {"a": "ß"}}),
+        ("http://example.com/", {"headers": {"a": " x"}}),
+        ("http://example.com/", {"headers": {"a": "x "}}),
         ("http://example.com/", {"headers": {str(n): "x" for n in range(21)}}),
     ],
 )
@@ -63,7 +65,7 @@ def test_invalid_options_of_the_handler_are_refused() -> None:
     for host in ("", "a/b", "http://a", "a:x", "a:99999", "u@a", "a?b", "[::1"):
         with pytest.raises(ValueError, match="is not a host"):
             Webhook(allowed_hosts=[host])
-    for value in ("", "a\nb", "ß"):
+    for value in ("", "a\nb", "ß", " a", "a "):
         with pytest.raises(ValueError, match="printable ASCII"):
             CallbackSecret(value, hosts=["shop.example"])
     for host in ("http://shop.example", "ftp://shop.example:21", "://shop.example", "https://"):
