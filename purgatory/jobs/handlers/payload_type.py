@@ -93,8 +93,11 @@ class TypedPayload:
 
     def _dump(self, payload: Any) -> Any:
         try:
-            # Not by aliases: those for the output may not be those for the input.
-            return self._adapter.dump_python(payload, mode="json", by_alias=False, warnings="error")
+            # Not by aliases: those for the output may not be those for the input. And without what
+            # is computed, which is no input.
+            return self._adapter.dump_python(
+                payload, mode="json", by_alias=False, round_trip=True, warnings="error"
+            )
         except (TypeError, ValueError, RecursionError):
             # As above.
             raise InvalidPayloadError(

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, Json, computed_field
 
 from purgatory import Purgatory
 from purgatory.jobs import (
@@ -36,6 +36,15 @@ class Renamed(BaseModel):
     colour: str = Field("", validation_alias="in", serialization_alias="out")
 
 
+class Sum(BaseModel, extra="forbid"):
+    parts: Json[list[int]]
+
+    @computed_field  # type: ignore[prop-decorator] # pydantic's own form
+    @property
+    def total(self) -> int:
+        return sum(self.parts)
+
+
 @dataclass
 class Point:
     x: float
@@ -46,6 +55,7 @@ async def take_order(job: JobContext, order: Order) -> None: ...
 async def take_point(job: JobContext, point: Point) -> None: ...
 async def take_many(job: JobContext, orders: list[Order]) -> None: ...
 async def take_renamed(job: JobContext, renamed: Renamed) -> None: ...
+async def take_sum(job: JobContext, parts: Sum) -> None: ...
 async def take_maybe(job: JobContext, number: int | None) -> None: ...
 async def take_mapping(job: JobContext, mapping: dict[str, int]) -> None: ...
 async def take_anything(job: JobContext, payload: Any) -> None: ...
@@ -80,6 +90,7 @@ def payload_type(function: Any) -> Any:
         (take_many, [ORDER], f"[{ORDER_JSON}]", [ORDER]),
         (take_renamed, RENAMED, '{"size":7,"colour":"red"}', RENAMED),
         (take_renamed, {"Size": 7, "in": "red"}, '{"Size":7,"in":"red"}', RENAMED),
+        (take_sum, Sum(parts="[1,2]"), '{"parts":"[1,2]"}', Sum(parts="[1,2]")),
         (take_maybe, None, "null", None),
         (take_mapping, {"a": 1}, '{"a":1}', {"a": 1}),
         (take_anything, [1, "x"], '[1,"x"]', [1, "x"]),
