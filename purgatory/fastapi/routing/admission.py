@@ -77,4 +77,4 @@ class AdmittingEndpoint:
         if self.path_parameter == "key":
             return Access(action, raw.key())
         # Without a key: any scope of that action.
-        return Access(action, job=raw.path_value or None)
+        return Access(action)

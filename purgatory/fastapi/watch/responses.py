@@ -47,8 +47,8 @@ class WatchResponses:
         self._last_position = -1
         self._last_cursor = b""
         # The second that was encoded last, and its text.
-        self._second = -1
-        self._second_text = b""
+        self._second = 0
+        self._second_text = b"1970-01-01T00:00:00"
 
     def known(
         self, keys: Keys, positions: Positions, terms: WatchTerms, status: Status

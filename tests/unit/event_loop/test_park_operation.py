@@ -4,7 +4,8 @@ import asyncio
 import contextvars
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+import types
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import Any
 
 import pytest
@@ -334,6 +335,33 @@ async def test_a_second_waiter_on_one_operation_is_an_error(anyio_backend: objec
         await purgatory.fire("a")
         assert (await task).is_fired
         await operation
+
+
+async def test_an_operation_that_is_yielded_and_not_awaited_is_an_error(
+    anyio_backend: object,
+) -> None:
+    """As a future would be: the task fails, instead of a wait that never ends."""
+    seen: list[Any] = []
+
+    def listener(event: OperationEvent) -> None:
+        # The operation ends before its task awaits it.
+        seen.append(event.operation)
+        seen[0].cancel()
+
+    @types.coroutine
+    def yielded(operation: Any) -> Generator[Any, None, None]:
+        yield operation
+
+    async def wait() -> None:
+        await yielded(seen[0])
+
+    async with Purgatory(listeners=[listener]) as purgatory:
+        outcome = await purgatory.park("a", timeout=TIMEOUT)
+        assert outcome.status is Status.CANCELLED
+        # As asyncio asks; otherwise the task below would not end.
+        assert asyncio.isfuture(seen[0]) and not seen[0]._asyncio_future_blocking
+        with pytest.raises(RuntimeError, match="yield was used instead of yield from"):
+            await asyncio.create_task(wait())
 
 
 async def test_a_predicate_that_raises(purgatory: Purgatory) -> None:

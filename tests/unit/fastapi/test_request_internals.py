@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 
 import pytest
+from starlette.requests import Request
 
 from purgatory import Purgatory
 from purgatory.fastapi import create_router
 from purgatory.fastapi.routing import request_internals
+from tests.unit.exchange import Exchange
 
 
 @pytest.fixture(autouse=True)
@@ -45,3 +47,14 @@ async def test_a_callback_for_the_end_of_an_endpoint() -> None:
     for other in ({}, {"fastapi_function_astack": None}):
         request_internals.on_endpoint_end(other, lambda: called.append("other"))
     assert called == ["end"]
+
+
+async def test_a_response_is_ended_once_it_has_begun() -> None:
+    """And once: what a server says to anything else is not an error here."""
+    exchange = Exchange("/")
+    request = Request(exchange.scope, exchange.receive, exchange.send)
+    assert not await request_internals.end_response(request)
+    await exchange.send({"type": "http.response.start", "status": 200, "headers": []})
+    assert await request_internals.end_response(request)
+    assert exchange.is_complete
+    assert not await request_internals.end_response(request)

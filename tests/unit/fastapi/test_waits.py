@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -234,6 +235,16 @@ async def test_too_many_parked_requests_of_a_client(
     assert registry._clients._counts == {}
 
 
+@pytest.mark.parametrize(("max_parked", "is_counted"), [(100_000, False), (100_001, True)])
+async def test_clients_are_counted_if_their_limit_is_below_that_of_all(
+    make_purgatory: Callable[..., Purgatory], max_parked: int, *, is_counted: bool
+) -> None:
+    """By default it is the same, so that the limit on all of them is enough."""
+    purgatory = make_purgatory(limits=Limits(max_parked=max_parked))
+    registry = WaitRegistry(EndpointContext(purgatory), WaitSettings())
+    assert registry.counts_clients is is_counted
+
+
 async def test_a_full_purgatory_counts_no_client(
     purgatory: Purgatory, registry: WaitRegistry
 ) -> None:
@@ -246,22 +257,28 @@ async def test_a_full_purgatory_counts_no_client(
         wait.abandon()
 
 
+@pytest.mark.parametrize(
+    ("keys", "path"), [(("k",), "/purgatory/watch/k"), (("k", "j"), "/purgatory/watch")]
+)
 async def test_a_response_that_cannot_be_made_is_a_500(
     purgatory: Purgatory,
     registry: WaitRegistry,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    keys: tuple[str, ...],
+    path: str,
 ) -> None:
-    """A fault of ours: the client need not wait for it, and the log says why."""
+    """A fault of ours, at the address of the wait: the log says why, and the client is told."""
 
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr(registry.responses, "response", fail)
     connection = Connection()
-    _park(registry, connection)
+    _park(registry, connection, keys=keys, positions=(0,) * len(keys))
     await purgatory.fire("k")
-    assert [response.status for response in connection.responses] == [500]
+    (response,) = connection.responses
+    assert (response.status, json.loads(response.body)["instance"]) == (500, path)
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -327,6 +344,19 @@ async def test_a_wait_that_is_over_before_its_task_waits(
     reply = await (await _begun(app, "/purgatory/watch/k", "cursor=0&wait=20")).reply()
     assert reply.json()["signals"][0]["value"] == "there"
     assert purgatory.statistics().fired <= 1
+
+
+async def test_a_response_of_several_pieces_ends_a_parked_request(
+    app: FastAPI, purgatory: Purgatory
+) -> None:
+    """It is sent in a task of its own, as the client may read it slowly."""
+    exchange = await _begun(app, "/purgatory/watch/k", "wait=20&min=3")
+    values = [letter * 30_000 for letter in "abc"]
+    for value in values:
+        await purgatory.fire("k", value)
+    reply = await exchange.reply()
+    assert [signal["value"] for signal in reply.json()["signals"]] == values
+    assert len(exchange.sent) > 2
 
 
 async def test_a_trimmed_signal_is_410(make_purgatory: Callable[..., Purgatory]) -> None:

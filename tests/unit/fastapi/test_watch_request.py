@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -32,6 +33,22 @@ def test_those_who_wait_for_the_same_share_it() -> None:
     assert first == second
     assert first.keys is second.keys and first.positions is second.positions
     assert first.terms is second.terms
+
+
+def test_what_long_requests_say_is_not_kept() -> None:
+    """A client cannot fill the memory with headers that nobody sends again."""
+    parser = WatchParser(Purgatory(), WaitSettings())
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            etag = b'"%02000d"' % number
+            raw = RawRequest("/watch/k", b"/watch/k", b"cursor=0", [(b"if-none-match", etag)], "k")
+            assert parser.parse(raw).positions == (0,)
+        del raw, etag
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 100_000
 
 
 def test_a_key_that_is_none_is_refused_each_time() -> None:

@@ -270,6 +270,52 @@ def test_a_later_epoch_that_begins_at_the_head_loses_only_what_was_missing(
     assert len(replica.read("k", 0, 9)) == (0 if is_incomplete else 3)
 
 
+def test_what_was_missing_in_a_former_log_does_not_return_in_the_next_one() -> None:
+    """Cursors of the new log stay valid where it loses what a gap of the former one had."""
+    replica = _replica()
+    replica.note_page(5, [_entry(7)], 7)
+    replica.begin([Epoch("bbbbbbbbbbbb", 0)], 0)
+    replica.apply(_entry(1))
+    loss = replica.extend([Epoch("bbbbbbbbbbbb", 0), Epoch("cccccccccccc", 6)])
+    assert loss is not None and not loss.is_incomplete
+    assert replica.position("k", "bbbbbbbbbbbb-1") == replica.head()
+
+
+@pytest.mark.parametrize("read", [3, 6])
+@pytest.mark.parametrize("next_kept", [0, 1, 2])
+def test_what_was_missing_returns_once(read: int, next_kept: int) -> None:
+    """The loss after that one is as any other, however little is kept."""
+    replica = _replica()
+    for offset in range(1, read + 1):
+        replica.apply(_entry(offset))
+    replica.note_page(1, [_entry(3)], 4)
+    epochs = [Epoch("aaaaaaaaaaaa", 0), Epoch("bbbbbbbbbbbb", 3)]
+    first = replica.extend(epochs)
+    second = replica.extend([*epochs, Epoch("cccccccccccc", next_kept)])
+    assert first is not None and first.is_incomplete
+    assert second is not None and not second.is_incomplete
+
+
+@pytest.mark.parametrize("losses", [MAX_EPOCHS, MAX_EPOCHS + 1])
+def test_a_cursor_from_before_too_many_losses_is_expired(losses: int) -> None:
+    """What its offset was in this process is not known any more, though its signal is here."""
+    replica = _replica()
+    replica.apply(_entry(1))
+    replica.apply(_entry(2))
+    epochs = [Epoch("aaaaaaaaaaaa", 0)]
+    for number in range(losses):
+        replica.apply(_entry(3, "lost"))
+        epochs = [*epochs, Epoch(f"{number:012x}", 2)][-MAX_EPOCHS:]
+        assert replica.extend(epochs) is not None
+    assert [signal.offset for signal in replica.read("k", 0, 9)] == [1, 2]
+    cursor = f"{replica.epoch}-1"
+    if losses <= MAX_EPOCHS:
+        assert replica.position("k", cursor) == 1
+    else:
+        with pytest.raises(CursorExpiredError):
+            replica.position("k", cursor)
+
+
 def test_a_new_log_is_known_by_the_last_of_its_epochs() -> None:
     """Cursors of those before it are of this log, too, as far as it has kept what they name."""
     replica = _replica()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
 
 from purgatory import Purgatory
+from purgatory.fastapi.watch.schemas import WatchManyResponse, WatchResponse
 from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange
 
@@ -162,3 +164,19 @@ async def test_a_client_that_leaves_takes_its_wait_along(
     counts = purgatory.statistics()
     assert (counts.parked, counts.watched, counts.keys) == (0, 0, 0)
     assert (counts.cancelled, exchange.sent) == (1, [])
+
+
+async def test_the_documented_responses_are_those_that_are_sent(
+    app: FastAPI, purgatory: Purgatory
+) -> None:
+    """But for the cursor and the time."""
+    start = purgatory.signals.cursor(purgatory.signals.head())
+    await purgatory.fire("order:42:paid", {"by": "card"})
+    one = watch(f"cursor={start}&wait=0", "order:42:paid")
+    many = watch_many({"keys": {"order:42:paid": start, "order:42:sent": start}, "wait": 0})
+    for exchange, model in ((one, WatchResponse), (many, WatchManyResponse)):
+        (example,) = model.model_json_schema()["examples"]
+        sent = (await exchange.begin(app).reply()).body.decode()
+        sent = re.sub(r'(?<="at":")[^"]+', "2026-11-21T15:04:05.678Z", sent)
+        cursor = purgatory.signals.cursor(purgatory.signals.head())
+        assert json.loads(sent.replace(cursor, "8c1f0a9be2d4-1")) == example

@@ -78,6 +78,17 @@ def test_each_signal_has_its_own_time() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("at_ms", "at"), [(7, "1970-01-01T00:00:00.007Z"), (-1, "1969-12-31T23:59:59.999Z")]
+)
+def test_a_clock_that_was_never_set_has_times_too(at_ms: int, at: str) -> None:
+    """Around the beginning of the clock's time, in the first response."""
+    signals = MemorySignals(clock=MockClock(at_ms))
+    signals.append("k", None)
+    (signal,) = respond(signals, {"k": 0})["signals"]
+    assert signal["at"] == at
+
+
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_a_drained_wait_keeps_its_cursor_if_signals_were_lost(*, is_lost: bool) -> None:
     """So that the next wait responds 410; from behind the loss it has read what there is."""

@@ -1,0 +1,127 @@
+"""Endpoints without FastAPI's handling: refusals before the body, and responses that come later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from purgatory import Purgatory
+from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, create_router
+from purgatory.fastapi.http.authorization import Authenticate
+from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.routing.endpoint_context import EndpointContext
+from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
+from purgatory.fastapi.routing.raw_endpoint import RawEndpoint, TaskEndpoint
+from purgatory.testing import AutojumpEventLoop
+from tests.patience import until_in_turns
+from tests.unit.exchange import Exchange
+
+SPEC = EndpointSpec(
+    name="probe",
+    method="POST",
+    path="/probe",
+    summary="",
+    description="",
+    action=None,
+    response_description="",
+)
+
+
+class Connection:
+    """Keeps what it is to send; nothing here is a stream."""
+
+    address = None
+    is_write_paused = False
+
+    def __init__(self) -> None:
+        self.responses: list[RawResponse] = []
+
+    def respond(self, response: RawResponse) -> None:
+        self.responses.append(response)
+
+    def begin_stream(self, *_: object) -> None:
+        raise AssertionError
+
+    def send_piece(self, piece: bytes) -> None:
+        raise AssertionError
+
+    def end_stream(self, piece: bytes) -> None:
+        raise AssertionError
+
+    def give_up(self) -> None:
+        raise AssertionError
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """Time jumps to the next timer."""
+    return "asyncio", {"loop_factory": AutojumpEventLoop}
+
+
+@pytest.fixture
+async def purgatory(make_purgatory: Callable[..., Purgatory]) -> AsyncIterator[Purgatory]:
+    """An open purgatory."""
+    async with make_purgatory() as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("make", "turns"), [(RawEndpoint, 0), (RawEndpoint, 1), (RawEndpoint, 3), (TaskEndpoint, 0)]
+)
+@pytest.mark.parametrize("is_failing", [False, True])
+async def test_a_handler_responds_on_a_connection_at_once_or_when_it_has_waited(
+    purgatory: Purgatory, make: type[RawEndpoint], turns: int, *, is_failing: bool
+) -> None:
+    """Once, whether it returns or fails."""
+
+    async def handle(raw: RawRequest) -> RawResponse:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if is_failing:
+            raise ZeroDivisionError
+        return RawResponse.empty(204)
+
+    connection = Connection()
+    endpoint = make(EndpointContext(purgatory), SPEC, handle)
+    endpoint.begin(RawRequest("/probe", b"/probe", b"", []), connection)
+    is_at_once = make is RawEndpoint and not turns
+    assert bool(connection.responses) is is_at_once
+    await until_in_turns(lambda: bool(connection.responses))
+    assert [response.status for response in connection.responses] == [500 if is_failing else 204]
+
+
+async def _status_without_body(
+    purgatory: Purgatory, authorize: Authenticate, token: str = ""
+) -> int:
+    """Return the status of a response to a client that sends only the head of its request."""
+    app = FastAPI()
+    app.include_router(create_router(purgatory, authorize=authorize))
+    headers = {"Content-Length": "10", "Content-Type": "application/json"}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    exchange = Exchange("/purgatory/keys/k", headers, method="POST", body=[])
+    return (await exchange.begin(app).reply()).status
+
+
+@pytest.mark.parametrize(
+    ("token", "status"),
+    [("", 401), ("unknown", 401), ("token-of-another-key", 403), ("token-of-the-key", 408)],
+)
+async def test_a_body_of_a_client_without_permission_is_not_waited_for(
+    purgatory: Purgatory, token: str, status: int
+) -> None:
+    """It is refused before any of the body has come; with permission, once that is too late."""
+    tokens = BearerTokens.from_text("token-of-another-key fire:other; token-of-the-key fire:k")
+    assert await _status_without_body(purgatory, tokens, token) == status
+
+
+async def test_a_purgatory_that_is_not_open_waits_for_no_body(
+    make_purgatory: Callable[..., Purgatory],
+) -> None:
+    """Nothing drains it: a client that sends half a body would delay the exit."""
+    assert await _status_without_body(make_purgatory(), ALLOW_ANYONE) == 503
