@@ -6,6 +6,11 @@ import asyncio
 import selectors
 
 from purgatory.testing.mock_clock import MockClock
+from purgatory.testing.working_threads import Activity, WorkingThreads
+from purgatory.timer.clock import SystemClock
+
+# Real seconds between two looks at threads that are at work.
+_PAUSE_S = 0.001
 
 
 class DeadlockError(RuntimeError):
@@ -19,6 +24,7 @@ class _AutojumpSelector(selectors.DefaultSelector):
         super().__init__()
         self._clock = clock
         self._patience = patience
+        self._threads = WorkingThreads()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         events = super().select(0)
@@ -33,20 +39,43 @@ class _AutojumpSelector(selectors.DefaultSelector):
                     "was lost, or a task waits for something that never happens"
                 )
             return events
+        events = self._events_of_threads()
+        if events:
+            return events
         # Rounded up: otherwise the loop would select again for nearly zero seconds.
         self._clock.advance_ns(max(1, -int(-timeout * 1_000_000_000 // 1)))
         return events
+
+    def _events_of_threads(self) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait in real time while threads are at work; return what has happened."""
+        real, deadline = SystemClock(), None
+        self._threads.begin()
+        while self._threads.activity() is not Activity.WAITING:
+            events = super().select(_PAUSE_S)
+            if events:
+                return events
+            if deadline is None:
+                deadline = real.now_ns() + round(self._patience * 1_000_000_000)
+            elif real.now_ns() >= deadline:
+                self._threads.ignore()
+                break
+        return []
 
 
 class AutojumpEventLoop(asyncio.SelectorEventLoop):
     """An asyncio event loop on a MockClock, which jumps to the next timer when it is idle.
 
-    Real sockets and threads work, but their time is not virtual: while only timers are pending, the
-    clock jumps without waiting for them. The end of the loop waits for its threads.
+    The clock stands still while a thread is at work that began after the loop: a call of
+    `asyncio.to_thread`, a handler or an endpoint that is a plain function, a query of aiosqlite.
+    Real sockets work, but their time is not virtual: while only timers are pending, the clock jumps
+    without waiting for them. The end of the loop waits for its threads.
     """
 
     def __init__(self, clock: MockClock | None = None, *, patience: float = 5.0) -> None:
-        """Run on `clock`; wait `patience` real seconds for other threads before a DeadlockError."""
+        """Run on `clock`; wait `patience` real seconds for other threads.
+
+        Then the clock moves all the same; if no timer is armed, DeadlockError is raised.
+        """
         # Before super().__init__, which reads the time.
         self.clock: MockClock = MockClock() if clock is None else clock
         super().__init__(_AutojumpSelector(self.clock, patience))

@@ -274,7 +274,12 @@ VENDORS: dict[str, set[str]] = {
     "alembic": {"purgatory.jobs.sql"},
     "starlette": {"purgatory.fastapi", "app", "examples"},
     "typer": {"purgatory.cli"},
-    "time": {"purgatory.bench.measurements", "purgatory.pipeline", "purgatory.timer.clock"},
+    "time": {
+        "purgatory.bench.measurements",
+        "purgatory.pipeline",
+        "purgatory.timer.clock",
+        "purgatory.testing.working_threads",
+    },
     "uvicorn": {"purgatory.fastapi", "app", "examples"},
     "uvloop": {"app", "examples"},
 }

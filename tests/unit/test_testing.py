@@ -1,20 +1,34 @@
 """MockClock and AutojumpEventLoop: time under a test's control."""
 
 import asyncio
+import queue
 import socket
+import sqlite3
 import threading
-from collections.abc import Coroutine
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import TypeVar
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from purgatory import Purgatory
 from purgatory.testing import AutojumpEventLoop, DeadlockError, MockClock
+from purgatory.testing.working_threads import Activity, WorkingThreads
 
 Result = TypeVar("Result")
 
 # Real seconds that a loop waits for other threads before it gives up; only deadlocks take so long.
 PATIENCE = 0.01
+
+
+def until(is_met: Callable[[], bool]) -> None:
+    """Return once another thread has got there."""
+    while not is_met():
+        time.sleep(0)
 
 
 def run(
@@ -168,6 +182,112 @@ def test_another_thread_is_given_a_moment() -> None:
         return result
 
     assert run(main(), patience=60) == "from a thread"
+
+
+@pytest.mark.parametrize("work", ["a sleep", "a query", "computing", "a call of a call"])
+def test_time_stands_still_while_a_thread_is_at_work(work: str) -> None:
+    """However it works, and whoever waits for it: the timer comes later."""
+
+    def sleep() -> None:
+        time.sleep(0.05)
+
+    def query() -> None:
+        with closing(sqlite3.connect(":memory:")) as connection:
+            numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 200000)"
+            connection.execute(f"{numbers} SELECT sum(i) FROM n").fetchall()
+
+    def compute() -> None:
+        sum(number * number for number in range(200_000))
+
+    def pass_on() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(sleep).result()
+
+    functions = {"a sleep": sleep, "a query": query, "computing": compute}
+
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(60, pytest.fail, "time has passed")
+        for _ in range(3):
+            await asyncio.to_thread(functions.get(work, pass_on))
+        timer.cancel()
+        return loop.time()
+
+    assert run(main(), patience=60) == 0
+
+
+def test_time_passes_while_a_thread_waits() -> None:
+    """For an event, a queue or a lock: for what happens in the time of the loop."""
+
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        event, items = threading.Event(), queue.SimpleQueue[int]()
+        waiting = [asyncio.to_thread(wait) for wait in (event.wait, lambda: items.get())]
+        loop.call_later(60, event.set)
+        loop.call_later(120, items.put, 1)
+        assert await asyncio.gather(*waiting) == [True, 1]
+        return loop.time()
+
+    assert run(main(), patience=60) == 120
+
+
+def test_a_thread_that_does_not_end_holds_up_the_time_once() -> None:
+    """For as long as the loop's patience lasts, and not for each timer after that."""
+    is_over = False
+
+    def hang() -> None:
+        while not is_over:
+            time.sleep(0.001)
+
+    async def main() -> float:
+        nonlocal is_over
+        hanging = asyncio.create_task(asyncio.to_thread(hang))
+        started = time.monotonic()
+        await asyncio.sleep(60)
+        took = time.monotonic() - started
+        is_over = True
+        await hanging
+        return took
+
+    assert run(main(), patience=0.05) >= 0.05
+
+
+def test_a_thread_is_ignored_until_it_moves() -> None:
+    """One that hangs in one call does not hold up the time again; then it is at work once more."""
+    threads = WorkingThreads()
+    assert threads.activity() is Activity.WAITING
+    ours, theirs = socket.socketpair()
+    thread = threading.Thread(target=lambda: (theirs.recv(1), theirs.recv(1)))
+    thread.start()
+    try:
+        until(lambda: threads.activity() is Activity.WORKING)
+        threads.ignore()
+        assert threads.activity() is Activity.WAITING
+        ours.send(b"1")
+        until(lambda: threads.activity() is Activity.WORKING)
+    finally:
+        ours.send(b"2")
+        thread.join()
+        ours.close()
+        theirs.close()
+    assert threads.activity() is Activity.WAITING
+
+
+def test_a_database_in_a_thread_takes_no_time() -> None:
+    """As aiosqlite has it: queries whose answers other tasks time out on."""
+
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        engine = create_async_engine("sqlite+aiosqlite://")
+        async with asyncio.timeout(60), engine.connect() as connection:
+            for number in range(50):
+                found = await connection.execute(text("SELECT :number"), {"number": number})
+                assert found.scalar() == number
+                await asyncio.sleep(0.25)
+        await engine.dispose()
+        return loop.time()
+
+    assert run(main(), patience=60) == 12.5
 
 
 def test_sockets_work() -> None:
