@@ -232,7 +232,10 @@ def test_tokens(tmp_path: Path, tell: Tell) -> None:
         status, said = tell(*known, "fire", "a")
         assert status == 1 and "does not allow fire" in said
         status, said = tell("--url", server.url, "fire", "a")
-        assert status == 1 and "PURGATORY_TOKEN" in said and "--token-file" in said
+        assert status == 1 and "<token>. Set PURGATORY_TOKEN, or give --token-file." in said
+        (tmp_path / "token").write_text("of-another-server")
+        status, said = tell(*known, "fire", "a")
+        assert status == 1 and "<token>. This server does not know the token in" in said
     assert tell("token", "nonsense")[0] == 2
     assert tell("--token-file", str(tmp_path / "none"), "keys")[0] == 2
 
@@ -251,6 +254,21 @@ def test_what_is_wrong_is_one_sentence(tell: Tell) -> None:
         assert status == 2 and "--delay" in said and "--at" in said
     assert tell("fire")[0] == 2
     assert tell("--url", "http://127.0.0.1:1", "doctor")[0] == 1
+
+
+def test_a_wrong_address_has_the_way_out(server: ThreadServer, tell: Tell) -> None:
+    """The options for the address, and the address that was tried, without its password."""
+    nobody = "http://me:secret@127.0.0.1:1/base"
+    status, said = tell("--url", nobody, "--retry-for", "0", "fire", "a")
+    assert (status, "secret" in said) == (5, False)
+    assert "the server at http://127.0.0.1:1 could not be reached" in said
+    assert all(name in said for name in ("--url", "PURGATORY_URL", "--retry-for"))
+    for url, prefix in ((f"{server.url}/purgatory", "/purgatory"), (server.url, "/other")):
+        status, said = tell("--url", url, "--prefix", prefix, "keys")
+        assert status == 1 and "Check --url (or PURGATORY_URL)" in said and "--prefix" in said
+    # Of a thing that does not exist, not of the address.
+    status, said = tell("--url", server.url, "jobs", "show", "nobody")
+    assert status == 1 and "--url" not in said
 
 
 def test_the_state_of_a_store(tmp_path: Path, run: Run, tell: Tell) -> None:
