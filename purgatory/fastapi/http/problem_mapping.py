@@ -126,6 +126,7 @@ _ALLOWED: Final = {
     "handler": ALLOWED_KEY,
     "keys": "watch keys, up to 100 by default",
     "on_conflict": "replace or keep with a `dedupe_key`; error, or left out, without one",
+    "on_fire": "run or cancel with `keys`; run, or left out, without",
     "since": "a cursor, or one for some of the job's `keys`",
     "until": "any, all or a count, from 1 to the number of `keys`; any, or left out, without keys",
     "payload": "JSON of up to 64 KiB by default, as the handler expects it",
