@@ -230,7 +230,7 @@ def test_tokens(tmp_path: Path, tell: Tell) -> None:
         known = ["--url", server.url, "--token-file", str(tmp_path / "token")]
         assert tell(*known, "wait", "a", "--timeout", "0")[0] == 3
         status, said = tell(*known, "fire", "a")
-        assert status == 1 and "does not allow fire" in said
+        assert status == 1 and "does not allow this: use one with the scope fire:" in said
         status, said = tell("--url", server.url, "fire", "a")
         assert status == 1 and "<token>. Set PURGATORY_TOKEN, or give --token-file." in said
         (tmp_path / "token").write_text("of-another-server")
