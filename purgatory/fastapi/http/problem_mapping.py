@@ -79,9 +79,9 @@ def problem_of_error(error: PurgatoryError, cursor_from: str = "") -> Problem:
         case InvalidKeyError():
             return bad_parameter("key", error.detail, ALLOWED_KEY)
         case InvalidTimeoutError():
-            return bad_parameter("timeout", error.detail, "seconds: a finite number, zero or more")
+            return _invalid("timeout", error, "seconds: a finite number, zero or more")
         case InvalidValueError():
-            return bad_parameter("value", error.detail, ALLOWED_VALUE)
+            return _invalid("value", error, ALLOWED_VALUE)
         case LimitReachedError():
             return Problem(
                 "full" if error.limit in _OF_PROCESS else "too-many-waits",
@@ -133,6 +133,11 @@ _ALLOWED: Final = {
 }
 
 
+def _invalid(param: str, error: PurgatoryError, allowed: str) -> Problem:
+    # Unlike that of `bad_parameter`, the sentence has what is allowed: the value in force.
+    return Problem("bad-parameter", error.detail, param=param, allowed=allowed)
+
+
 def _of_job_error(error: JobError) -> Problem:
     match error:
         case JobNotFoundError():
@@ -148,7 +153,7 @@ def _of_job_error(error: JobError) -> Problem:
             return Problem("unknown-handler", error.detail, param="handler")
         case InvalidPayloadError() | InvalidDeadlineError() | InvalidJobError():
             allowed = _ALLOWED.get(error.param, "as in the API's documentation")
-            return bad_parameter(error.param, error.detail, allowed)
+            return _invalid(error.param, error, allowed)
         case StoreError():
             return _of_store_error(error)
     return Problem("internal-error", error.detail)
