@@ -287,7 +287,8 @@ def test_the_state_of_a_store(tmp_path: Path, run: Run, tell: Tell) -> None:
     found = {finding["what"]: finding["result"] for finding in findings}
     assert found["server"] == found["job store"] == "ok"
     [extras] = [finding["detail"] for finding in findings if finding["what"] == "extras"]
-    assert {"metrics", "sql", "tracing"} <= set(extras.split(", "))
+    installed = {"cli", "client", "fastapi", "metrics", "sql", "tracing", "webhook"}
+    assert installed <= set(extras.split(", "))
 
 
 def test_shared_signals_out_of_reach(run: Run) -> None:

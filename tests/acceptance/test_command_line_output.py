@@ -245,6 +245,21 @@ def test_one_worker_of_several_is_said(
         assert note in said and bool(said) is bool(note)
 
 
+def test_doctor_names_extras_of_which_all_is_installed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And says that the API of OpenTelemetry, which other libraries bring, records nothing."""
+    absent = {"aiosqlite", "opentelemetry.sdk"}
+    monkeypatch.setattr("purgatory.cli.doctor._is_installed", lambda name: name not in absent)
+    main(["--json", "--url", "http://127.0.0.1:1", "doctor"])
+    findings = map(json.loads, capfd.readouterr().out.splitlines())
+    found = {finding["what"]: finding["detail"] for finding in findings}
+    assert (
+        not {"sql", "postgresql"} & set(found["extras"].split(", ")) and "redis" in found["extras"]
+    )
+    assert "only the API" in found["tracing"]
+
+
 def test_the_compiled_core_of_a_checkout_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
