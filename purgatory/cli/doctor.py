@@ -24,6 +24,7 @@ import typer
 from purgatory.cli.exit_status import OK, REFUSED
 from purgatory.cli.finding import Finding
 from purgatory.cli.output import print_rows
+from purgatory.cli.overdue_jobs import overdue_warnings
 from purgatory.cli.session import Session, session_of
 from purgatory.cli.store_url import StoreUrl, store_at
 from purgatory.cli.unknown_variables import unknown_variables
@@ -225,7 +226,7 @@ async def _store(url: str) -> list[str | Exception]:
     except (PurgatoryError, ImportError, ValueError, OSError) as exc:
         return [exc]
     try:
-        warnings: list[str | Exception] = [*await store.check()]
+        warnings: list[str | Exception] = [*await store.check(), *await overdue_warnings(store)]
         skew_ms = await _skew_ms(store)
     except PurgatoryError as exc:
         return [exc]

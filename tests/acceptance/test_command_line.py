@@ -21,6 +21,8 @@ from purgatory.client import Client
 from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, install
 from purgatory.fastapi.health import create_health_router
 from purgatory.jobs import MemoryJobStore
+from purgatory.jobs.clients import SyncJobClient
+from purgatory.jobs.sql import SqlJobStore
 from tests.acceptance.thread_server import KINDS, ThreadServer, serve
 from tests.patience import PATIENCE_S
 
@@ -289,6 +291,27 @@ def test_the_state_of_a_store(tmp_path: Path, run: Run, tell: Tell) -> None:
     [extras] = [finding["detail"] for finding in findings if finding["what"] == "extras"]
     installed = {"cli", "client", "fastapi", "metrics", "sql", "tracing", "webhook"}
     assert installed <= set(extras.split(", "))
+
+
+def test_doctor_warns_of_jobs_that_no_worker_starts(
+    tmp_path: Path, run: Run, tell: Tell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the names of their handlers, one of which may be mistyped; not of jobs due just now."""
+    store = f"sqlite:///{tmp_path}/jobs.db"
+    assert tell("db", "upgrade", "--store", store)[0] == 0
+    with SyncJobClient(SqlJobStore(store)) as client:
+        client.defer("remindd", delay=0)
+        client.defer("rewind", delay=900)
+
+    def job_store() -> tuple[str, str]:
+        _, findings = run("doctor", "--store", store)
+        [found] = [finding for finding in findings if finding["what"] == "job store"]
+        return found["result"], found["detail"]
+
+    assert job_store()[0] == "ok"
+    monkeypatch.setattr("purgatory.cli.overdue_jobs.MAX_OVERDUE_S", 0)
+    result, detail = job_store()
+    assert result == "warning" and "such as of 'remindd':" in detail
 
 
 def test_shared_signals_out_of_reach(run: Run) -> None:
