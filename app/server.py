@@ -168,7 +168,8 @@ def _print_address(settings: Settings, listener: socket.socket) -> None:
     workers = f", {settings.workers} workers" if settings.workers > 1 else ""
     _say(
         settings,
-        f"Purgatory on {address}{workers} -- API documentation: {address}/docs (Ctrl+C stops it)",
+        f"Purgatory on {address}{workers} -- API documentation: {address}/docs, dashboard: "
+        f"{address}/purgatory/dashboard (Ctrl+C stops it)",
         url=address,
         workers=settings.workers,
     )

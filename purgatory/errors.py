@@ -162,12 +162,12 @@ class SignalsError(PurgatoryError):
 
 
 class SignalsUnavailableError(SignalsError, ConnectionError):
-    """The server of the signals is out of reach, or takes none; a fire may or may not be done."""
+    """The server of signals is out of reach or refuses writes; a fire may or may not be done."""
 
     @property
     def summary(self) -> str:
         """The sentence of the class, for clients: `detail` may name hosts and users."""
-        return "the server of the signals is out of reach, or takes none now"
+        return "the server of the signals is out of reach, or refuses writes now"
 
 
 class SignalsNotReadyError(SignalsError, RuntimeError):

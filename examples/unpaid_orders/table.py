@@ -41,4 +41,4 @@ class Table:
         self, time: str, event: str, states: Iterable[str], parked: str, connections: str
     ) -> None:
         columns = "".join(f"{state:<11}" for state in states)
-        print(f"{time:>7}  {event:<44}{columns}{parked:>6}{connections:>12}", flush=True)
+        print(f"{time:>7}  {event:<44}  {columns}{parked:>6}{connections:>12}", flush=True)

@@ -24,6 +24,7 @@ import typer
 from purgatory.cli.exit_status import OK, REFUSED
 from purgatory.cli.finding import Finding
 from purgatory.cli.output import print_rows
+from purgatory.cli.overdue_jobs import overdue_warnings
 from purgatory.cli.session import Session, session_of
 from purgatory.cli.store_url import StoreUrl, store_at
 from purgatory.cli.unknown_variables import unknown_variables
@@ -40,15 +41,19 @@ MAX_SKEW_S: Final = 2.0
 _MAX_DATE_SKEW_S: Final = 5.0
 # Descriptors besides connections: stores, logs, the event loop.
 _SPARE_FILES: Final = 100
+# By the modules that they bring; an extra may be complete because others need the same ones.
 _EXTRAS: Final = {
-    "fastapi": "fastapi",
-    "sql": "sqlalchemy",
-    "postgresql": "asyncpg",
-    "redis": "redis",
-    "journal": "pyarrow",
-    "pipeline": "pyspark",
-    "metrics": "prometheus_client",
-    "tracing": "opentelemetry",
+    "cli": ("typer", "rich", "httpx"),
+    "client": ("httpx",),
+    "fastapi": ("fastapi", "uvicorn"),
+    "sql": ("sqlalchemy", "aiosqlite", "alembic"),
+    "postgresql": ("sqlalchemy", "alembic", "aiosqlite", "asyncpg"),
+    "redis": ("redis",),
+    "webhook": ("httpx",),
+    "journal": ("pyarrow",),
+    "pipeline": ("pyspark", "duckdb", "pyarrow"),
+    "metrics": ("prometheus_client",),
+    "tracing": ("opentelemetry",),
 }
 
 
@@ -97,8 +102,11 @@ def _library() -> Iterator[Finding]:
             f"plain Python: timers are several times slower; {_way_to_compiled()}",
         )
     )
-    extras = [name for name, module in _EXTRAS.items() if importlib.util.find_spec(module)]
-    yield Finding("ok", "extras", ", ".join(extras) or "none")
+    extras = [name for name, modules in _EXTRAS.items() if all(map(_is_installed, modules))]
+    yield Finding("ok", "extras", ", ".join(extras))
+    if "tracing" in extras and not _is_installed("opentelemetry.sdk"):
+        detail = "only the API of OpenTelemetry is installed: spans are recorded with its SDK"
+        yield Finding("ok", "tracing", detail)
     try:
         version("purgatory")
     except PackageNotFoundError:
@@ -110,6 +118,10 @@ def _library() -> Iterator[Finding]:
             "the distribution purgatory, a circuit breaker, has a package of the same name: "
             "uninstall it, then install fastapi-purgatory again",
         )
+
+
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
 
 
 def _way_to_compiled() -> str:
@@ -214,7 +226,7 @@ async def _store(url: str) -> list[str | Exception]:
     except (PurgatoryError, ImportError, ValueError, OSError) as exc:
         return [exc]
     try:
-        warnings: list[str | Exception] = [*await store.check()]
+        warnings: list[str | Exception] = [*await store.check(), *await overdue_warnings(store)]
         skew_ms = await _skew_ms(store)
     except PurgatoryError as exc:
         return [exc]

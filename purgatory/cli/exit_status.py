@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final, ParamSpec
 
 from purgatory.cli.output import print_error, without_pointer
+from purgatory.cli.way_out import with_way_out
 from purgatory.client import RefusedError, ServerUnavailableError
 from purgatory.errors import CursorExpiredError, PurgatoryError
 
@@ -31,6 +32,7 @@ P = ParamSpec("P")
 
 def run_reported(command: Callable[P, int | None], *args: P.args, **kwargs: P.kwargs) -> int:
     """Return the exit status of `command`; an error that users can mend is one sentence."""
+    session = getattr(kwargs.get("context"), "obj", None)
     try:
         return command(*args, **kwargs) or OK
     except CursorExpiredError as exc:
@@ -38,11 +40,10 @@ def run_reported(command: Callable[P, int | None], *args: P.args, **kwargs: P.kw
         print_error(f"{without_pointer(str(exc))}. The option is --cursor.")
         return SIGNALS_LOST
     except ServerUnavailableError as exc:
-        print_error(str(exc))
+        print_error(with_way_out(str(exc), exc, session))
         return UNAVAILABLE
     except RefusedError as exc:
-        way_out = " Set PURGATORY_TOKEN, or give --token-file." if exc.status == 401 else ""
-        print_error(f"{without_pointer(str(exc))}{way_out}")
+        print_error(with_way_out(without_pointer(str(exc)), exc, session))
         return REFUSED
     except TimeoutError as exc:
         print_error(str(exc))

@@ -57,8 +57,8 @@ ByHandler = Annotated[
     str | None, typer.Option("--handler", help="The handler, as after the command.")
 ]
 
-_COLUMNS: Final = ("id", "state", "outcome", "deadline", "handler", "keys", "attempt", "error")
-_NARROW_COLUMNS: Final = ("id", "state", "deadline", "handler", "keys", "error")
+_COLUMNS: Final = ("id", "state", "outcome", "due", "handler", "keys", "attempt", "error")
+_NARROW_COLUMNS: Final = ("id", "state", "due", "handler", "keys", "error")
 # Characters, for which _COLUMNS have room.
 _WIDE: Final = 120
 # A waiting job is shown with the bound of its handler for which it waits, or with its pause.
@@ -128,7 +128,9 @@ def defer(
     if session.as_json:
         print_json(handle.job.fields)
     else:
-        print_line(f"{handle.job.state}: {handle.id}, due at {local_time(handle.job.deadline)}")
+        print_line(
+            f"{handle.job.state}: {handle.id}, due at {local_time(handle.job.fields['due'])}"
+        )
 
 
 @jobs.command("list")
@@ -312,7 +314,7 @@ def _print_jobs(session: Session, found: Sequence[Any]) -> None:
             print_json(job)
     else:
         for job in found:
-            print_line(f"{job['id']}: {job['state']}, due at {local_time(job['deadline'])}")
+            print_line(f"{job['id']}: {job['state']}, due at {local_time(job['due'])}")
 
 
 def _path(job_id: str) -> str:
@@ -327,9 +329,10 @@ def _with_local_times(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _row(fields: Mapping[str, Any], *, is_narrow: bool) -> dict[str, Any]:
     row = _with_local_times(fields)
     row["state"] = _BLOCKED_STATES.get(fields.get("blocked_by") or "", row["state"])
+    row["attempt"] = f"{fields['attempt']} of {fields['max_attempts']}"
     if is_narrow:
         # Without the year, the seconds and the zone.
-        row["deadline"] = row["deadline"][5:16]
+        row["due"] = row["due"][5:16]
     return row
 
 

@@ -19,7 +19,7 @@ from purgatory.escaped_text import escaped
 _UNLIMITED: Final = 1_000_000
 _MIN_WIDTH: Final = 80
 # Columns that are never wrapped: people copy from them, or compare them.
-_WHOLE: Final = frozenset({"id", "state", "outcome", "deadline", "attempt", "wait_id"})
+_WHOLE: Final = frozenset({"id", "state", "outcome", "deadline", "due", "attempt", "wait_id"})
 # Columns that are cut, as one line a row is easier to read.
 _CUT: Final = frozenset({"handler", "keys", "error"})
 # A JSON pointer and a sentence.

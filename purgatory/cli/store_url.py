@@ -38,5 +38,5 @@ def store_at(url: str | None) -> JobStore:
         return RedisJobStore(url)
     raise typer.BadParameter(
         f"no job store supports the URL {redacted(url)!r}: give one that begins with sqlite:, "
-        "postgresql:, redis:, rediss: or unix:"
+        "postgresql:, redis:, rediss: or unix:, such as sqlite:///jobs.db"
     )

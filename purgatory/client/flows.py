@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, quote
 
 from purgatory.client.commands import Command, Failure, Reply, Request, Result, Sleep
 from purgatory.client.errors import RefusedError, ServerUnavailableError, error_of_problem
+from purgatory.client.requests import address_of
 from purgatory.client.retry import BACKOFF, UNAVAILABLE, retry_after_s
 from purgatory.client.values import Fired, Job, Signal, WaitResult
 from purgatory.errors import InvalidTimeoutError
@@ -204,7 +205,9 @@ def _idempotency_header(idempotency_key: str | None) -> dict[str, str]:
 def unavailable(result: Result) -> ServerUnavailableError:
     """Return the error of a server that is not available."""
     if isinstance(result, Failure):
-        error = ServerUnavailableError(f"the server could not be reached: {result.error!r}")
+        address = address_of(result.error)
+        server = "the server" if address is None else f"the server at {address}"
+        error = ServerUnavailableError(f"{server} could not be reached: {result.error!r}")
         error.__cause__ = result.error
         return error
     assert isinstance(result, Reply)

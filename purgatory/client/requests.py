@@ -65,6 +65,16 @@ def reply_of(response: httpx.Response, body: bytes) -> Reply:
     return Reply(response.status_code, response.headers, body)
 
 
+def address_of(error: Exception) -> str | None:
+    """Return the server of the request that failed, without credentials; None if unknown."""
+    try:
+        url = error.request.url if isinstance(error, httpx.RequestError) else None
+    except RuntimeError:
+        # httpx: the request has not been set.
+        return None
+    return None if url is None else f"{url.scheme}://{url.netloc.decode('ascii')}"
+
+
 def cursors_of(
     keys: Sequence[str], cursor: str | Mapping[str, str | None] | None
 ) -> Mapping[str, str | None]:

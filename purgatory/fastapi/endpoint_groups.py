@@ -29,7 +29,7 @@ _GROUPS: Final[tuple[EndpointGroup, ...]] = get_args(EndpointGroup)
 # Nothing in these groups changes what others get.
 _OPEN_GROUPS: Final[frozenset[EndpointGroup]] = frozenset({"watch"})
 _WAY_OUT: Final = (
-    "give authorize=: BearerTokens, a dependency that checks your users, or ALLOW_ANYONE"
+    "set authorize= to BearerTokens, a dependency that checks your users, or ALLOW_ANYONE"
 )
 
 
@@ -103,7 +103,8 @@ class EndpointGroups:
         if self.closed:
             text = f"{names} open to anyone, {', '.join(sorted(self.closed))} closed: {_WAY_OUT}"
         elif isinstance(self.authorize, BearerTokens):
-            text = f"{names} open to {len(self.authorize)} tokens"
+            count = len(self.authorize)
+            text = f"{names} open to {count} token{'' if count == 1 else 's'}"
         elif not (self.authorize in (None, ALLOW_ANYONE) or is_by_host):
             text = f"{names} open to requests that {self.authorize!r} allows"
         else:

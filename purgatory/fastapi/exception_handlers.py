@@ -133,7 +133,8 @@ def _internal_error() -> Problem:
 def _http_problem(request: Request, exc: HTTPException) -> Problem:
     headers = dict(exc.headers or {})
     if exc.status_code == 404 and exc.detail == "Not Found":
-        return Problem("not-found", f"nothing exists at {request.url.path}", headers=headers)
+        detail = f"nothing exists at {request.url.path}{_documentation_hint(request)}"
+        return Problem("not-found", detail, headers=headers)
     if exc.status_code == 405:
         allowed = headers.get("Allow") or headers.get("allow", "")
         return Problem(
@@ -142,6 +143,16 @@ def _http_problem(request: Request, exc: HTTPException) -> Problem:
             headers=headers,
         )
     return Problem.from_status(exc.status_code, exc.detail, headers=headers)
+
+
+def _documentation_hint(request: Request) -> str:
+    app = request.app
+    paths = {getattr(route, "path", None) for route in app.routes}
+    # /docs: an application may have a page of its own there, without that of FastAPI.
+    page = next((path for path in (app.docs_url, "/docs") if path and path in paths), None)
+    if page is None:
+        return ""
+    return f": the endpoints are documented at {request.scope.get('root_path', '')}{page}"
 
 
 def _validation_problem(exc: RequestValidationError) -> Problem:

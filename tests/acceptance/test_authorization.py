@@ -297,7 +297,7 @@ def test_the_service_refuses_to_listen_beyond_loopback_without_a_token(
     [
         ({"PURGATORY_TOKENS": EVERYTHING}, "token 1 has no scope"),
         ({"PURGATORY_TOKENS": f"{EVERYTHING} {EVERYTHING}"}, "token 1 has an invalid scope"),
-        ({"PURGATORY_TOKENS": f"* {EVERYTHING}"}, "token 1 has 1 characters"),
+        ({"PURGATORY_TOKENS": f"* {EVERYTHING}"}, "token 1 has a length of 1, less"),
         ({"PURGATORY_TOKENS": ""}, "there are 0 tokens"),
         ({"PURGATORY_TOKENS_FILE": "/nowhere/tokens"}, "No such file"),
         (

@@ -21,6 +21,8 @@ from purgatory.client import Client
 from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, install
 from purgatory.fastapi.health import create_health_router
 from purgatory.jobs import MemoryJobStore
+from purgatory.jobs.clients import SyncJobClient
+from purgatory.jobs.sql import SqlJobStore
 from tests.acceptance.thread_server import KINDS, ThreadServer, serve
 from tests.patience import PATIENCE_S
 
@@ -230,9 +232,12 @@ def test_tokens(tmp_path: Path, tell: Tell) -> None:
         known = ["--url", server.url, "--token-file", str(tmp_path / "token")]
         assert tell(*known, "wait", "a", "--timeout", "0")[0] == 3
         status, said = tell(*known, "fire", "a")
-        assert status == 1 and "does not allow fire" in said
+        assert status == 1 and "does not allow this: use one with the scope fire:" in said
         status, said = tell("--url", server.url, "fire", "a")
-        assert status == 1 and "PURGATORY_TOKEN" in said and "--token-file" in said
+        assert status == 1 and "<token>. Set PURGATORY_TOKEN, or give --token-file." in said
+        (tmp_path / "token").write_text("of-another-server")
+        status, said = tell(*known, "fire", "a")
+        assert status == 1 and "<token>. This server does not know the token in" in said
     assert tell("token", "nonsense")[0] == 2
     assert tell("--token-file", str(tmp_path / "none"), "keys")[0] == 2
 
@@ -253,6 +258,21 @@ def test_what_is_wrong_is_one_sentence(tell: Tell) -> None:
     assert tell("--url", "http://127.0.0.1:1", "doctor")[0] == 1
 
 
+def test_a_wrong_address_has_the_way_out(server: ThreadServer, tell: Tell) -> None:
+    """The options for the address, and the address that was tried, without its password."""
+    nobody = "http://me:secret@127.0.0.1:1/base"
+    status, said = tell("--url", nobody, "--retry-for", "0", "fire", "a")
+    assert (status, "secret" in said) == (5, False)
+    assert "the server at http://127.0.0.1:1 could not be reached" in said
+    assert all(name in said for name in ("--url", "PURGATORY_URL", "--retry-for"))
+    for url, prefix in ((f"{server.url}/purgatory", "/purgatory"), (server.url, "/other")):
+        status, said = tell("--url", url, "--prefix", prefix, "keys")
+        assert status == 1 and "Check --url (or PURGATORY_URL)" in said and "--prefix" in said
+    # Of a thing that does not exist, not of the address.
+    status, said = tell("--url", server.url, "jobs", "show", "nobody")
+    assert status == 1 and "--url" not in said
+
+
 def test_the_state_of_a_store(tmp_path: Path, run: Run, tell: Tell) -> None:
     """Tables, overdue jobs, and all that `doctor` looks at."""
     store = f"sqlite:///{tmp_path}/jobs.db"
@@ -269,7 +289,29 @@ def test_the_state_of_a_store(tmp_path: Path, run: Run, tell: Tell) -> None:
     found = {finding["what"]: finding["result"] for finding in findings}
     assert found["server"] == found["job store"] == "ok"
     [extras] = [finding["detail"] for finding in findings if finding["what"] == "extras"]
-    assert {"metrics", "sql", "tracing"} <= set(extras.split(", "))
+    installed = {"cli", "client", "fastapi", "metrics", "sql", "tracing", "webhook"}
+    assert installed <= set(extras.split(", "))
+
+
+def test_doctor_warns_of_jobs_that_no_worker_starts(
+    tmp_path: Path, run: Run, tell: Tell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the names of their handlers, one of which may be mistyped; not of jobs due just now."""
+    store = f"sqlite:///{tmp_path}/jobs.db"
+    assert tell("db", "upgrade", "--store", store)[0] == 0
+    with SyncJobClient(SqlJobStore(store)) as client:
+        client.defer("remindd", delay=0)
+        client.defer("rewind", delay=900)
+
+    def job_store() -> tuple[str, str]:
+        _, findings = run("doctor", "--store", store)
+        [found] = [finding for finding in findings if finding["what"] == "job store"]
+        return found["result"], found["detail"]
+
+    assert job_store()[0] == "ok"
+    monkeypatch.setattr("purgatory.cli.overdue_jobs.MAX_OVERDUE_S", 0)
+    result, detail = job_store()
+    assert result == "warning" and "such as of 'remindd':" in detail
 
 
 def test_shared_signals_out_of_reach(run: Run) -> None:

@@ -23,7 +23,7 @@ from purgatory.cli.output import counted, local_time, without_pointer
 from purgatory.cli.unknown_variables import KNOWN, unknown_variables
 from purgatory.client import Client
 from purgatory.fastapi import ALLOW_ANYONE, install
-from purgatory.jobs import JobContext, MemoryJobStore
+from purgatory.jobs import JobContext, MemoryJobStore, RetryJobError
 from tests.acceptance.thread_server import KINDS, ThreadServer, serve
 from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
@@ -118,6 +118,33 @@ def test_a_list_of_jobs_names_what_blocks_them(capfd: pytest.CaptureFixture[str]
     pattern = r" blocked by (handler|key) .* by-\1 | paused .* mail "
     assert all(re.search(pattern, row) for row in rows) and len(rows) == 3
     assert len(by_key) == 2 and all("by-key" in row for row in by_key)
+
+
+def test_a_job_between_two_attempts_shows_the_next_one(capfd: pytest.CaptureFixture[str]) -> None:
+    """When it is due, not the deadline, which is past, and how many attempts there are."""
+    app, purgatory = FastAPI(), Purgatory(jobs=MemoryJobStore())
+
+    @purgatory.handler("fragile", http=True)
+    def fail(job: JobContext) -> None:
+        raise RetryJobError("not yet", after=3_600)
+
+    install(app, purgatory, authorize=ALLOW_ANYONE)
+    with serve(app, purgatory, KINDS[2]) as running, Client(running.url) as client:
+        job = client.defer("fragile", delay=0, max_attempts=4)
+        deadline_s = time.monotonic() + PATIENCE_S
+        while job.get().fields["error"] is None:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        due = local_time(job.get().fields["due"])
+        assert due > local_time(job.get().fields["deadline"])
+        capfd.readouterr()
+        assert main(["--url", running.url, "jobs", "list"]) == 0
+        header, row = capfd.readouterr().out.splitlines()
+        wide = _in_terminal(130, "--url", running.url, "jobs", "list")[1]
+        narrow = _in_terminal(80, "--url", running.url, "jobs", "list")[1]
+    assert "due" in header and "deadline" not in header
+    assert all(due in line and "1 of 4" in line for line in (row, wide))
+    assert due[5:16] in narrow
 
 
 def test_a_list_that_was_cut_says_so(
@@ -216,6 +243,21 @@ def test_one_worker_of_several_is_said(
         main(["--url", server.url, "stats"])
         said = capfd.readouterr().err
         assert note in said and bool(said) is bool(note)
+
+
+def test_doctor_names_extras_of_which_all_is_installed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And says that the API of OpenTelemetry, which other libraries bring, records nothing."""
+    absent = {"aiosqlite", "opentelemetry.sdk"}
+    monkeypatch.setattr("purgatory.cli.doctor._is_installed", lambda name: name not in absent)
+    main(["--json", "--url", "http://127.0.0.1:1", "doctor"])
+    findings = map(json.loads, capfd.readouterr().out.splitlines())
+    found = {finding["what"]: finding["detail"] for finding in findings}
+    assert (
+        not {"sql", "postgresql"} & set(found["extras"].split(", ")) and "redis" in found["extras"]
+    )
+    assert "only the API" in found["tracing"]
 
 
 def test_the_compiled_core_of_a_checkout_is_named(

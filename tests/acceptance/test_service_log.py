@@ -68,6 +68,8 @@ async def test_every_line_of_a_json_log_is_an_object(tmp_path: Path) -> None:
     [started] = [line for line in lines if "url" in line]
     assert started["url"] == f"http://127.0.0.1:{server.address[1]}"
     assert started["message"].startswith("Purgatory on http://")
+    for page in ("/docs", "/purgatory/dashboard"):
+        assert f"{started['url']}{page}" in started["message"]
     [asked] = [line for line in lines if line.get("target") == "/metrics"]
     assert asked["status"] == metrics.status == 404
     assert "PURGATORY_METRICS=true" in metrics.json()["detail"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 import time
@@ -93,6 +94,8 @@ def test_the_demonstration() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     lines = done.stdout.splitlines()
+    # Also after the longest event, which has a number of milliseconds.
+    assert any(re.search(r" know after \d+ ms {2,}\w", line) for line in lines)
     assert lines[-1] == "All expectations are met."
     assert len(lines) == 11
     assert max(map(len, lines)) <= 108

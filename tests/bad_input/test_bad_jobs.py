@@ -82,6 +82,7 @@ async def test_batches_that_are_none(
         ({"keys": [""]}, "/keys/0"),
         ({"keys": ["a\x00"]}, "control"),
         ({"on_fire": "explode"}, "/on_fire"),
+        ({"on_fire": "cancel"}, "no keys"),
         ({"keys": ["k"], "until": "some"}, "/until"),
         ({"keys": ["k"], "until": 1}, "/until"),
         ({"keys": ["k"], "until": {"count": 0}}, "/until"),

@@ -220,7 +220,7 @@ class Storm:
         chance = self._random
         keys = tuple(chance.sample(self._keys, chance.choice([0, 1, 1, 2, 3])))
         delay = chance.uniform(0.05, self._plan.longest_delay)
-        on_fire = chance.choice(["run", "cancel"])
+        on_fire = chance.choice(["run", "cancel"]) if keys else "run"
         needed = chance.randint(1, len(keys)) if keys else 1
         since = await self._cursor(client, keys) if keys and chance.random() < 0.5 else None
         rounds = chance.choice([0, 0, 0, 1, 2])

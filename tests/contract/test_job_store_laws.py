@@ -145,7 +145,7 @@ class JobStoreMachine(RuleBasedStateMachine):
             payload=len(self.model.jobs),
             delay=delay_ms / 1_000,
             keys=keys,
-            on_fire=on_fire,
+            on_fire=on_fire if keys else "run",
             dedupe_key=dedupe_key,
             concurrency_key=concurrency_key,
             on_conflict="error" if dedupe_key is None else on_conflict,

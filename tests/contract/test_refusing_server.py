@@ -45,7 +45,7 @@ async def test_a_server_that_refuses_writes_is_missing_until_it_takes_them(
             with pytest.raises(SignalsUnavailableError, match=code) as caught:
                 await here.fire("key", 2)
             # For clients: it is not out of reach.
-            assert "takes none now" in caught.value.summary
+            assert "refuses writes now" in caught.value.summary
             # It follows all the same.
             await signals.read_to_end(["key"])
             client.config_set(setting, 0)

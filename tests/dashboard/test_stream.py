@@ -211,7 +211,7 @@ async def test_others_are_refused() -> None:
     assert (await view(app).reply()).status == 503
     async with app.router.lifespan_context(app):
         refused = await view(app, "token-of-a-waiter").reply()
-        assert refused.status == 403 and "such as observe" in refused.json()["detail"]
+        assert refused.status == 403 and "the scope observe" in refused.json()["detail"]
 
 
 async def test_a_client_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:

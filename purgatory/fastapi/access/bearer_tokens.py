@@ -26,6 +26,7 @@ _TOKEN: Final = r"[A-Za-z0-9._~+/=-]{1,512}"  # noqa: S105 - what a token looks 
 _CREDENTIALS: Final = re.compile(rf"bearer +({_TOKEN})", re.IGNORECASE)
 # A # within a scope belongs to the key.
 _COMMENT: Final = re.compile(r"(^|\s)#.*")
+_HOW_TO_MAKE_ONE: Final = "`purgatory token SCOPE` makes one"
 _PAIRS: Final = 'give pairs of strings, such as [("a-long-random-token", "wait:orders:* defer")]'
 
 
@@ -51,8 +52,8 @@ class Scope:
         match = _SCOPE.fullmatch(text)
         if match is None:
             raise ValueError(
-                "that is not a scope: write wait:PREFIX* or fire:PREFIX*, or either with a key and "
-                "no star; observe, operate, metrics, defer, defer:PREFIX*, or * for everything"
+                "write wait:PREFIX* or fire:PREFIX*, or either with a key and no star; observe, "
+                "operate, metrics, defer, defer:PREFIX*, or * for everything"
             )
         if match[4] is not None:
             return cls(match[4], match[5])
@@ -109,8 +110,7 @@ class TokenPermit(Permit):
             return
         raise Problem(
             "forbidden",
-            f"the token does not allow {access.action} here: use one with a scope that does, "
-            f"such as {_example_of(access)}",
+            f"the token does not allow this: use one with the scope {_scope_for(access)}",
             headers={"WWW-Authenticate": 'Bearer error="insufficient_scope"'},
         )
 
@@ -135,12 +135,18 @@ class BearerTokens:
         for number, entry in enumerate(entries, 1):
             token, scopes = _pair(entry, number)
             digest = _digest(token, number)
-            parsed = tuple(_scope(scope, number) for scope in scopes.split())
+            parsed = tuple(
+                _scope(scope, place, number) for place, scope in enumerate(scopes.split(), 1)
+            )
             if not parsed:
-                raise ValueError(f"token {number} has no scope: without one it allows nothing")
+                raise ValueError(
+                    f"token {number} has no scope, and so allows nothing: write its scopes after "
+                    f"it, such as wait:orders:* defer; {_HOW_TO_MAKE_ONE}"
+                )
             self._permits.append((digest, TokenPermit(f"token-{digest.hex()[:16]}", parsed)))
         if not 0 < len(self._permits) <= MAX_TOKENS:
-            raise ValueError(f"there are {len(self._permits)} tokens, not 1 to {MAX_TOKENS}")
+            hint = "" if self._permits else f": {_HOW_TO_MAKE_ONE}"
+            raise ValueError(f"there are {len(self._permits)} tokens, not 1 to {MAX_TOKENS}{hint}")
         if len({digest for digest, _ in self._permits}) < len(self._permits):
             raise ValueError("a token is given twice: give all of its scopes in one place")
 
@@ -191,21 +197,28 @@ def new_token() -> tuple[str, str]:
     return token, f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
 
 
-def _example_of(access: Access) -> str:
-    """Return a scope for `access`, without the key, which a 403 does not reveal."""
-    action = access.action
-    if access.is_read_only:
-        return "observe"
-    if action in (Action.WAIT, Action.FIRE):
-        return f"{action}:PREFIX* with a prefix of the key"
-    return str(action)
+def _scope_for(access: Access) -> str:
+    """Return the scopes that allow `access`, without the key, which a 403 does not reveal."""
+    match access:
+        case Access(Action.WAIT | Action.FIRE as action, key=key):
+            return f"{action}:PREFIX*" + ("" if key is None else ", with a PREFIX of the key")
+        case Access(Action.DEFER, dedupe_key=str()):
+            return "defer, or defer:PREFIX* with a PREFIX of the dedupe key"
+        case Access(Action.OPERATE, is_read_only=True):
+            return "observe, or operate"
+        case Access(Action.METRICS):
+            return "metrics, observe or operate"
+    return str(access.action)
 
 
-def _scope(text: str, number: int) -> Scope:
+def _scope(text: str, place: int, number: int) -> Scope:
     try:
         return Scope.parse(text)
     except ValueError as exc:
-        raise ValueError(f"token {number} has an invalid scope: {exc}") from None
+        # By its place: it may be another token.
+        raise ValueError(
+            f"token {number} has an invalid scope, the one at place {place}: {exc}"
+        ) from None
 
 
 def _pair(entry: object, number: int) -> tuple[str, str]:
@@ -221,8 +234,8 @@ def _digest(token: str, number: int) -> bytes:
         return bytes.fromhex(token.removeprefix("sha256:"))
     if len(token) < MIN_TOKEN_LENGTH:
         raise ValueError(
-            f"token {number} has {len(token)} characters, fewer than {MIN_TOKEN_LENGTH}: "
-            "it could be guessed"
+            f"token {number} has a length of {len(token)}, less than {MIN_TOKEN_LENGTH}, and could "
+            f"be guessed; {_HOW_TO_MAKE_ONE}"
         )
     if re.fullmatch(_TOKEN, token) is None:
         # A mistyped hash, too: taken for a token, no client would have it.

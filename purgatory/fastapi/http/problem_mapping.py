@@ -79,9 +79,9 @@ def problem_of_error(error: PurgatoryError, cursor_from: str = "") -> Problem:
         case InvalidKeyError():
             return bad_parameter("key", error.detail, ALLOWED_KEY)
         case InvalidTimeoutError():
-            return bad_parameter("timeout", error.detail, "seconds: a finite number, zero or more")
+            return _invalid("timeout", error, "seconds: a finite number, zero or more")
         case InvalidValueError():
-            return bad_parameter("value", error.detail, ALLOWED_VALUE)
+            return _invalid("value", error, ALLOWED_VALUE)
         case LimitReachedError():
             return Problem(
                 "full" if error.limit in _OF_PROCESS else "too-many-waits",
@@ -126,10 +126,16 @@ _ALLOWED: Final = {
     "handler": ALLOWED_KEY,
     "keys": "watch keys, up to 100 by default",
     "on_conflict": "replace or keep with a `dedupe_key`; error, or left out, without one",
+    "on_fire": "run or cancel with `keys`; run, or left out, without",
     "since": "a cursor, or one for some of the job's `keys`",
     "until": "any, all or a count, from 1 to the number of `keys`; any, or left out, without keys",
     "payload": "JSON of up to 64 KiB by default, as the handler expects it",
 }
+
+
+def _invalid(param: str, error: PurgatoryError, allowed: str) -> Problem:
+    # Unlike that of `bad_parameter`, the sentence has what is allowed: the value in force.
+    return Problem("bad-parameter", error.detail, param=param, allowed=allowed)
 
 
 def _of_job_error(error: JobError) -> Problem:
@@ -147,7 +153,7 @@ def _of_job_error(error: JobError) -> Problem:
             return Problem("unknown-handler", error.detail, param="handler")
         case InvalidPayloadError() | InvalidDeadlineError() | InvalidJobError():
             allowed = _ALLOWED.get(error.param, "as in the API's documentation")
-            return bad_parameter(error.param, error.detail, allowed)
+            return _invalid(error.param, error, allowed)
         case StoreError():
             return _of_store_error(error)
     return Problem("internal-error", error.detail)

@@ -15,7 +15,7 @@ from purgatory.fastapi.http.retry_after import retry_after
 MEDIA_TYPE: Final = "application/problem+json"
 
 ALLOWED_KEY: Final = "1 to 256 characters, none of them control"
-ALLOWED_VALUE: Final = "JSON of a bounded size"
+ALLOWED_VALUE: Final = "JSON of up to 64 KiB by default"
 
 _STATUSES: Final = frozenset(HTTPStatus)
 

@@ -98,7 +98,9 @@ class JobBody(RequestBody):
     until: Literal["any", "all"] | CountOfKeys = Field(
         "any", description="How many of the keys must fire to decide the job."
     )
-    on_fire: Literal["run", "cancel"] = Field("run", description="What happens to the job then.")
+    on_fire: Literal["run", "cancel"] = Field(
+        "run", description="What happens to the job then; `cancel` needs `keys`."
+    )
     dedupe_key: Key | None = Field(None, description="One job waits with it at a time.")
     on_conflict: Literal["error", "replace", "keep"] = Field(
         "error",

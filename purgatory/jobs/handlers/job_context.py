@@ -10,7 +10,7 @@ from typing import Any, Literal
 from purgatory.jobs.handlers.again import UNCHANGED, Again
 from purgatory.jobs.model.deadline import check_given
 from purgatory.jobs.model.job import Job, JobOutcome
-from purgatory.jobs.model.spec import needed_keys, on_fire_of
+from purgatory.jobs.model.spec import needed_keys, on_fire_of, on_fire_on
 from purgatory.jobs.model.timestamps import utc
 
 
@@ -100,6 +100,8 @@ class JobContext:
             on_fire_of(on_fire)
         if keys is not None and not isinstance(keys, str):
             keys = tuple(keys)
+            if on_fire is not None:
+                on_fire_on(on_fire, keys)
             if until is not None:
                 needed_keys(until, keys)
         return Again(

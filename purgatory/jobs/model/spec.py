@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -94,7 +94,7 @@ class JobSpec:
             payload_json=encode_payload(payload, limits.max_payload_bytes),
             deadline=Deadline.of(delay=delay, at=at, limits=limits),
             keys=unique_keys,
-            on_fire=_choice(OnFire, "on_fire", on_fire),
+            on_fire=on_fire_on(on_fire, unique_keys),
             dedupe_key=_owned_key(dedupe_key),
             on_conflict=_on_conflict(on_conflict, dedupe_key),
             concurrency_key=_owned_key(concurrency_key),
@@ -257,6 +257,18 @@ def needed_keys(until: str | int, keys: tuple[str, ...]) -> int:
 def on_fire_of(value: str) -> OnFire:
     """Return what a job does when its keys fire; raise InvalidJobError."""
     return _choice(OnFire, "on_fire", value)
+
+
+def on_fire_on(value: str, keys: Collection[str]) -> OnFire:
+    """Return what a job on `keys` does when they fire; raise InvalidJobError."""
+    choice = on_fire_of(value)
+    if choice is OnFire.CANCEL and not keys:
+        raise InvalidJobError(
+            f"on_fire is {str(choice)!r}, and there are no keys: give the keys that cancel the job "
+            "when they fire, or leave on_fire out",
+            param="on_fire",
+        )
+    return choice
 
 
 def state_of(value: str) -> JobState:

@@ -96,7 +96,10 @@ class MemoryJobStore(StepMethods):
     async def check(self) -> list[str]:
         """Warn that jobs do not survive the process."""
         self._begin()
-        return ["Jobs are kept in memory and are lost with this process: configure a SQL database"]
+        return [
+            "Jobs are kept in memory and are lost with this process: configure a store in SQL or "
+            "Redis"
+        ]
 
     async def now_ms(self) -> int:
         """Return the clock."""

@@ -100,7 +100,7 @@ def test_what_is_no_scope_is_refused_and_not_shown(text: str) -> None:
     """What stands where a scope should be may be another token."""
     if text in ("*", "operate", "defer") or text.startswith(("wait:", "fire:")):
         return
-    with pytest.raises(ValueError, match=r"^that is not a scope: write") as caught:
+    with pytest.raises(ValueError, match=r"^write wait:PREFIX") as caught:
         Scope.parse(text)
     assert repr(text) not in str(caught.value)
 
@@ -227,16 +227,55 @@ def test_an_entry_that_is_no_good_is_named_by_its_number(text: str, number: int)
     assert caught.value.__cause__ is None
 
 
+@pytest.mark.parametrize(
+    ("access", "scope"),
+    [
+        (Access(Action.WAIT, "b"), "wait:PREFIX*, with a PREFIX of the key"),
+        (Access(Action.FIRE, "b"), "fire:PREFIX*, with a PREFIX of the key"),
+        (Access(Action.WAIT), "wait:PREFIX*"),
+        (Access(Action.DEFER), "defer"),
+        (
+            Access(Action.DEFER, dedupe_key="b"),
+            "defer, or defer:PREFIX* with a PREFIX of the dedupe key",
+        ),
+        (Access(Action.OPERATE), "operate"),
+        (READ, "observe, or operate"),
+        (Access(Action.METRICS), "metrics, observe or operate"),
+    ],
+)
+def test_what_is_not_allowed_names_the_scope_for_it(access: Access, scope: str) -> None:
+    """As it is written, and not the key."""
+    with pytest.raises(Problem) as caught:
+        _permit(BearerTokens([(TOKENS[0], "fire:a*")]), TOKENS[0]).check(access)
+    wanted = f"the token does not allow this: use one with the scope {scope}"
+    assert (caught.value.status, caught.value.detail) == (403, wanted)
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (("short", "*"), "token 1 has a length of 5, less than 16, and could be guessed"),
+        ((TOKENS[0], ""), "token 1 has no scope, and so allows nothing: write its scopes after it"),
+        ((TOKENS[0], "* read"), "token 1 has an invalid scope, the one at place 2: write wait:"),
+    ],
+)
+def test_an_entry_that_is_no_good_has_the_way_out(entry: tuple[str, str], words: str) -> None:
+    """What it lacks, and the command that makes another."""
+    with pytest.raises(ValueError, match="token 1 ") as caught:
+        BearerTokens([entry])
+    assert words in str(caught.value)
+
+
 @pytest.mark.parametrize("text", ["", " \n", "# nothing\n", ";;"])
 def test_no_token_at_all_is_refused(text: str) -> None:
     """It would lock everyone out, which nobody means."""
-    with pytest.raises(ValueError, match="there are 0 tokens"):
+    with pytest.raises(ValueError, match="there are 0 tokens, not 1 to 10000: `purgatory token"):
         BearerTokens.from_text(text)
 
 
 def test_too_many_tokens_and_the_same_one_twice_are_refused() -> None:
     """Of two entries one would be without effect."""
-    with pytest.raises(ValueError, match="10001 tokens, not 1 to 10000"):
+    with pytest.raises(ValueError, match=r"10001 tokens, not 1 to 10000$"):
         BearerTokens((_hash(str(number)), "*") for number in range(10_001))
     with pytest.raises(ValueError, match="given twice"):
         BearerTokens([(TOKENS[0], "operate"), (_hash(TOKENS[0]), "wait:*")])

@@ -159,7 +159,7 @@ async def test_no_endpoints_for_those_who_only_park() -> None:
 def test_choices_that_make_no_sense() -> None:
     """Said at install, with what to give."""
     choices: list[tuple[Any, type[Exception], str]] = [
-        ({"keys", "jobs"}, ValueError, r"'jobs', 'keys', not for everyone: give authorize="),
+        ({"keys", "jobs"}, ValueError, r"'jobs', 'keys', not for everyone: set authorize= to "),
         ({"statistics"}, ValueError, "BearerTokens, a dependency .* or ALLOW_ANYONE"),
         ({"watch", "fire"}, ValueError, "'fire'; the groups are 'dashboard', 'jobs', 'keys', 'me"),
         ("watch", TypeError, r"string 'watch': give a set, \{'watch'\}"),
@@ -171,7 +171,7 @@ def test_choices_that_make_no_sense() -> None:
             create_router(with_jobs(), endpoints=asked)
     with pytest.raises(ValueError, match=r"no job store: Purgatory\(jobs=\.\.\.\)"):
         install(FastAPI(), Purgatory(), endpoints={"jobs"}, authorize=ALLOW_ANYONE)
-    with pytest.raises(TypeError, match="authorize is True, which cannot be called: give"):
+    with pytest.raises(TypeError, match="authorize is True, which cannot be called: set"):
         install(FastAPI(), Purgatory(), authorize=True)  # type: ignore[arg-type] # on purpose
 
 
@@ -220,10 +220,10 @@ async def test_the_log_says_at_the_start_what_is_open(caplog: pytest.LogCaptureF
     [(level, line)] = await startup_log(caplog, with_jobs())
     assert level == "INFO"
     assert line.startswith(
-        "/purgatory: watch open to anyone, dashboard, jobs, keys, statistics closed: give"
+        "/purgatory: watch open to anyone, dashboard, jobs, keys, statistics closed: set"
     )
     [(level, line)] = await startup_log(caplog, Purgatory(), prefix="/p", authorize=TOKENS)
-    assert (level, line) == ("INFO", "/p: dashboard, keys, statistics, watch open to 1 tokens")
+    assert (level, line) == ("INFO", "/p: dashboard, keys, statistics, watch open to 1 token")
 
     async def my_check() -> None: ...
 

@@ -200,6 +200,36 @@ async def test_a_handler_of_its_own_for_our_errors_stays() -> None:
     assert (await ask(app, "GET", "/refused")).json() == {"own": 503}
 
 
+@pytest.mark.parametrize(
+    ("documentation", "hint"),
+    [
+        ({}, ": the endpoints are documented at /docs"),
+        ({"docs_url": "/help"}, ": the endpoints are documented at /help"),
+        ({"docs_url": None}, ""),
+        ({"openapi_url": None}, ""),
+    ],
+)
+async def test_what_does_not_exist_leads_to_the_documentation(
+    documentation: dict[str, Any], hint: str
+) -> None:
+    """If the application has such a page."""
+    app = FastAPI(**documentation)
+    install(app, Purgatory(), authorize=ALLOW_ANYONE)
+    found = (await ask(app, "GET", "/purgatory/dashbord")).json()["detail"]
+    assert found == f"nothing exists at /purgatory/dashbord{hint}"
+
+
+async def test_a_page_of_the_application_s_own_is_found() -> None:
+    """At /docs, in place of the one of FastAPI, and as it is called from outside."""
+    app = FastAPI(docs_url=None)
+    app.get("/docs")(lambda: "read this")
+    install(app, Purgatory(), authorize=ALLOW_ANYONE)
+    transport = httpx.ASGITransport(app, root_path="/api")
+    async with httpx.AsyncClient(transport=transport, base_url="http://h") as client:
+        found = (await client.get("/api/purgatory/x")).json()["detail"]
+    assert found.endswith("documented at /api/docs")
+
+
 async def test_the_whole_application_when_asked() -> None:
     """All but what is mounted, which has handlers of its own."""
     app = application()

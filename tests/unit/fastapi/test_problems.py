@@ -14,7 +14,14 @@ from purgatory.fastapi import ALLOW_ANYONE, Problem, install
 from purgatory.fastapi.http.problem_kinds import KINDS
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import draining_problem
-from purgatory.jobs import JobConflictError, JobOutcome, JobState, StoreError, StoreUnavailableError
+from purgatory.jobs import (
+    InvalidDeadlineError,
+    JobConflictError,
+    JobOutcome,
+    JobState,
+    StoreError,
+    StoreUnavailableError,
+)
 from purgatory.jobs.model import (
     StoreFullError,
     StoreNotReadyError,
@@ -119,6 +126,21 @@ def test_clients_are_not_told_why_a_store_fails(kind: type[PurgatoryError]) -> N
     problem = problem_of_error(kind(reason))
     assert problem.status == 503 and len(problem.detail) > 15
     assert b"10.1.2.3" not in problem.response("/p", "/p/jobs").body
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.InvalidTimeoutError("timeout is -1.0: give a number of seconds from 0 to 60"),
+        errors.InvalidValueError("the value takes 70 bytes, more than the limit of 64: store it"),
+        InvalidDeadlineError("delay is -1: give a number of seconds from 0 to 60"),
+    ],
+)
+def test_an_error_that_says_what_is_allowed_says_it_once(error: PurgatoryError) -> None:
+    """Its own sentence has the limits as they are; `allowed` is for programs."""
+    problem = problem_of_error(error)
+    assert problem.detail == error.detail and problem.members["allowed"]
+    assert "bounded" not in problem.members["allowed"]
 
 
 def test_a_full_disk_is_not_a_limit_of_jobs() -> None:

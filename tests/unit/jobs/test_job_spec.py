@@ -88,6 +88,7 @@ def test_what_is_of_the_wrong_type_is_a_type_error(options: dict[str, Any]) -> N
         ({"handler": "a\n"}, "no name"),
         ({"keys": ["a", "b", "c"]}, "up to 2 keys; this one has 3"),
         ({"on_fire": "stop"}, "on_fire is 'stop': give one of 'run', 'cancel'"),
+        ({"on_fire": "cancel"}, "on_fire is 'cancel', and there are no keys: give the keys that"),
         ({"misfire": "never"}, "'run', 'skip', 'spread'"),
         ({"on_conflict": ""}, "'error', 'replace', 'keep'"),
         ({"on_conflict": "keep"}, "on_conflict is 'keep'.*give a dedupe_key"),

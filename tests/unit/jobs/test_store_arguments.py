@@ -45,6 +45,14 @@ def test_a_prefix_is_a_name_without_braces(prefix: str) -> None:
         RedisJobStore("redis://host", prefix=prefix)
 
 
+@pytest.mark.parametrize("url", ["jobs.db", "sqlite://jobs.db", "sqlite+aiosqlite://jobs.db"])
+def test_a_file_without_three_slashes_is_shown_with_them(url: str) -> None:
+    """Of two slashes, the second would begin the name of a host."""
+    with pytest.raises(ValueError, match=r"three slashes.*sqlite:///jobs\.db") as caught:
+        SqlJobStore(url)
+    assert "in memory" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "url", ["sqlite:///file:jobs?mode=memory&uri=true", "sqlite:///file::memory:?uri=true"]
 )

@@ -104,7 +104,8 @@ def body_too_large(limit: int) -> Problem:
     """Return the problem of a body of more than `limit` bytes."""
     return Problem(
         "body-too-large",
-        f"the body is larger than {limit} bytes, the limit of this endpoint",
+        f"the body is larger than {limit} bytes, the limit of this endpoint: send fewer items at "
+        "once, or store the data elsewhere and send its address",
         # What is still on its way is not worth reading.
         headers={"Connection": "close"},
         limit=limit,

@@ -31,9 +31,15 @@ def check_url(url: URL) -> None:
         raise ValueError(
             f"{dialect} cannot be a database of jobs: use one of {', '.join(sorted(_DRIVERS))}"
         )
+    if dialect == "sqlite" and url.host and not url.database:
+        raise ValueError(
+            f"the URL of SQLite has the host {url.host!r} and no file: write three slashes before "
+            f"the name of a file, sqlite:///{url.host}"
+        )
     if dialect == "sqlite" and _is_in_memory(url):
         raise ValueError(
-            "SQLite in memory is lost with its connection: name a file, or use MemoryJobStore"
+            "SQLite in memory is lost with its connection: name a file after three slashes, as in "
+            "sqlite:///jobs.db, or use MemoryJobStore"
         )
 
 
@@ -160,8 +166,8 @@ def _create_private_file(dialect: Any, record: Any, args: Any, options: Any) -> 
 
 
 def _not_a_url(shown: str, reason: str) -> ValueError:
-    drivers = " or ".join(f"{driver}://..." for driver in _DRIVERS.values())
     return ValueError(
-        f"{shown!r} is not the URL of a database of jobs ({reason}): give one such as {drivers}, "
-        "with every character of the password that is not a letter or digit percent-encoded"
+        f"{shown!r} is not the URL of a database of jobs ({reason}): give a file of SQLite after "
+        "three slashes, as in sqlite:///jobs.db, or postgresql://user:password@host/database, with "
+        "every character of the password that is not a letter or digit percent-encoded"
     )

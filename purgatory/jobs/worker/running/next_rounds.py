@@ -14,7 +14,7 @@ from purgatory.jobs.model.deadline import Deadline
 from purgatory.jobs.model.errors import InvalidJobError
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.model.spec import checked_keys, needed_keys, on_fire_of
+from purgatory.jobs.model.spec import checked_keys, needed_keys, on_fire_on
 from purgatory.jobs.model.steps import WaitAgain
 from purgatory.jobs.worker.store_retry import OUTAGES, RETRY_POLICY
 from purgatory.jobs.worker.worker_store import WorkerStore
@@ -84,7 +84,7 @@ class NextRounds:
             Deadline.of(delay=again.delay, at=again.at, limits=limits),
             keys,
             needed,
-            job.on_fire if again.on_fire is None else on_fire_of(again.on_fire),
+            job.on_fire if again.on_fire is None else on_fire_on(again.on_fire, keys),
             payload_json,
         )
         return NextRound(step, since)

@@ -176,13 +176,14 @@ async def test_arguments_are_refused_where_they_are_given(purgatory: Purgatory) 
             {"delay": 1, "at": job.deadline},
             {"delay": 1, "keys": ["a", "b"], "until": 3},
             {"delay": 1, "on_fire": "explode"},
+            {"delay": 1, "on_fire": "cancel", "keys": []},
         ):
             with pytest.raises((InvalidDeadlineError, InvalidJobError)):
                 job.again(**wrong)  # type: ignore[arg-type] # on purpose
             refused += 1
 
     assert (await (await purgatory.defer("work", delay=0)).wait(1)).state is JobState.DONE
-    assert refused == 4
+    assert refused == 5
 
 
 async def test_another_job_with_its_dedupe_key_takes_its_place(purgatory: Purgatory) -> None:
