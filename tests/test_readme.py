@@ -160,6 +160,7 @@ def test_the_job_of_the_readme_runs_unless_its_key_fires(is_paid: bool, state: s
             names: dict[str, Any] = {
                 "JobContext": JobContext,
                 "orders": orders,
+                "paid": {},
                 "purgatory": purgatory,
             }
             exec(compile(function, "README.md", "exec"), names)

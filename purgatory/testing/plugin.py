@@ -16,6 +16,7 @@ from purgatory import Purgatory
 from purgatory.jobs import MemoryJobStore
 from purgatory.testing.autojump_event_loop import AutojumpEventLoop
 from purgatory.testing.mock_clock import MockClock
+from purgatory.timer import SystemClock
 
 if TYPE_CHECKING:
     from purgatory.client import AsyncClient
@@ -25,8 +26,13 @@ Result = TypeVar("Result")
 
 @pytest.fixture
 def purgatory_clock() -> MockClock:
-    """The time of this test, which stands still until every task waits, or the test moves it."""
-    return MockClock()
+    """The time of this test, which stands still until every task waits, or the test moves it.
+
+    It starts at the present time, so that `datetime.now()` plus an hour is in an hour.
+    """
+    clock = MockClock()
+    clock.set_wall(SystemClock().wall_ms())
+    return clock
 
 
 @pytest.fixture
