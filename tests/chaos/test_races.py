@@ -34,11 +34,16 @@ async def race(kind: str, folder: Path, plan: Plan) -> Races:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_no_fire_is_missed(kind: str, tmp_path: Path) -> None:
     """Any, some or all of several keys, by two purgatories with connections of their own."""
-    races = await race(kind, tmp_path, Plan("a", 300))
-    assert (races.pairs, races.missed) == (300, [])
-    # The history had some, and the condition was each of its kinds.
-    assert races.by_the_fire < 300
-    assert len(races.conditions) == 6
+    for seed in range(10):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        races = await race(kind, folder, Plan("a", 300, seed))
+        assert (races.pairs, races.missed) == (300, [])
+        assert len(races.conditions) == 6
+        # The history had some: on a busy machine, that takes more races.
+        if races.by_the_fire < 300:
+            return
+    pytest.fail("the history decided none of 3,000")
 
 
 async def test_no_fire_is_missed_across_processes(tmp_path: Path) -> None:
