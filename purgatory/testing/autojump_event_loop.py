@@ -11,6 +11,8 @@ from purgatory.timer.clock import SystemClock
 
 # Real seconds between two looks at threads that are at work.
 _PAUSE_S = 0.001
+# Looks in a row that find threads waiting which have run in between: they wait with short timeouts.
+_MAX_UNSURE = 5
 
 
 class DeadlockError(RuntimeError):
@@ -48,9 +50,12 @@ class _AutojumpSelector(selectors.DefaultSelector):
 
     def _events_of_threads(self) -> list[tuple[selectors.SelectorKey, int]]:
         """Wait in real time while threads are at work; return what has happened."""
-        real, deadline = SystemClock(), None
+        real, deadline, unsure = SystemClock(), None, 0
         self._threads.begin()
-        while self._threads.activity() is not Activity.WAITING:
+        while (activity := self._threads.activity()) is not Activity.WAITING:
+            unsure = unsure + 1 if activity is Activity.UNSURE else 0
+            if unsure > _MAX_UNSURE:
+                break
             events = super().select(_PAUSE_S)
             if events:
                 return events

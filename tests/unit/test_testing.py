@@ -231,6 +231,26 @@ def test_time_passes_while_a_thread_waits() -> None:
     assert run(main(), patience=60) == 120
 
 
+def test_a_thread_that_waits_again_and_again_does_not_hold_up_the_time() -> None:
+    """As one that flushes spans, or looks for a change: it is not at work."""
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(0.0001):
+            pass
+
+    async def main() -> float:
+        thread = threading.Thread(target=look)
+        thread.start()
+        for _ in range(10):
+            await asyncio.sleep(60)
+        is_over.set()
+        thread.join()
+        return asyncio.get_running_loop().time()
+
+    assert run(main(), patience=60) == 600
+
+
 def test_a_thread_that_does_not_end_holds_up_the_time_once() -> None:
     """For as long as the loop's patience lasts, and not for each timer after that."""
     is_over = False
