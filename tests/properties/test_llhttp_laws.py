@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from purgatory.fastapi.servers.fast_routes import FastRoute
 from purgatory.fastapi.servers.uvicorn.request_reader import DirectRequest, RequestReader
 
+MAX_BODY = 100
 NAMES = [
     "Connection",
     "connection",
@@ -59,6 +60,9 @@ headers = st.lists(st.tuples(st.sampled_from(NAMES), values), max_size=4)
 class _Endpoint:
     """An endpoint that reads bodies, for routes that are only read."""
 
+    # The application refuses large bodies: requests with one are not ours.
+    max_body = 0
+
     def __init__(self, path_parameter: str) -> None:
         self.path_parameter = path_parameter
 
@@ -67,7 +71,7 @@ def _reader() -> RequestReader:
     watch: Any = _Endpoint("key")
     fire: Any = _Endpoint("")
     return RequestReader(
-        [FastRoute("GET", "/watch/", watch, 0), FastRoute("POST", "/watch", fire, 100)], ""
+        [FastRoute("GET", "/watch/", watch, 0), FastRoute("POST", "/watch", fire, MAX_BODY)], ""
     )
 
 
@@ -106,6 +110,8 @@ class _Listener:
 @pytest.mark.parametrize("start", [b"GET /watch/a%2Fb?wait=0", b"POST /watch"])
 @given(version=st.sampled_from([b"1.1", b"1.0"]), lines=headers)
 @example(version=b"1.1", lines=[("Proxy-Connection", "close")])
+@example(version=b"1.1", lines=[("Content-Length", "30")])
+@example(version=b"1.1", lines=[("Content-Length", "120")])
 @example(version=b"1.1", lines=[("Connection", "\xa0close")])
 @example(version=b"1.1", lines=[("Connection", "close\t")])
 @example(version=b"1.1", lines=[("Connection", "\tclose")])
@@ -117,7 +123,7 @@ def test_a_request_is_the_same_to_both(
     """Its headers, its body, and whether the connection stays open; the rest is llhttp's alone."""
     fields = "".join(f"{name}: {value}\r\n" for name, value in lines)
     head = start + b" HTTP/" + version + b"\r\n" + fields.encode("latin-1") + b"\r\n"
-    body = b"123456789012345"
+    body = b"x" * MAX_BODY
     request = _reader().read(head + body)
     if not isinstance(request, DirectRequest):
         return
