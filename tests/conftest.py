@@ -53,9 +53,10 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 
 
 @pytest.fixture(autouse=True)
-def logging_of_uvicorn() -> Iterator[None]:
+def logging_of_servers() -> Iterator[None]:
     """Undo what a server in this process has set: the log of the next test is to be whole."""
-    loggers = [logging.getLogger(name) for name in ("uvicorn", "uvicorn.error", "uvicorn.access")]
+    names = ("purgatory", "uvicorn", "uvicorn.error", "uvicorn.access")
+    loggers = [logging.getLogger(name) for name in names]
     before = [(logger.level, logger.propagate, logger.handlers[:]) for logger in loggers]
     yield
     for logger, (level, propagate, handlers) in zip(loggers, before, strict=True):
