@@ -14,7 +14,7 @@ _MAX_NAMES: Final = 5
 
 
 async def overdue_warnings(store: JobStore) -> list[str]:
-    """Return a sentence if a job that can be claimed has been due for long; at most two queries.
+    """Return a sentence if a job that can be claimed has been due for long.
 
     The store knows no worker's handlers: a mistyped one shows by this alone.
     """

@@ -19,6 +19,7 @@ _WAITS = re.compile(r"\.(?:accept|acquire|control|get|join|poll|select|wait)\(")
 _FRAMES = 3
 _HAS_CPU_TIME = hasattr(time, "pthread_getcpuclockid")
 _START = threading.Thread.start.__code__
+_Lock = type(threading.Lock())
 
 
 class Activity(Enum):
@@ -123,6 +124,3 @@ def _has_come(value: Any) -> bool:
         return handle is not None and bool(handle.is_done())
     # Of Condition.wait, until `notify`; of Thread.join, until Python 3.12.
     return isinstance(value, _Lock) and not value.locked()
-
-
-_Lock = type(threading.Lock())

@@ -117,11 +117,13 @@ class JobExecutor:
 
     async def _call_handler(self, job: Job, guard: ClaimGuard) -> _End:
         handler = self._handlers.get(job.handler)
-        assert handler is not None
+        task = asyncio.current_task()
+        assert handler is not None and task is not None
         try:
             with self._handlers.around(job):
                 result = await handler.run(job, self._threads, before_call=guard.check)
-            await self._take_back_cancellation()
+            if task.cancelling():
+                await self._take_back_cancellation(task)
             if isinstance(result, Again):
                 return self._rounds.plan(job, result), None
         except (StaleClaimError, ThreadLeftError, GeneratorExit, KeyboardInterrupt):
@@ -130,7 +132,7 @@ class JobExecutor:
         except asyncio.CancelledError as exc:
             # Of this task, as the worker drains; or of something that the handler awaited, or by
             # the handler itself.
-            if not await self._take_back_cancellation():
+            if not await self._take_back_cancellation(task):
                 raise
             return failed_attempt(job, exc, self._retry_policy), exc
         except BaseException as exc:
@@ -138,13 +140,11 @@ class JobExecutor:
             return failed_attempt(job, exc, self._retry_policy), exc
         return Finish(job.claim, JobState.DONE), None
 
-    async def _take_back_cancellation(self) -> bool:
-        """Let this task go on if its handler has cancelled it; False if the worker drains.
+    async def _take_back_cancellation(self, task: asyncio.Task[object]) -> bool:
+        """Let this, the current task, go on if its handler has cancelled it; False on drain.
 
         Else its result would not be recorded, and the lease of the job renewed for ever.
         """
-        task = asyncio.current_task()
-        assert task is not None
         if task.cancelling() and self._leased.is_closed:
             return False
         while task.cancelling():
