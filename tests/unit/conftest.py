@@ -1,7 +1,7 @@
 """Factories for tests, and a leak check after every test of what they made."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -87,3 +87,10 @@ def make_purgatory(made: Made) -> Callable[..., Purgatory]:
         return purgatory
 
     return make
+
+
+@pytest.fixture
+async def purgatory(make_purgatory: Callable[..., Purgatory]) -> AsyncIterator[Purgatory]:
+    """An open purgatory."""
+    async with make_purgatory() as opened:
+        yield opened

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -61,13 +61,6 @@ class Connection:
 def anyio_backend() -> tuple[str, dict[str, Any]]:
     """Time jumps to the next timer."""
     return "asyncio", {"loop_factory": AutojumpEventLoop}
-
-
-@pytest.fixture
-async def purgatory(make_purgatory: Callable[..., Purgatory]) -> AsyncIterator[Purgatory]:
-    """An open purgatory."""
-    async with make_purgatory() as opened:
-        yield opened
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The order, behind LongPollMiddleware, in virtual time."""
 
-from collections.abc import AsyncIterator, Callable
-
 import pytest
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp
@@ -16,13 +14,6 @@ from tests.unit.long_poll.order import Order, application
 def anyio_backend() -> tuple[str, dict[str, object]]:
     """Run in virtual time."""
     return "asyncio", {"loop_factory": AutojumpEventLoop}
-
-
-@pytest.fixture
-async def purgatory(make_purgatory: Callable[..., Purgatory]) -> AsyncIterator[Purgatory]:
-    """An open purgatory."""
-    async with make_purgatory() as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -17,13 +16,6 @@ from purgatory.testing import AutojumpEventLoop
 def anyio_backend() -> tuple[str, dict[str, Any]]:
     """Time jumps to the next timer."""
     return "asyncio", {"loop_factory": AutojumpEventLoop}
-
-
-@pytest.fixture
-async def purgatory(make_purgatory: Callable[..., Purgatory]) -> AsyncIterator[Purgatory]:
-    """An open purgatory."""
-    async with make_purgatory() as opened:
-        yield opened
 
 
 @pytest.fixture
