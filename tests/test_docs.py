@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 import purgatory
 from purgatory import Purgatory
@@ -176,6 +177,31 @@ def nav_pages(entry: Any) -> list[str]:
         return [entry]
     entries = entry.values() if isinstance(entry, dict) else entry
     return [page for item in entries for page in nav_pages(item)]
+
+
+def test_the_table_of_extras_is_complete() -> None:
+    """docs/how-to/install.md has a row for each extra, with all that it installs."""
+    page = (ROOT / "docs" / "how-to" / "install.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", page, re.MULTILINE)
+    shown = {extra: set(re.findall(r"`([^`]+)`", installs)) for extra, installs in rows}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    assert shown == {extra: installed_by(lines) for extra, lines in extras.items()}
+    named = {name for page in PAGES for name in extras_named(page.read_text(encoding="utf-8"))}
+    assert named <= extras.keys()
+
+
+def installed_by(requirements: list[str]) -> set[str]:
+    """Return the distributions that an extra requires, and the other extras that it includes."""
+    parsed = [Requirement(line) for line in requirements]
+    own = {extra for one in parsed if one.name == "fastapi-purgatory" for extra in one.extras}
+    return own | {one.name for one in parsed if one.name != "fastapi-purgatory"}
+
+
+def extras_named(page: str) -> list[str]:
+    """Return the extras that a page tells to install."""
+    found = re.findall(r"fastapi-purgatory\[([\w,]+)\]", page)
+    return [extra for extras in found for extra in extras.split(",")]
 
 
 def test_the_picture_of_the_house_is_current() -> None:
