@@ -2,6 +2,21 @@
 
 # By page below docs/, then by the beginning of a block: what runs before that block.
 PRELUDES: dict[str, dict[str, str]] = {
+    "comparison.md": {
+        "from purgatory import Purgatory": """
+import asyncio
+
+
+async def end():
+    async with purgatory:
+        waiting = asyncio.create_task(is_paid("42"))
+        while not purgatory.parked:
+            await asyncio.sleep(0)
+        await pay("42")
+        assert await waiting
+        assert await is_paid("42")
+""",
+    },
     "how-to/long-poll.md": {
         "app.dependency_overrides": """
 from fastapi import FastAPI
