@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
@@ -14,6 +15,7 @@ from purgatory.fastapi.exception_handlers import (
     add_exception_handlers,
     check_problem_details,
 )
+from purgatory.fastapi.lifespan import refuse_several_workers
 from purgatory.fastapi.router import create_router
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
 from purgatory.fastapi.routing.raw_route import include_in_app
@@ -42,7 +44,8 @@ def install(
 
     It is opened when the application starts, ends every parked request when the process is asked to
     stop, and is closed in the end; `PurgatoryDep` and `ParkDep` find it. The application's own
-    lifespan runs as before.
+    lifespan runs as before, but not in several workers that would not share signals: that is
+    refused first (SeveralWorkersError).
 
     If `app` has no middleware, requests reach these endpoints by a shorter path than through all of
     FastAPI; with `bypass_middleware` also past its middleware, whatever its purpose: access
@@ -93,11 +96,26 @@ def install(
         endpoints=endpoints,
         metrics=metrics,
     )
+    _check_workers_first(app, purgatory, allow_separate_workers=allow_separate_workers)
     include_in_app(app, router)
     app.state.purgatory = purgatory
     if isinstance(authorize, BearerTokens):
         _document_tokens(app, prefix)
     add_exception_handlers(app, prefix, problem_details)
+
+
+def _check_workers_first(
+    app: FastAPI, purgatory: Purgatory, *, allow_separate_workers: bool
+) -> None:
+    """Refuse several workers before the application's own lifespan opens anything."""
+    own = app.router.lifespan_context
+
+    # Not async: it is called where the lifespan of `own` is.
+    def lifespan(app: Any) -> AbstractAsyncContextManager[Any]:
+        refuse_several_workers(purgatory, allow_separate_workers=allow_separate_workers)
+        return own(app)
+
+    app.router.lifespan_context = lifespan
 
 
 def _document_tokens(app: FastAPI, prefix: str) -> None:

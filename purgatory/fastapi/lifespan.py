@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
+from purgatory.errors import SeveralWorkersError
 from purgatory.fastapi.servers.fast_routes import fast_routes_installed
 from purgatory.fastapi.servers.start_errors import START_ERRORS, log_in_one_sentence
 from purgatory.fastapi.servers.stop_signals import drain_on_stop_signals
@@ -37,14 +38,11 @@ def lifespan_with(
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[dict[str, Purgatory]]:
+        refuse_several_workers(purgatory, allow_separate_workers=allow_separate_workers)
+        if allow_separate_workers:
+            purgatory.allow_separate_workers()
         async with AsyncExitStack() as stack:
             try:
-                if purgatory.shared_signals is None:
-                    check_workers(
-                        sys.argv, os.environ, allow_separate_workers=allow_separate_workers
-                    )
-                if allow_separate_workers:
-                    purgatory.allow_separate_workers()
                 await stack.enter_async_context(purgatory)
             except START_ERRORS as exc:
                 log_in_one_sentence(exc)
@@ -55,3 +53,14 @@ def lifespan_with(
                 yield {"purgatory": purgatory}
 
     return lifespan
+
+
+def refuse_several_workers(purgatory: Purgatory, *, allow_separate_workers: bool) -> None:
+    """Raise SeveralWorkersError, logged in one sentence, if workers would not share signals."""
+    if purgatory.shared_signals is not None:
+        return
+    try:
+        check_workers(sys.argv, os.environ, allow_separate_workers=allow_separate_workers)
+    except SeveralWorkersError as exc:
+        log_in_one_sentence(exc)
+        raise exc.with_traceback(None) from None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from purgatory import Purgatory
+from purgatory.errors import SeveralWorkersError
 from purgatory.fastapi import install
 from purgatory.jobs.model import StoreNotReadyError
 from purgatory.jobs.sql import SqlJobStore
@@ -41,3 +44,26 @@ def test_uvicorn_logs_the_sentence(
     logger.error("".join(traceback.format_exception(caught.value)))
     logger.error("Traceback of another error")
     assert caplog.messages == [str(caught.value), "Traceback of another error"]
+
+
+def test_several_workers_are_refused_before_the_application_s_own_lifespan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may open the purgatory or connections, and run jobs by then."""
+    monkeypatch.setattr(sys, "argv", ["granian", "--workers", "2"])
+    began = []
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        began.append(app)
+        yield
+
+    app = FastAPI(lifespan=lifespan)
+    install(app, Purgatory())
+    with pytest.raises(SeveralWorkersError, match="2 workers"):
+        TestClient(app).__enter__()
+    assert not began
+    app = FastAPI(lifespan=lifespan)
+    install(app, Purgatory(), allow_separate_workers=True)
+    with TestClient(app):
+        assert began == [app]
