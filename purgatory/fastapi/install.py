@@ -18,7 +18,7 @@ from purgatory.fastapi.exception_handlers import (
 from purgatory.fastapi.lifespan import refuse_several_workers
 from purgatory.fastapi.router import create_router
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
-from purgatory.fastapi.routing.raw_route import include_in_app
+from purgatory.fastapi.routing.raw_route import RawRoute, include_in_app
 from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.purgatory import Purgatory
 from purgatory.wrong_type import check_type
@@ -72,7 +72,7 @@ def install(
 
     Raises TypeError for arguments of a wrong type; ValueError for a prefix that does not begin with
     a slash, for `endpoints` that are unknown, or that need `authorize` or a job store, for another
-    `problem_details`, and if another purgatory is installed.
+    `problem_details`, and if another purgatory is installed, or this one with the same prefix.
     """
     check_type("app", app, FastAPI, "the application first, as in install(FastAPI(), Purgatory())")
     check_type(
@@ -84,6 +84,13 @@ def install(
             f"{installed!r} is installed in this application: a fire on one purgatory does not "
             "wake waits on another, and PurgatoryDep finds only one. For a second one, use "
             "app.include_router(create_router(purgatory, prefix=...))"
+        )
+    if any(
+        isinstance(each, RawRoute) and each.path.startswith(f"{prefix}/") for each in app.routes
+    ):
+        raise ValueError(
+            f"install was called twice: this application has a purgatory below {prefix!r} already; "
+            "call it once, or give another prefix"
         )
     check_problem_details(problem_details)
     router = create_router(

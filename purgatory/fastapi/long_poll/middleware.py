@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -21,6 +21,9 @@ from purgatory.purgatory import Purgatory
 
 logger = logging.getLogger("purgatory.fastapi")
 
+# In the scope of a lifespan that has passed through one of these.
+_PASSED: Final = "purgatory.long_poll"
+
 
 class LongPollMiddleware:
     """Parks a GET with `Prefer: wait=25` and `If-None-Match` until its ETag is another one.
@@ -33,7 +36,8 @@ class LongPollMiddleware:
     request; when a key fires the endpoint is called again. At the end of the wait the response is
     304, with Preference-Applied.
 
-    HEAD is treated as GET; other requests and other connections pass through.
+    HEAD is treated as GET; other requests and other connections pass through. Of two in one
+    application, the inner one does nothing, and a warning says so at start.
     Middleware outside of this one sees one request, middleware inside sees each call.
     """
 
@@ -56,12 +60,13 @@ class LongPollMiddleware:
         self._clients = PerClientLimit(settings.max_parked_per_client, purgatory)
         self._prefix = prefix
         self._unparked = UnparkedRoutes()
+        self._methods: tuple[str, ...] = ("GET", "HEAD")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond to one request."""
-        if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
+        if scope["type"] != "http" or scope["method"] not in self._methods:
             if scope["type"] == "lifespan":
-                self._compare(scope.get("app"))
+                self._check_start(scope)
             await self._app(scope, receive, send)
             return
         request = self._request(scope)
@@ -82,8 +87,21 @@ class LongPollMiddleware:
         )
         await long_poll.run()
 
+    def _check_start(self, scope: Scope) -> None:
+        """Log if this is the second middleware, or another purgatory is installed."""
+        if _PASSED in scope:
+            # The inner one would take the keys that the outer one waits for.
+            self._methods = ()
+            logger.warning(
+                "LongPollMiddleware was added twice to an application; the inner one does nothing: "
+                "call app.add_middleware(LongPollMiddleware, ...) once",
+                extra={"action": "middleware-twice"},
+            )
+            return
+        scope[_PASSED] = True
+        self._compare(scope.get("app"))
+
     def _compare(self, app: Any) -> None:
-        """Log if another purgatory is installed in the application."""
         installed = getattr(getattr(app, "state", None), "purgatory", self._purgatory)
         if installed is not self._purgatory:
             logger.warning(

@@ -3,11 +3,11 @@
 import logging
 
 import pytest
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI, Response
 from starlette.testclient import TestClient
 
 from purgatory import Purgatory
-from purgatory.fastapi import LongPollMiddleware, create_router, install
+from purgatory.fastapi import LongPollKey, LongPollMiddleware, create_router, install
 from tests.unit.purgatory.waiting import Make, parked
 
 
@@ -73,3 +73,30 @@ def test_the_middleware_has_another_than_the_application(
     said = [text for text in warnings(caplog) if "LongPollMiddleware waits on" in text]
     assert len(said) == (not is_same)
     assert all("'of the middleware'" in text and "'installed'" in text for text in said)
+
+
+def test_install_twice() -> None:
+    """The error says so, where FastAPI warned of duplicate operations."""
+    app, purgatory = FastAPI(), Purgatory()
+    install(app, purgatory)
+    with pytest.raises(ValueError, match=r"install was called twice.*'/purgatory'.*prefix"):
+        install(app, purgatory)
+
+
+def test_the_middleware_twice(caplog: pytest.LogCaptureFixture) -> None:
+    """One warning says so, and the outer one does what a single one does."""
+    app, purgatory = FastAPI(), Purgatory()
+    install(app, purgatory)
+    for _ in range(2):
+        app.add_middleware(LongPollMiddleware, purgatory=purgatory)
+
+    @app.get("/orders/{order}", dependencies=[Depends(LongPollKey("order:{order}"))])
+    async def show(response: Response) -> None:
+        response.headers["ETag"] = '"1"'
+
+    with TestClient(app) as client:
+        headers = {"Prefer": "wait=0.01", "If-None-Match": '"1"'}
+        assert client.get("/orders/42", headers=headers).status_code == 304
+    [said] = warnings(caplog)
+    assert "LongPollMiddleware was added twice" in said and "add_middleware" in said
+    assert purgatory.statistics().expired == 1
