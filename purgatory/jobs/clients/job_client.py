@@ -12,6 +12,7 @@ from purgatory.jobs.key_jobs import KeyJobs
 from purgatory.jobs.model.deadline import Deadline
 from purgatory.jobs.model.errors import JobNotFoundError
 from purgatory.jobs.model.job import Job
+from purgatory.jobs.model.masked_secrets import refuse_masked_model
 from purgatory.jobs.model.spec import JobSpec, encode_payload
 from purgatory.jobs.model.steps import Add, Cancel, CancelForKey, Fire, Reschedule, RunNow, accepted
 from purgatory.jobs.stores.protocol import JobStore
@@ -93,6 +94,7 @@ class JobClient:
             ceiling=ceiling,
             limits=limits,
         )
+        refuse_masked_model(payload, spec.payload_json)
         traceparent = current_traceparent(self._propagation)
         if traceparent is not None:
             spec = replace(spec, traceparent=traceparent)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from purgatory.escaped_text import escaped
 from purgatory.jobs.model.errors import InvalidPayloadError
+from purgatory.jobs.model.masked_secrets import refuse_masked_model, refuse_masked_secrets
 from purgatory.jobs.model.spec import encode_payload
 from purgatory.json_value import json_value
 
@@ -30,7 +31,9 @@ class AnyPayload:
 
     def encode(self, payload: Any, max_bytes: int) -> str:
         """Return compact JSON; a pydantic model is dumped."""
-        return encode_payload(json_value(payload), max_bytes)
+        encoded = encode_payload(json_value(payload), max_bytes)
+        refuse_masked_model(payload, encoded)
+        return encoded
 
     def decode(self, payload_json: str) -> Any:
         """Return the decoded JSON."""
@@ -62,7 +65,7 @@ class TypedPayload:
         if isinstance(payload, _JSON_TYPES):
             encoded = self._encode_json(payload, max_bytes)
         else:
-            encoded = encode_payload(self._dump(payload), max_bytes)
+            encoded = self._encode_dumped(payload, self._dump(payload), max_bytes)
         self.decode(encoded)
         return encoded
 
@@ -89,14 +92,19 @@ class TypedPayload:
                 dumped = self._dump(payload)
             except InvalidPayloadError:
                 raise exc from None
-            return encode_payload(dumped, max_bytes)
+            return self._encode_dumped(payload, dumped, max_bytes)
 
-    def _dump(self, payload: Any) -> Any:
+    def _encode_dumped(self, payload: Any, dumped: Any, max_bytes: int) -> str:
+        encoded = encode_payload(dumped, max_bytes)
+        refuse_masked_secrets(encoded, lambda: self._dump(payload, "python"))
+        return encoded
+
+    def _dump(self, payload: Any, mode: Literal["json", "python"] = "json") -> Any:
         try:
             # Not by aliases: those for the output may not be those for the input. And without what
             # is computed, which is no input.
             return self._adapter.dump_python(
-                payload, mode="json", by_alias=False, round_trip=True, warnings="error"
+                payload, mode=mode, by_alias=False, round_trip=True, warnings="error"
             )
         except (TypeError, ValueError, RecursionError):
             # As above.
