@@ -129,7 +129,7 @@ async def test_who_is_not_known_reaches_no_job_of_python(authorize: Any, on_conf
     purgatory = Purgatory(jobs=MemoryJobStore())
 
     @purgatory.handler("charge")
-    async def charge(job: JobContext) -> None:
+    async def charge(job: JobContext, card: str) -> None:
         """Do nothing."""
 
     @purgatory.handler("note", http=True)

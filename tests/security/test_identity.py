@@ -35,7 +35,7 @@ def server() -> Iterator[ThreadServer]:
     app, purgatory = FastAPI(), Purgatory(jobs=MemoryJobStore())
 
     @purgatory.handler("note", http=True)
-    async def note(job: JobContext) -> None:
+    async def note(job: JobContext, text: str) -> None:
         """Do nothing."""
 
     install(app, purgatory, authorize=authorize)

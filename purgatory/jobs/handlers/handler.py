@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, get_type_hints
 
 from purgatory.jobs.handlers.fair_slots import Lane
 from purgatory.jobs.handlers.job_context import JobContext
-from purgatory.jobs.handlers.payload_type import AnyPayload, PayloadType, payload_type
+from purgatory.jobs.handlers.payload_type import (
+    NULL,
+    AnyPayload,
+    NoPayload,
+    OptionalPayload,
+    PayloadType,
+    payload_type,
+)
 from purgatory.jobs.handlers.threads import JobThreads
 from purgatory.jobs.model.bounds import Bounds
 from purgatory.jobs.model.job import Job
+
+logger = logging.getLogger("purgatory.jobs")
 
 
 class Handler:
     """A function, how it is called, and what its payload is."""
 
-    __slots__ = ("_function", "_lane_of", "_takes_payload", "bounds", "is_async", "name", "payload")
+    __slots__ = (
+        "_default_for",
+        "_function",
+        "_has_warned",
+        "_lane_of",
+        "_takes_payload",
+        "bounds",
+        "is_async",
+        "name",
+        "payload",
+    )
 
     def __init__(
         self, name: str, function: Callable[..., Any], bounds: Bounds | None = None
@@ -36,10 +56,15 @@ class Handler:
                 "its body; remove the yield, or iterate over it in a handler"
             )
         self._takes_payload: bool = len(parameters) == 2
+        # The payload for which the function is called with its own default.
+        self._default_for: str | None = None
         self._lane_of: Callable[[Job], Lane] | None = getattr(function, "lane_of", None)
-        self.payload: PayloadType = AnyPayload()
-        if self._takes_payload and parameters[1].annotation is not inspect.Parameter.empty:
-            self.payload = payload_type(_annotation(name, called, parameters[1]))
+        self.payload: PayloadType = NoPayload(name)
+        if self._takes_payload:
+            self.payload = _payload_type(name, called, parameters[1])
+            if parameters[1].default is not inspect.Parameter.empty:
+                self.payload, self._default_for = OptionalPayload(self.payload), NULL
+        self._has_warned = False
 
     async def run(
         self, job: Job, threads: JobThreads, *, before_call: Callable[[], object] = lambda: None
@@ -51,7 +76,9 @@ class Handler:
         raises, and ThreadLeftError if cancelled while the thread runs.
         """
         arguments: list[Any] = [JobContext.of(job)]
-        if self._takes_payload:
+        if not self._takes_payload:
+            self._warn_of_payload(job)
+        elif job.payload_json != self._default_for:
             arguments.append(self.payload.decode(job.payload_json))
         if self.is_async:
             before_call()
@@ -73,6 +100,18 @@ class Handler:
         Slots of its own has a handler that is an object with a method `lane_of`.
         """
         return None if self._lane_of is None else self._lane_of(job)
+
+    def _warn_of_payload(self, job: Job) -> None:
+        if job.payload_json == NULL or self._has_warned:
+            return
+        self._has_warned = True
+        logger.warning(
+            "job %s has a payload, and its handler %r is a function of (job), which does not get "
+            "it: declare it as (job, payload); this is said once",
+            job.id,
+            self.name,
+            extra={"action": "payload-dropped"},
+        )
 
     async def close(self) -> None:
         """Call the `aclose` of a handler that is an object with one."""
@@ -100,7 +139,13 @@ def _parameters(name: str, function: Callable[..., Any]) -> list[inspect.Paramet
     is_keyword_needed = any(each.kind is inspect.Parameter.KEYWORD_ONLY for each in required)
     if not 1 <= len(needed) <= 2 or is_keyword_needed:
         raise TypeError(wanted)
-    return needed
+    return [each for each in parameters if each.kind in positional][:2]
+
+
+def _payload_type(name: str, called: Any, parameter: inspect.Parameter) -> PayloadType:
+    if parameter.annotation is inspect.Parameter.empty:
+        return AnyPayload()
+    return payload_type(_annotation(name, called, parameter))
 
 
 def _annotation(name: str, called: Any, parameter: inspect.Parameter) -> Any:

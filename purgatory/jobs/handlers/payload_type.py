@@ -11,6 +11,7 @@ from purgatory.jobs.model.masked_secrets import refuse_masked_model, refuse_mask
 from purgatory.jobs.model.spec import encode_payload
 from purgatory.json_value import json_value
 
+NULL = "null"
 _JSON_TYPES = (str, int, float, bool, list, dict, type(None))
 
 
@@ -38,6 +39,43 @@ class AnyPayload:
     def decode(self, payload_json: str) -> Any:
         """Return the decoded JSON."""
         return json.loads(payload_json)
+
+
+class NoPayload:
+    """None, for handlers of (job) only."""
+
+    def __init__(self, handler: str) -> None:
+        """Name `handler` in errors."""
+        self._handler = handler
+
+    def encode(self, payload: Any, max_bytes: int) -> str:
+        """Return the JSON of None; raise InvalidPayloadError for anything else."""
+        if payload is not None:
+            raise InvalidPayloadError(
+                f"handler {self._handler!r} is a function of (job) and would not get the payload: "
+                "declare it as (job, payload), or defer the job without a payload"
+            )
+        return NULL
+
+    def decode(self, payload_json: str) -> Any:
+        """Return the decoded JSON."""
+        return json.loads(payload_json)
+
+
+class OptionalPayload:
+    """None, or what another type accepts, for handlers whose second parameter has a default."""
+
+    def __init__(self, kind: PayloadType) -> None:
+        """Accept None, and what `kind` accepts."""
+        self._kind = kind
+
+    def encode(self, payload: Any, max_bytes: int) -> str:
+        """Return compact JSON."""
+        return NULL if payload is None else self._kind.encode(payload, max_bytes)
+
+    def decode(self, payload_json: str) -> Any:
+        """Return the handler's argument; None for its default."""
+        return None if payload_json == NULL else self._kind.decode(payload_json)
 
 
 class TypedPayload:

@@ -25,7 +25,7 @@ def create_app(**options: Any) -> FastAPI:
     install(app, purgatory, **{"authorize": ALLOW_ANYONE, **options})
 
     @purgatory.handler("note", http=True)
-    async def note(job: JobContext) -> None: ...
+    async def note(job: JobContext, payload: Any) -> None: ...
 
     return app
 

@@ -66,6 +66,7 @@ async def take_text(job: JobContext, text: str) -> None: ...
 async def take_bool(job: JobContext, flag: bool) -> None: ...
 async def take_dict(job: JobContext, payload: dict) -> None: ...  # type: ignore[type-arg] # as many write it
 async def take_nothing(job: JobContext) -> None: ...
+async def take_days(job: JobContext, days: int = 7) -> None: ...
 
 
 AT = datetime(2027, 1, 1, tzinfo=UTC)
@@ -101,7 +102,9 @@ def payload_type(function: Any) -> Any:
         (take_text, "ß", '"ß"', "ß"),
         (take_bool, True, "true", True),
         (take_dict, {"a": 1}, '{"a":1}', {"a": 1}),
-        (take_nothing, [1], "[1]", [1]),
+        (take_nothing, None, "null", None),
+        (take_days, None, "null", None),
+        (take_days, 3, "3", 3),
     ],
 )
 def test_payloads_come_back_as_they_are_annotated(
@@ -131,6 +134,8 @@ def test_payloads_come_back_as_they_are_annotated(
         (take_text, None, "takes str"),
         (take_dict, [], "takes dict"),
         (take_anything, object(), "JSON"),
+        (take_nothing, 1, r"handler 'h' is a function of \(job\).*declare it as \(job, payload\)"),
+        (take_days, "x", "takes int"),
         (take_anything, "x" * 1_000, "1002 bytes"),
         (take_order, {"id": 1, "by": AT.isoformat(), "x": "x" * 1_000}, "bytes"),
     ],

@@ -19,6 +19,7 @@ from purgatory.jobs import (
     MemoryJobStore,
     RetryJobError,
 )
+from purgatory.jobs.clients import JobClient
 from tests.patience import PATIENCE_S
 from tests.unit.jobs.worker.runs import Log, Make, now_ms, on_time, settings
 
@@ -244,3 +245,40 @@ async def test_a_job_is_started_with_a_thread_in_hand(
         while purgatory.statistics().jobs.running:  # type: ignore[union-attr]  # it has a store
             await asyncio.to_thread(threading.Event().wait, 0.001)
     assert len(runs) == 2
+
+
+async def test_a_parameter_with_a_default_takes_the_payload(
+    store: MemoryJobStore, make_purgatory: Make
+) -> None:
+    """It has its default only where the job has no payload; on the loop and in a thread."""
+    purgatory = make_purgatory(jobs=store)
+    taken: list[int] = []
+
+    @purgatory.handler("remind")
+    async def remind(job: JobContext, days: int = 7, *, log: list[int] = taken) -> None:
+        log.append(days)
+
+    purgatory.handler("thread")(lambda job, days=7: taken.append(days))
+    async with purgatory:
+        for handler in ("remind", "thread"):
+            for given in ((), (None,), (0,), (3,)):
+                job = await (await purgatory.defer(handler, *given, delay=1)).wait()
+                assert job.state is JobState.DONE
+    assert taken == [7, 7, 0, 3] * 2
+
+
+async def test_a_payload_that_a_handler_does_not_take_is_logged_once(
+    store: MemoryJobStore, make_purgatory: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client without handlers cannot know; the job runs."""
+    purgatory = make_purgatory(jobs=store)
+
+    @purgatory.handler("remind")
+    async def remind(job: JobContext) -> None: ...
+
+    async with purgatory:
+        client = JobClient(store)
+        for payload in (None, 3, 4):
+            job = await client.defer("remind", payload, delay=1)
+            assert (await purgatory.job(job.id).wait()).state is JobState.DONE
+            assert caplog.text.count("declare it as (job, payload)") == (payload is not None)
