@@ -16,6 +16,7 @@ from purgatory.fastapi.exception_handlers import (
     check_problem_details,
 )
 from purgatory.fastapi.lifespan import refuse_several_workers
+from purgatory.fastapi.openapi import document_long_polls, document_tokens
 from purgatory.fastapi.router import create_router
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
 from purgatory.fastapi.routing.raw_route import RawRoute, include_in_app
@@ -107,7 +108,8 @@ def install(
     include_in_app(app, router)
     app.state.purgatory = purgatory
     if isinstance(authorize, BearerTokens):
-        _document_tokens(app, prefix)
+        document_tokens(app, prefix)
+    document_long_polls(app)
     add_exception_handlers(app, prefix, problem_details)
 
 
@@ -123,20 +125,3 @@ def _check_workers_first(
         return own(app)
 
     app.router.lifespan_context = lifespan
-
-
-def _document_tokens(app: FastAPI, prefix: str) -> None:
-    """Declare bearer tokens for our operations in OpenAPI, so that its pages offer to send one."""
-    described = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        schema = described()
-        schemes = schema.setdefault("components", {}).setdefault("securitySchemes", {})
-        schemes.setdefault("bearer", {"type": "http", "scheme": "bearer"})
-        for path, item in schema["paths"].items():
-            for operation in item.values() if path.startswith(f"{prefix}/") else ():
-                if "401" in operation["responses"]:
-                    operation.setdefault("security", [{"bearer": []}])
-        return schema
-
-    app.openapi = openapi  # type: ignore[method-assign] # FastAPI's documented way to extend it
