@@ -47,7 +47,7 @@ class JobThreads:
         """Return what `function` returns in a thread, which has this context; raise what it raises.
 
         If cancelled before a thread began, `function` is not called. If cancelled later, raise
-        ThreadLeftError: a thread cannot be stopped. StopIteration, SystemExit and
+        ThreadLeftError: a thread cannot be stopped. StopIteration, GeneratorExit, SystemExit and
         KeyboardInterrupt are raised as RuntimeError. Raises RuntimeError after `shut`.
         """
         future = self._submit(partial(copy_context().run, function, *arguments))
@@ -101,9 +101,9 @@ def _call(future: Future[Any], call: Callable[[], Any]) -> None:
         return
     try:
         result = call()
-    except (StopIteration, SystemExit, KeyboardInterrupt) as exc:
-        # asyncio futures do not accept StopIteration, so the waiter would never wake; the other
-        # two would end the event loop, though here they mean the thread.
+    except (StopIteration, GeneratorExit, SystemExit, KeyboardInterrupt) as exc:
+        # asyncio futures do not accept StopIteration, so the waiter would never wake; GeneratorExit
+        # would close it; the others would end the event loop, though here they mean the thread.
         error = RuntimeError(f"the function raised {exc!r}")
         error.__cause__ = exc
         future.set_exception(error)

@@ -60,6 +60,10 @@ async def test_a_call_has_the_context_and_tells_of_its_end() -> None:
 
 async def test_what_a_task_cannot_raise_is_told_too() -> None:
     """Whoever asks an empty iterator for more would never end; who exits would end the loop."""
+
+    def close() -> None:
+        raise GeneratorExit
+
     threads = JobThreads(1)
     async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(RuntimeError, match=r"raised StopIteration\(\)") as raised:
@@ -69,6 +73,8 @@ async def test_what_a_task_cannot_raise_is_told_too() -> None:
             await threads.run(sys.exit, 3)
         with pytest.raises(RuntimeError, match=r"raised KeyboardInterrupt\(\)"):
             await threads.run(signal.default_int_handler, 2, None)
+        with pytest.raises(RuntimeError, match=r"raised GeneratorExit\(\)"):
+            await threads.run(close)
     threads.shut()
 
 

@@ -126,8 +126,8 @@ class JobExecutor:
                 await self._take_back_cancellation(task)
             if isinstance(result, Again):
                 return self._rounds.plan(job, result), None
-        except (StaleClaimError, ThreadLeftError, GeneratorExit, KeyboardInterrupt):
-            # The last two mean the event loop and the whole program.
+        except (StaleClaimError, ThreadLeftError, KeyboardInterrupt):
+            # The last one means the whole program.
             raise
         except asyncio.CancelledError as exc:
             # Of this task, as the worker drains; or of something that the handler awaited, or by
@@ -136,7 +136,8 @@ class JobExecutor:
                 raise
             return failed_attempt(job, exc, self._retry_policy), exc
         except BaseException as exc:
-            # Including SystemExit: a job must not end the process that runs it.
+            # Including SystemExit: a job must not end the process that runs it. And GeneratorExit:
+            # if this coroutine is closed, the callers' are, too, and none receives the result.
             return failed_attempt(job, exc, self._retry_policy), exc
         return Finish(job.claim, JobState.DONE), None
 

@@ -152,16 +152,21 @@ async def test_an_error_of_the_store_that_is_no_outage_ends_the_lease(parts: Par
     assert len(parts.leased) == 0
 
 
-async def test_what_means_the_event_loop_is_no_result(parts: Parts) -> None:
-    """GeneratorExit closes a coroutine: the job is neither done nor failed."""
+async def test_a_run_that_is_closed_has_no_result(parts: Parts) -> None:
+    """GeneratorExit from outside closes a coroutine: the job is neither done nor failed."""
 
     @parts.handlers.handler("work")
     async def work(job: JobContext) -> None:
-        raise GeneratorExit
+        await asyncio.sleep(1)
 
     leased = await leased_job(parts)
-    with pytest.raises(GeneratorExit):
-        await parts.executor().run(leased)
+    run = parts.executor().run(leased)
+    task = asyncio.create_task(run)
+    await asyncio.sleep(0.5)
+    run.close()
+    task.cancel()
+    with pytest.raises(RuntimeError, match="cannot reuse"):
+        await task
     assert (await parts.job(leased.claim.id)).state is JobState.RUNNING
     assert (len(parts.leased), parts.counters.failed, parts.counters.retried) == (0, 0, 0)
 

@@ -142,6 +142,7 @@ class Abort(BaseException):
     [
         (lambda: Abort("stop"), "Abort: stop"),
         (lambda: SystemExit(3), "SystemExit: 3"),
+        (lambda: GeneratorExit("close"), "GeneratorExit: close"),
         (Unprintable, "Unprintable: <exception str() failed>"),
         (lambda: RetryJobError(after=float("nan")), "ValueError: after is NaN"),
         (lambda: RetryJobError(after="30"), "TypeError: after is '30'"),  # type: ignore[arg-type] # on purpose
