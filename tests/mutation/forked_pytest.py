@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import tempfile
@@ -26,6 +27,9 @@ OPTIONS = (
     *("-p", "no:xdist"),
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
 )
+
+# Faulty code may allocate without end: it then fails, instead of taking the machine's memory.
+MAX_BYTES = 4 * 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ def _run_and_exit(arguments: list[str], plugins: tuple[object, ...], output: int
     status = 1
     try:
         os.setsid()
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
         for stream in (sys.stdout, sys.stderr):
             os.dup2(output, stream.fileno())
         _forget_project()

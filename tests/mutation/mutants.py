@@ -58,6 +58,7 @@ def _specs(room: Room, root: Path) -> Iterator[MutationSpec]:
         init([root / module for module in modules], database, {})
         found = [item.mutations[0] for item in database.work_items]
     unseen = {root / module: _unseen(root / module) for module in modules}
+    lines = {root / module: (root / module).read_text().splitlines() for module in modules}
     for spec in sorted(
         found, key=lambda spec: (spec.module_path, spec.operator_name, spec.occurrence)
     ):
@@ -65,6 +66,9 @@ def _specs(room: Room, root: Path) -> Iterator[MutationSpec]:
             continue
         if any(start <= spec.start_pos < end for start, end in unseen[spec.module_path]):
             continue
+        line, column = spec.start_pos
+        if lines[spec.module_path][line - 1].startswith("*,", column):
+            continue  # not an operator, but a mark between parameters
         yield _relative(spec, root)
 
 
@@ -107,10 +111,7 @@ def _unseen(module: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
                 nodes.append(found)
             case ast.AsyncFunctionDef(returns=ast.expr() as found):
                 nodes.append(found)
-            case ast.If(
-                test=ast.Attribute(ast.Name("cython"), "compiled") | ast.Name("is_compiled_form"),
-                body=compiled,
-            ):
+            case ast.If(test=test, body=compiled) if _is_compiled_only(test):
                 nodes += compiled
             case ast.Call(func=ast.Name("cast"), args=[found, _]):
                 nodes.append(found)
@@ -120,6 +121,15 @@ def _unseen(module: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
         ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))
         for node in nodes
     ]
+
+
+def _is_compiled_only(test: ast.expr) -> bool:
+    match test:
+        case ast.BoolOp(ast.And(), [first, *_]):
+            return _is_compiled_only(first)
+        case ast.Attribute(ast.Name("cython"), "compiled"):
+            return True
+    return isinstance(test, ast.Name) and test.id in ("compiled", "is_compiled_form")
 
 
 def _is_declaration(member: ast.stmt) -> bool:
