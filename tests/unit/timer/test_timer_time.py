@@ -79,6 +79,21 @@ def test_a_deadline_between_two_ticks_of_the_clock_is_rounded_up(bench: Bench) -
     assert bench.after(0) == ["task"]
 
 
+@pytest.mark.parametrize("start_ns", [0, 1, 2, 999_999, 1_000_000, 1_000_001])
+def test_the_first_task_of_a_clock_near_zero_is_not_early(start_ns: int) -> None:
+    """Clocks count from an arbitrary zero; the first deadline is rounded up as any other is."""
+    clock = MockClock()
+    clock.advance_ns(start_ns)
+    timer = SystemTimer(clock=clock)
+    ran_ns: list[int] = []
+    timer.call_later(5, lambda: ran_ns.append(clock.now_ns()))
+    deadline_ms = timer.next_expiration_ms()
+    assert deadline_ms is not None
+    clock.advance_ns(deadline_ms * 1_000_000 - start_ns)
+    assert timer.advance_clock() == 1
+    assert 0 <= ran_ns[0] - start_ns - 5_000_000 < 1_000_000
+
+
 @pytest.mark.parametrize("delay_ms", [MAX_DELAY_MS + 1, 2**63 - 1, 2**100])
 def test_a_delay_beyond_the_limit_is_refused(bench: Bench, delay_ms: int) -> None:
     """Case 20, where Kafka's overflows and runs at once: a clear error, and nothing is added."""
