@@ -47,7 +47,7 @@ from purgatory.signals.protocol import SharedSignalStatistics
 from purgatory.signals.shared_signals import SharedSignals
 from purgatory.timer import Clock, SystemClock, SystemTimer, compiled
 from purgatory.timer.clock import NS_PER_MS
-from purgatory.wrong_type import check_type, wrong_type
+from purgatory.wrong_type import check_keys_type, check_type, wrong_type
 
 logger = logging.getLogger("purgatory")
 
@@ -728,8 +728,7 @@ class Purgatory(JobsMixin):
         Raises LimitReachedError where no more may wait, InvalidKeyError, PurgatoryDrainingError,
         PurgatoryClosedError and WrongThreadError.
         """
-        if isinstance(keys, str):
-            raise TypeError(f"keys is the string {keys!r}: give a list of keys, such as [{keys!r}]")
+        check_keys_type(keys)
         is_completed = self._parking.park_operation(operation, tuple(keys), is_bounded)
         if (parked := noted_operations.get()) is not None:
             parked.append(operation)

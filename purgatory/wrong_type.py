@@ -16,6 +16,15 @@ def wrong_type(name: str, value: object, example: str) -> TypeError:
     return TypeError(f"{name} is {repr(value)[:100]}: give {example}")
 
 
+def check_keys_type(keys: object) -> None:
+    """Raise TypeError for a single string, which would be one key a letter, and for no iterable."""
+    if isinstance(keys, str):
+        short = keys[:64]
+        raise TypeError(f"keys is the string {short!r}: give a list of keys, such as [{short!r}]")
+    if not hasattr(keys, "__iter__"):
+        raise wrong_type("keys", keys, "a list of keys, such as ['order:42']")
+
+
 def check_numbers(settings: Any) -> None:
     """Raise TypeError for a field of the dataclass `settings` that is no number."""
     for name in settings.__slots__:

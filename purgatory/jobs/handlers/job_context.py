@@ -12,6 +12,7 @@ from purgatory.jobs.model.deadline import check_given
 from purgatory.jobs.model.job import Job, JobOutcome
 from purgatory.jobs.model.spec import needed_keys, on_fire_of, on_fire_on
 from purgatory.jobs.model.timestamps import utc
+from purgatory.wrong_type import check_keys_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,8 @@ class JobContext:
         check_given(delay, at)
         if on_fire is not None:
             on_fire_of(on_fire)
-        if keys is not None and not isinstance(keys, str):
+        if keys is not None:
+            check_keys_type(keys)
             keys = tuple(keys)
             if on_fire is not None:
                 on_fire_on(on_fire, keys)

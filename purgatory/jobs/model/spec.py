@@ -18,6 +18,7 @@ from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.request_ids import request_ids
 from purgatory.json_value import encode_json
 from purgatory.operations.watch_key import check_key
+from purgatory.wrong_type import check_keys_type
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
@@ -217,9 +218,7 @@ def handler_of(handler: str) -> str:
 
 def checked_keys(keys: Iterable[str], limits: JobLimits) -> tuple[str, ...]:
     """Return keys without repeats; raise InvalidJobError, InvalidKeyError or TypeError."""
-    # A string is an iterable of strings, but certainly a mistake.
-    if isinstance(keys, str):
-        raise TypeError(f"keys is the string {keys[:64]!r}: give a list of keys")
+    check_keys_type(keys)
     # Each once, in the order given.
     unique = tuple(dict.fromkeys(keys))
     if len(unique) > limits.max_keys:

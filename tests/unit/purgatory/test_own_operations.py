@@ -70,11 +70,12 @@ async def test_park_operation_checks_each_key(
         assert purgatory.watched_keys() == {}
 
 
-async def test_park_operation_takes_no_bare_string(make_purgatory: Make) -> None:
+@pytest.mark.parametrize("keys", ["abc", None, 42])
+async def test_park_operation_takes_lists_of_keys_only(make_purgatory: Make, keys: Any) -> None:
     """`"abc"` would be watched as three keys of one letter."""
     async with make_purgatory() as purgatory:
-        with pytest.raises(TypeError, match="give a list of keys"):
-            purgatory.park_operation(Waiting(), "abc")
+        with pytest.raises(TypeError, match=f"keys is .*{keys}.*: give a list of keys, such as"):
+            purgatory.park_operation(Waiting(), keys)
         assert purgatory.watched_keys() == {}
 
 

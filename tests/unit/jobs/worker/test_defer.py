@@ -196,6 +196,13 @@ async def test_what_makes_no_sense_is_refused(
     assert (await purgatory.jobs()).jobs == []
 
 
+@pytest.mark.parametrize("keys", [None, 42, "paid"])
+async def test_keys_that_are_no_list(purgatory: Purgatory, keys: Any) -> None:
+    """The error names them, and what to give."""
+    with pytest.raises(TypeError, match=f"keys is .*{keys}.*: give a list of keys, such as"):
+        await purgatory.defer("note", delay=1, keys=keys)
+
+
 async def test_without_a_store_nothing_can_be_deferred(make_purgatory: Make) -> None:
     """And it is said what to do."""
     async with make_purgatory() as purgatory:
