@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from purgatory.timer import Clock
 from purgatory.timer.clock import NS_PER_MS
 
@@ -16,6 +18,8 @@ class StoreClock:
     def __init__(self, clock: Clock) -> None:
         """Begin without an estimate."""
         self._clock = clock
+        self.local_ns: Callable[[], int] = clock.now_ns
+        """Return the local time: read it before asking the store, and pass it to `note`."""
         # The store's time minus the local time.
         self._offset_ns: int | None = None
 
@@ -23,10 +27,6 @@ class StoreClock:
     def is_set(self) -> bool:
         """True iff `note` was called."""
         return self._offset_ns is not None
-
-    def local_ns(self) -> int:
-        """Return the local time: read it before asking the store, and pass it to `note`."""
-        return self._clock.now_ns()
 
     def note(self, store_ms: int, asked_ns: int) -> None:
         """Update the estimate: the store responded `store_ms` to a request made at `asked_ns`."""

@@ -17,6 +17,7 @@ from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
 from purgatory.jobs.worker.running.failed_attempt import failed_attempt
 from purgatory.jobs.worker.running.next_rounds import NextRound, NextRounds
 from purgatory.jobs.worker.running.result_reporter import ResultReporter
+from purgatory.jobs.worker.running.slow_steps import SlowSteps
 from purgatory.jobs.worker.statistics import WorkerCounters
 from purgatory.jobs.worker.worker_store import WorkerStore
 from purgatory.retry_policy import RetryPolicy
@@ -53,6 +54,7 @@ class JobExecutor:
         self._rounds = rounds
         self._retry_policy = retry_policy
         self._threads = threads
+        self._slow_steps = SlowSteps(store.clock.local_ns)
 
     async def run(self, leased: LeasedJob) -> None:
         """Run a job to its recorded end; then it is not leased any more.
@@ -121,7 +123,8 @@ class JobExecutor:
         assert handler is not None and task is not None
         try:
             with self._handlers.around(job):
-                result = await handler.run(job, self._threads, before_call=guard.check)
+                run = handler.run(job, self._threads, before_call=guard.check)
+                result = await self._slow_steps.watch(handler.name, run)
             if task.cancelling():
                 await self._take_back_cancellation(task)
             if isinstance(result, Again):
