@@ -45,7 +45,7 @@ def read_token(path: Path | None, token: str | None) -> str | None:
     """
     if path is None:
         return token or None
-    found = path.read_text(encoding="utf-8").strip()
+    found = path.read_text(encoding="utf-8-sig").strip()
     if not found or len(found.split()) > 1:
         raise ValueError(f"{path} has no token: write the token alone into it, on one line")
     return found

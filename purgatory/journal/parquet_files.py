@@ -6,7 +6,7 @@ import logging
 import math
 import re
 from datetime import UTC, datetime
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 
 import pyarrow as pa
@@ -50,13 +50,15 @@ class ParquetFiles(Sink):
         """Complete a file after `max_age` seconds, `max_rows` or `max_bytes`, or with the hour.
 
         `group_rows` are kept in memory until they are written as one group. Raises ValueError for
-        bounds that are not positive.
+        bounds that are not positive and an empty path.
         """
         bounds = {"max_age": max_age, "max_rows": max_rows, "max_bytes": max_bytes}
         for name, value in {**bounds, "group_rows": group_rows}.items():
             # Written so that NaN, which compares as false, is refused.
             if not 0 < value < math.inf:
                 raise ValueError(f"{name} is {value!r}: give a finite number above zero")
+        if not fspath(directory):
+            raise ValueError("directory is '': give a path, or '.' for the working folder")
         self.directory = Path(directory)
         self._max_age_ns = int(max_age * _NS_PER_SECOND)
         self._max_rows = max_rows

@@ -227,7 +227,8 @@ def test_tokens(tmp_path: Path, tell: Tell) -> None:
     assert status == 0 and token not in entry
     app, purgatory = FastAPI(), Purgatory()
     install(app, purgatory, authorize=BearerTokens.from_text(entry))
-    (tmp_path / "token").write_text(token + "\n")
+    # With a byte order mark, as editors on Windows write it.
+    (tmp_path / "token").write_text(token + "\n", encoding="utf-8-sig")
     with serve(app, purgatory, KINDS[2]) as server:
         known = ["--url", server.url, "--token-file", str(tmp_path / "token")]
         assert tell(*known, "wait", "a", "--timeout", "0")[0] == 3

@@ -147,6 +147,13 @@ def test_a_job_between_two_attempts_shows_the_next_one(capfd: pytest.CaptureFixt
     assert due[5:16] in narrow
 
 
+def test_a_closed_standard_output_is_as_if_thrown_away(server: ThreadServer) -> None:
+    """`purgatory wait KEY >&-` is for the exit status."""
+    command = [sys.executable, "-m", "purgatory", "--url", server.url, "jobs", "list"]
+    shell = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], stderr=subprocess.PIPE)
+    assert (shell.returncode, shell.stderr) == (0, b"")
+
+
 def test_a_list_that_was_cut_says_so(
     server: ThreadServer, capfd: pytest.CaptureFixture[str]
 ) -> None:

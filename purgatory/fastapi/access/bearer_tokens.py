@@ -166,8 +166,8 @@ class BearerTokens:
 
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> BearerTokens:
-        """Read a file as `from_text` does."""
-        return cls.from_text(Path(path).read_text(encoding="utf-8"))
+        """Read a file as `from_text` does, without a byte order mark."""
+        return cls.from_text(Path(path).read_text(encoding="utf-8-sig"))
 
     def __len__(self) -> int:
         """Return the number of tokens."""

@@ -302,6 +302,13 @@ def test_a_file_of_tokens(tmp_path: Path) -> None:
     assert _allows(_permit(tokens, TOKENS[3]), Access(Action.OPERATE))
 
 
+def test_a_file_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """As editors on Windows write: the first token counts."""
+    path = tmp_path / "tokens"
+    path.write_text(f"{TOKENS[0]} operate", encoding="utf-8-sig")
+    assert _allows(_permit(BearerTokens.from_file(path), TOKENS[0]), Access(Action.OPERATE))
+
+
 def test_new_tokens_are_long_and_all_different() -> None:
     """And what stands in the file for one is its hash."""
     made = [new_token() for _ in range(50)]

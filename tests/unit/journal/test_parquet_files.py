@@ -255,6 +255,13 @@ def test_a_disk_that_is_full_leaves_complete_files_only(tmp_path: Path) -> None:
     assert len(rows_in(tmp_path)) == 20
 
 
+def test_an_empty_directory_is_refused_by_name() -> None:
+    """It would be the working folder: say "." for that."""
+    with pytest.raises(ValueError, match="directory is ''"):
+        ParquetFiles("")
+    assert ParquetFiles(".").name == "."
+
+
 @pytest.mark.parametrize("name", ["max_age", "max_rows", "max_bytes", "group_rows"])
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
 def test_bounds_are_positive(name: str, value: float, tmp_path: Path) -> None:
