@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from purgatory.errors import PurgatoryClosedError
-from purgatory.jobs.model.errors import StoreError, StoreUnavailableError
+from purgatory.jobs.model.errors import StoreError, StoreNotReadyError, StoreUnavailableError
 from purgatory.jobs.stores.protocol import JobStore
 from purgatory.retry_policy import RetryPolicy
 
@@ -57,7 +57,11 @@ class StoreOpener:
         PurgatoryClosedError if stopped before.
         """
         assert self._first_attempt is not None
-        await asyncio.shield(self._first_attempt)
+        try:
+            await asyncio.shield(self._first_attempt)
+        except StoreNotReadyError as exc:
+            # Its text says what to do, and thirty lines of the store's own calls would hide it.
+            raise exc.with_traceback(None)  # noqa: B904 - it is the same error
 
     async def stop(self) -> None:
         """Stop trying. Idempotent."""

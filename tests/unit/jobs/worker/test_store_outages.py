@@ -99,16 +99,18 @@ async def test_a_store_that_is_away_at_the_start(
 
 
 async def test_a_store_that_is_not_set_up_stops_the_start(make_purgatory: Make) -> None:
-    """With its own sentence."""
+    """With its own sentence and its cause, and without the calls within the store."""
 
     class Bare(MemoryJobStore):
         async def open(self) -> None:
-            raise StoreNotReadyError("migrate first")
+            raise StoreNotReadyError("migrate first") from LookupError("no table")
 
     purgatory = make_purgatory(jobs=Bare())
-    with pytest.raises(StoreNotReadyError, match="migrate first"):
+    with pytest.raises(StoreNotReadyError, match="migrate first") as caught:
         await purgatory.__aenter__()
     assert not purgatory.is_open
+    assert isinstance(caught.value.__cause__, LookupError)
+    assert caught.traceback[-1].name == "wait"
 
 
 async def test_a_store_that_comes_up_without_tables(
