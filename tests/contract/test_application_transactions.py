@@ -27,6 +27,7 @@ from purgatory.jobs import (
 )
 from purgatory.jobs.model import StoreNotReadyError
 from purgatory.jobs.sql import SqlJobStore, migrate
+from purgatory.jobs.sql.application.session import call_on_commit
 from tests.contract.sql_job_stores import SqliteJobStores, SqlJobStores
 from tests.patience import until
 
@@ -386,6 +387,32 @@ async def test_a_connection_that_is_used_for_ever(
         assert connection.sync_connection is not None
         dispatch = connection.sync_connection.dispatch
         assert (len(dispatch.commit), len(dispatch.rollback)) == (1, 1)
+
+
+@pytest.mark.parametrize("mode", ["conditional_savepoint", "create_savepoint", "control_fully"])
+@pytest.mark.parametrize("is_committed", [False, True])
+async def test_a_session_in_a_transaction_of_its_connection(
+    engine: AsyncEngine, mode: Any, *, is_committed: bool
+) -> None:
+    """Its commit may end a savepoint only: what counts is that of the connection."""
+    calls: list[bool] = []
+    async with engine.connect() as connection:
+        outer = await connection.begin()
+        async with AsyncSession(connection, join_transaction_mode=mode) as session:
+            await session.execute(text("SELECT 1"))
+            call_on_commit(session, lambda: calls.append(outer.is_active))
+            await session.commit()
+            if mode != "control_fully":
+                # Nothing is to come; a call would follow within 2 ms.
+                await asyncio.sleep(0.01)
+                assert calls == [] and outer.is_active
+                await (outer.commit() if is_committed else outer.rollback())
+        if is_committed or mode == "control_fully":
+            # The first call may come just before the end of the commit.
+            await until(lambda: False in calls)
+        else:
+            await asyncio.sleep(0.01)
+            assert calls == []
 
 
 async def test_a_fire_does_not_decide_a_later_round(

@@ -56,15 +56,20 @@ def _is_in_autocommit(connection: Connection) -> bool:
 def call_on_commit(session: Any, callback: Callback) -> None:
     """Call `callback` on the event loop once the transaction of `session` is committed.
 
-    That of an AsyncConnection may not be over at the first call: it is called some times within a
-    second. Not called after a rollback.
+    That of an AsyncConnection, also of one that a session was made with, may not be over at the
+    first call: it is called some times within a second. Not called after a rollback.
     """
     if isinstance(session, async_scoped_session):
         session = session()
     if isinstance(session, AsyncSession):
-        _of_session(session.sync_session, callback)
-        return
-    _of_connection(session.sync_connection, callback)
+        bind = session.sync_session.get_bind()
+        if not isinstance(bind, Connection):
+            _of_session(session.sync_session, callback)
+            return
+    else:
+        bind = session.sync_connection
+    # Also of a session that was made with one: its own commit may end a savepoint only.
+    _of_connection(bind, callback)
 
 
 def _of_connection(connection: Connection, callback: Callback) -> None:
