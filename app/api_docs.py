@@ -16,6 +16,8 @@ from starlette.responses import HTMLResponse, RedirectResponse
 from starlette.staticfiles import StaticFiles
 
 ASSETS = "/docs/assets"
+# Of FastAPI's own pages.
+_METHODS = ["GET", "HEAD"]
 _INLINE_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 
 
@@ -27,7 +29,7 @@ def add_docs(app: FastAPI) -> None:
     folder = Path(str(files(fastapi_standalone_docs) / "static"))
     app.mount(ASSETS, StaticFiles(directory=folder), name="docs-assets")
 
-    @app.get("/docs", include_in_schema=False)
+    @app.api_route("/docs", methods=_METHODS, include_in_schema=False)
     async def swagger(request: Request) -> HTMLResponse:
         root = request.scope.get("root_path", "")
         page = get_swagger_ui_html(
@@ -39,7 +41,7 @@ def add_docs(app: FastAPI) -> None:
         )
         return _restricted(page)
 
-    @app.get("/redoc", include_in_schema=False)
+    @app.api_route("/redoc", methods=_METHODS, include_in_schema=False)
     async def redoc(request: Request) -> HTMLResponse:
         root = request.scope.get("root_path", "")
         page = get_redoc_html(
@@ -51,7 +53,7 @@ def add_docs(app: FastAPI) -> None:
         )
         return _restricted(page)
 
-    @app.get("/", include_in_schema=False)
+    @app.api_route("/", methods=_METHODS, include_in_schema=False)
     async def index(request: Request) -> RedirectResponse:
         return RedirectResponse(f"{request.scope.get('root_path', '')}/docs")
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from purgatory.errors import CursorError, PurgatoryClosedError, PurgatoryError
 from purgatory.fastapi.http.bodies.body_schema import pointer
-from purgatory.fastapi.http.problem_mapping import problem_of_exception
+from purgatory.fastapi.http.problem_mapping import log_fault, problem_of_exception
 from purgatory.fastapi.http.problems import Problem
 from purgatory.jobs.model.errors import UnknownHandlerError
 
@@ -106,11 +106,11 @@ def _own_problem(request: Request, exc: Exception) -> Problem:
     """
     if isinstance(exc, UnknownHandlerError):
         # Its text has the names of the handlers, and only the endpoint chooses one.
-        logger.error("a request failed", exc_info=exc, extra={"action": "request-failed"})
+        log_fault(exc, request.method, request.scope["path"])
         return _internal_error()
     if isinstance(exc, ValueError) and not isinstance(exc, CursorError):
         _warn(request, exc, action="invalid-argument")
-    return problem_of_exception(exc)
+    return problem_of_exception(exc, request.method, request.scope["path"])
 
 
 def _warn(request: Request, exc: Exception, action: str) -> None:

@@ -26,6 +26,7 @@ from purgatory.fastapi.http.problems import (
     bad_parameter,
     draining_problem,
 )
+from purgatory.fastapi.http.raw_request import encoded_path
 from purgatory.fastapi.http.retry_after import retry_after
 from purgatory.jobs.model.errors import (
     DuplicateJobError,
@@ -46,8 +47,11 @@ from purgatory.jobs.model.errors import (
 logger = logging.getLogger("purgatory.fastapi")
 
 
-def problem_of_exception(error: Exception) -> Problem:
-    """Return the problem that reports an exception of an endpoint; log those that are faults."""
+def problem_of_exception(error: Exception, method: str, path: str) -> Problem:
+    """Return the problem that reports an exception of an endpoint; log those that are faults.
+
+    `method` and `path` are those of the request.
+    """
     if isinstance(error, Problem):
         return error
     if isinstance(error, PurgatoryError):
@@ -55,8 +59,19 @@ def problem_of_exception(error: Exception) -> Problem:
     else:
         problem = Problem("internal-error", "the request failed; the server's log has the reason")
     if problem.status == 500:
-        logger.error("a request failed", exc_info=error, extra={"action": "request-failed"})
+        log_fault(error, method, path)
     return problem
+
+
+def log_fault(error: Exception, method: str, path: str) -> None:
+    """Log the exception behind a 500, and for which request."""
+    logger.error(
+        "%s %s failed",
+        method,
+        encoded_path(path),
+        exc_info=error,
+        extra={"action": "request-failed"},
+    )
 
 
 def problem_of_error(error: PurgatoryError, cursor_from: str = "") -> Problem:

@@ -36,7 +36,7 @@ class RawRequest:
     @property
     def address(self) -> str:
         """The path, percent-encoded: for headers, and for clients to send again."""
-        return quote(self.path, safe=_OF_PATHS, errors="replace")
+        return encoded_path(self.path)
 
     def key(self) -> str:
         """Return `path_value` as a key; raise Problem for bytes that are not UTF-8."""
@@ -71,6 +71,11 @@ class RawRequest:
             if name in names:
                 return True
         return False
+
+
+def encoded_path(path: str) -> str:
+    """Return a decoded path percent-encoded, so that it has no control characters."""
+    return quote(path, safe=_OF_PATHS, errors="replace")
 
 
 def only_line(lines: Sequence[str], name: str) -> str:

@@ -59,7 +59,8 @@ class JobBatchEndpoint:
             lines = await self._lines(raw, scope, receive)
         except Exception as exc:
             await send_response(
-                send, problem_of_exception(exc).response(self.context.prefix, raw.path)
+                send,
+                problem_of_exception(exc, "POST", raw.path).response(self.context.prefix, raw.path),
             )
             return
         headers = [(b"content-type", b"application/jsonl"), (b"cache-control", b"no-store")]
@@ -100,7 +101,9 @@ class JobBatchEndpoint:
                 try:
                     specs[number] = self._spec(raw, line)
                 except Exception as exc:
-                    results[number] = self._refused(raw, number, problem_of_exception(exc))
+                    results[number] = self._refused(
+                        raw, number, problem_of_exception(exc, "POST", raw.path)
+                    )
             if specs:
                 results |= await self._add(raw, specs)
             yield [results[number] for number in sorted(results)]
@@ -129,7 +132,7 @@ class JobBatchEndpoint:
             added = await self.context.purgatory.add_jobs(list(specs.values()))
         except (PurgatoryError, Problem) as exc:
             # None is acknowledged; whether any is stored is unknown.
-            problem = problem_of_exception(exc)
+            problem = problem_of_exception(exc, "POST", raw.path)
             return {number: self._refused(raw, number, problem) for number in specs}
         path = raw.address.removesuffix(":batch")
         for number, result in zip(specs, added, strict=True):

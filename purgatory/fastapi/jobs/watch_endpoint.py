@@ -44,7 +44,9 @@ class JobWatchEndpoint:
         try:
             answer = await self._answer(raw, receive)
         except Exception as exc:
-            answer = problem_of_exception(exc).response(self.context.prefix, raw.path)
+            answer = problem_of_exception(exc, "GET", raw.path).response(
+                self.context.prefix, raw.path
+            )
         if answer is not None:
             await send_response(send, answer)
 

@@ -22,6 +22,7 @@ class AdmittingEndpoint:
     def __init__(self, context: EndpointContext, spec: EndpointSpec) -> None:
         """Serve what `spec` declares."""
         self.context = context
+        self._method = spec.method
         self.path_parameter = spec.path_parameter
         self.max_body = spec.max_body
         self._action = spec.action
@@ -71,7 +72,8 @@ class AdmittingEndpoint:
 
     def error_response(self, raw: RawRequest, error: Exception) -> RawResponse:
         """Return the response to a request that failed with `error`."""
-        return problem_of_exception(error).response(self.context.prefix, raw.path)
+        problem = problem_of_exception(error, self._method, raw.path)
+        return problem.response(self.context.prefix, raw.path)
 
     def _access(self, raw: RawRequest, action: Action) -> Access:
         if self.path_parameter == "key":

@@ -40,7 +40,7 @@ class EventStreams:
 
     def refusal(self, raw: RawRequest, error: Exception) -> RawResponse:
         """Return the response to a stream that could not be parked."""
-        problem = problem_of_exception(error)
+        problem = problem_of_exception(error, "GET", raw.path)
         prefix = self.registry.context.prefix
         found = problem_stream(problem, prefix, raw.path)
         return problem.response(prefix, raw.path) if found is None else found

@@ -159,10 +159,10 @@ class ParkedStream(ParkedRequest):
         return any(self.signals.last(key) > position for key, position in pairs)
 
     def _problem_event(self, error: Exception) -> bytes:
-        problem = problem_of_exception(error)
         prefix = self.streams.registry.context.prefix
         keys = self.watched_keys
         path = f"{prefix}/watch/{keys[0]}" if len(keys) == 1 else f"{prefix}/watch"
+        problem = problem_of_exception(error, "GET", path)
         return problem_event(problem.kind.slug, problem.response(prefix, path).body)
 
     def _fail(self, last: bytes) -> bool:

@@ -94,7 +94,8 @@ class WaitRegistry:
         """Return the response to a wait whose response could not be made, and log why."""
         prefix = self.context.prefix
         path = f"{prefix}/watch/{keys[0]}" if len(keys) == 1 else f"{prefix}/watch"
-        return problem_of_exception(error).response(prefix, path)
+        method = "GET" if len(keys) == 1 else "POST"
+        return problem_of_exception(error, method, path).response(prefix, path)
 
     def enter(self, client: str) -> None:
         """Count a request of `client` that is parked by other means than `park`; then `leave`.

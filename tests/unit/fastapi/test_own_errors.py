@@ -282,7 +282,7 @@ async def test_an_endpoint_behind_its_own_guard_keeps_its_401() -> None:
     [
         ("/timeout", 422, "WARNING", "GET /timeout raised InvalidTimeoutError"),
         ("/on-fire", 422, "WARNING", "GET /on-fire raised InvalidJobError"),
-        ("/handler", 500, "ERROR", "a request failed"),
+        ("/handler", 500, "ERROR", "GET /handler failed"),
     ],
 )
 async def test_an_invalid_argument_in_an_endpoint_is_logged(

@@ -68,9 +68,14 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 )
 @pytest.mark.parametrize("is_failing", [False, True])
 async def test_a_handler_responds_on_a_connection_at_once_or_when_it_has_waited(
-    purgatory: Purgatory, make: type[RawEndpoint], turns: int, *, is_failing: bool
+    purgatory: Purgatory,
+    make: type[RawEndpoint],
+    turns: int,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    is_failing: bool,
 ) -> None:
-    """Once, whether it returns or fails."""
+    """Once, whether it returns or fails; the log says which request failed."""
 
     async def handle(raw: RawRequest) -> RawResponse:
         for _ in range(turns):
@@ -81,11 +86,12 @@ async def test_a_handler_responds_on_a_connection_at_once_or_when_it_has_waited(
 
     connection = Connection()
     endpoint = make(EndpointContext(purgatory), SPEC, handle)
-    endpoint.begin(RawRequest("/probe", b"/probe", b"", []), connection)
+    endpoint.begin(RawRequest("/probe\n", b"/probe%0A", b"", []), connection)
     is_at_once = make is RawEndpoint and not turns
     assert bool(connection.responses) is is_at_once
     await until_in_turns(lambda: bool(connection.responses))
     assert [response.status for response in connection.responses] == [500 if is_failing else 204]
+    assert caplog.messages == [f"{SPEC.method} /probe%0A failed"] * is_failing
 
 
 async def _status_without_body(
