@@ -64,6 +64,7 @@ async def test_batches_that_are_none(
         ({"at": "2027-01-01T00:00:00"}, "timezone"),
         ({"at": "tomorrow"}, "/at"),
         ({"at": 5}, "/at"),
+        *(({"at": at}, "date and a time") for at in ("1795811493", "+1795811493.5", "-5")),
         ({"delay": -1}, "/delay"),
         ({"delay": 1e10}, "315619200"),
         ({"delay": "5"}, "/delay"),

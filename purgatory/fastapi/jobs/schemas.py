@@ -5,7 +5,17 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+)
+from pydantic_core import PydanticCustomError
 
 from purgatory.fastapi.http.bodies.json_bodies import JsonBody
 from purgatory.fastapi.http.schemas import (
@@ -31,8 +41,17 @@ Delay = Annotated[
     StrictFloat | None,
     Field(ge=0, description="Seconds from now, by the store's clock. This or `at`."),
 ]
+
+
+def _refuse_number(at: Any) -> Any:
+    """Refuse numbers and their digits, which pydantic takes for a Unix time."""
+    if not isinstance(at, str) or ":" not in at:
+        raise PydanticCustomError("datetime_parsing", "Input should be a date and a time")
+    return at
+
+
 At = Annotated[
-    Annotated[AwareDatetime, Field(strict=True)] | None,
+    Annotated[AwareDatetime, BeforeValidator(_refuse_number)] | None,
     Field(
         description="A time, RFC 3339 with a zone. This or `delay`.",
         examples=["2026-11-21T15:04:05Z"],
