@@ -312,7 +312,7 @@ def test_doctor_warns_of_jobs_that_no_worker_starts(
     assert job_store()[0] == "ok"
     monkeypatch.setattr("purgatory.cli.overdue_jobs.MAX_OVERDUE_S", 0)
     result, detail = job_store()
-    assert result == "warning" and "such as of 'remindd':" in detail
+    assert result == "warning" and "such as of 'remindd': no worker runs, or none has" in detail
 
 
 def test_shared_signals_out_of_reach(run: Run) -> None:
