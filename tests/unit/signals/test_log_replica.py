@@ -6,7 +6,7 @@ import pytest
 
 from purgatory.errors import BadCursorError, CursorExpiredError, SignalsUnavailableError
 from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
-from purgatory.signals.log_replica import MAX_AHEAD, MAX_EPOCHS, MAX_UNKNOWN, LogReplica
+from purgatory.signals.log_replica import MAX_AHEAD, MAX_EPOCHS, MAX_UNKNOWN, LogReplica, Loss
 from purgatory.signals.sharded_signals import ShardedSignals
 from purgatory.testing import MockClock
 
@@ -202,6 +202,49 @@ def test_the_position_behind_a_loss_keeps_its_epoch_after_the_next_loss() -> Non
     ]
 
 
+def test_a_later_epoch_without_a_loss_names_cursors_after_a_loss_too() -> None:
+    """Those of the positions that both losses have left."""
+    replica = _replica()
+    for offset in range(1, 6):
+        replica.apply(_entry(offset))
+    epochs = [Epoch("aaaaaaaaaaaa", 0), Epoch("bbbbbbbbbbbb", 3)]
+    replica.extend(epochs)
+    replica.apply(_entry(4))
+    loss = replica.extend([*epochs, Epoch("cccccccccccc", 4)])
+    assert loss is not None and not loss.keys
+    assert replica.cursor(replica.head()) == "cccccccccccc-4"
+    assert replica.cursor(2) == "aaaaaaaaaaaa-2"
+
+
+def test_a_log_that_lacks_an_epoch_of_ours_and_has_no_later_one_is_another() -> None:
+    """The copy has to begin anew; with the same epochs, nothing was lost."""
+    replica = _replica()
+    epochs = [Epoch("aaaaaaaaaaaa", 0), Epoch("bbbbbbbbbbbb", 3)]
+    replica.begin(epochs, 3)
+    assert replica.extend(epochs) == Loss([], has_unknown_keys=False)
+    assert replica.extend(epochs[:1]) is None
+
+
+def test_an_epoch_that_the_log_lacks_is_lost_from_its_start() -> None:
+    """Its entries are not those that the log has at the same offsets."""
+    replica = _replica()
+    first = Epoch("aaaaaaaaaaaa", 0)
+    replica.begin([first, Epoch("bbbbbbbbbbbb", 3)], 3)
+    for offset in (4, 5):
+        replica.apply(_entry(offset))
+    loss = replica.extend([first, Epoch("cccccccccccc", 5)])
+    assert loss is not None and loss.keys == ["k"]
+    assert (replica.read("k", 0, 9), replica.cursor(replica.head())) == ([], "cccccccccccc-3")
+
+
+@pytest.mark.parametrize("cursor", ["0", "aaaaaaaaaaaa-1"])
+def test_no_cursor_is_judged_before_the_log_was_read(cursor: str) -> None:
+    """Whether what it names was lost is unknown until then."""
+    replica = _unread_replica()
+    with pytest.raises(SignalsUnavailableError, match="not read from their server yet"):
+        replica.position("k", cursor)
+
+
 def test_losing_through_an_entry_that_is_here_loses_nothing() -> None:
     """Only what comes after the last entry of the key is unknown."""
     replica = _replica()
@@ -337,6 +380,14 @@ def test_a_cursor_of_another_log_is_refused() -> None:
             signals.position("k0", cursor)
 
 
+def test_a_part_of_a_time_that_no_log_knows_hides_no_other_part() -> None:
+    """It is of the other log, which another process has read further."""
+    replicas = [_replica(0, 2), _replica(1, 2, "bbbbbbbbbbbb")]
+    signals = ShardedSignals(MockClock(), replicas, lambda key: int(key[1:]) % 2)
+    replicas[1].apply(_entry(1, "k1"))
+    assert signals.position("k1", "cccccccccccc-1.bbbbbbbbbbbb-1") == replicas[1].head()
+
+
 def test_a_cursor_may_be_so_far_ahead() -> None:
     """Of what was applied: another process may be faster, but not by that much."""
     replica = _replica()
@@ -383,7 +434,14 @@ def _entry(offset: int, key: str = "k") -> LogEntry:
 
 
 def _replica(index: int = 0, count: int = 1, epoch: str = "aaaaaaaaaaaa") -> LogReplica:
-    replica = LogReplica(
+    replica = _unread_replica(index, count)
+    replica.begin([Epoch(epoch, 0)], 0)
+    replica.is_loaded = True
+    return replica
+
+
+def _unread_replica(index: int = 0, count: int = 1) -> LogReplica:
+    return LogReplica(
         clock=MockClock(),
         index=index,
         count=count,
@@ -392,6 +450,3 @@ def _replica(index: int = 0, count: int = 1, epoch: str = "aaaaaaaaaaaa") -> Log
         max_bytes=1_000,
         max_value_bytes=100,
     )
-    replica.begin([Epoch(epoch, 0)], 0)
-    replica.is_loaded = True
-    return replica
