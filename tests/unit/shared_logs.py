@@ -39,8 +39,10 @@ class Logs(RedisSignals):
         self.told.append((question, argument))
 
     def fire(self, key: str) -> None:
-        """Apply a signal on `key`, as the first one of its log."""
-        self._replica(key).apply(LogEntry(1, EntryType.FIRED, 1, 0, 0, key, b"1"))
+        """Apply a signal on `key`, whose value is its offset in its log."""
+        replica = self._replica(key)
+        offset = replica.applied + 1
+        replica.apply(LogEntry(offset, EntryType.FIRED, offset, 0, 0, key, b"%d" % offset))
         self.listener.check(key)
 
     def lose(self, key: str, *, is_checked: bool = True) -> None:

@@ -57,6 +57,19 @@ async def test_the_cursor_has_a_part_for_each_log(logs: Logs, purgatory: Purgato
     assert (outcome.status, outcome.cursor) == (Status.EXPIRED, f"{EPOCH}-1.{EPOCH}-0")
 
 
+@pytest.mark.parametrize("others", [(), ("b",), ("c",)])
+async def test_a_park_without_a_cursor_waits_for_what_fires_later(
+    logs: Logs, purgatory: Purgatory, others: tuple[str, ...]
+) -> None:
+    """Not for what the log has already, whether the other keys are in that log or in another."""
+    assert logs.shard_of("b") != logs.shard_of("a") == logs.shard_of("c"), "other keys would do"
+    logs.fire("a")
+    task = await parked(purgatory, "a", *others)
+    logs.fire("a")
+    outcome = await task
+    assert (outcome.key, outcome.value) == ("a", 2)
+
+
 async def test_a_loss_ends_the_waits_on_its_keys(logs: Logs, purgatory: Purgatory) -> None:
     """By an error: signals may have come and gone. Others wait on."""
     task = await parked(purgatory, "a")
