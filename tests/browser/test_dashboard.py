@@ -474,6 +474,51 @@ async def test_the_list_of_jobs_says_when_they_are_due_and_what_blocks_them() ->
         assert page.errors == []
 
 
+async def test_a_dialog_does_not_stay_over_another_view() -> None:
+    """Whether one goes back or the job comes late; and an action that was asked is not done."""
+    port = free_port()
+    async with serving(port) as purgatory, browser() as page:
+        await purgatory.defer("remind", delay=900)
+        await opened(page, port)
+        await show(page, "jobs")
+        link = "document.querySelector('#jobs-table tbody button')"
+        await page.until(f"!!{link}")
+        await page.run(f"{link}.click()")
+        await page.until("document.querySelector('#job-dialog').open")
+        await page.run("history.back()")
+        await page.until("!document.getElementById('overview').hidden")
+        await page.until("!document.querySelector('dialog[open]')")
+        await show(page, "jobs")
+        await page.run("document.querySelector('#pause-handler').click()")
+        await page.run("document.querySelector('#pause-name').value = 'remind'")
+        await show(page, "workers")
+        await page.until("!document.querySelector('dialog[open]')")
+        # Its details are asked for, and come when another view is shown.
+        await show(page, "jobs")
+        asked = "performance.getEntriesByType('resource').filter((of) => /jobs\\/./.test(of.name))"
+        before = await page.run(f"{asked}.length")
+        await page.run(f"{link}.click(), location.hash = '#waits'")
+        await page.until(f"{asked}.length > {before}")
+        await page.run("new Promise((done) => setTimeout(done))")
+        assert await page.run("document.querySelectorAll('dialog[open]').length") == 0
+        assert not (await purgatory.paused()).handlers
+        assert page.errors == []
+
+
+async def test_a_key_on_a_narrow_screen_has_its_numbers_on_one_line() -> None:
+    """How many wait, and for how long."""
+    port = free_port()
+    async with serving(port) as purgatory, browser() as page:
+        await page.look(width=390, height=844)
+        await opened(page, port)
+        async with parked(purgatory, "order:42:paid", 1):
+            await show(page, "waits")
+            cells = "[...document.querySelectorAll('#keys-table td.number')]"
+            await page.until(f"{cells}.length === 2")
+            tops = f"new Set({cells}.map((each) => each.getBoundingClientRect().top)).size"
+            assert await page.run(tops) == 1
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 async def test_axe_finds_nothing_serious(width: int, is_dark: bool) -> None:
@@ -508,8 +553,9 @@ async def test_axe_finds_nothing_serious(width: int, is_dark: bool) -> None:
                 empty = "[...document.querySelectorAll('td')].filter((each) => each.offsetParent"
                 empty += " && each.textContent === '\u2013').length"
                 assert width > 390 or not await page.run(empty), view
+            await show(page, "jobs")
             await page.run("document.querySelector('#jobs-table tbody button').click()")
-            await page.run("location.hash = '#jobs'")
+            await page.until("document.querySelector('#job-dialog').open")
             found["dialog"] = await _violations(page)
         assert {view: each for view, each in found.items() if each} == {}
 

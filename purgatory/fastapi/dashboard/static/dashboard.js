@@ -205,7 +205,11 @@ $("sign-out").addEventListener("click", () => {
   location.reload();
 });
 $("worker").addEventListener("change", draw);
-addEventListener("hashchange", route);
+addEventListener("hashchange", () => {
+  // A dialog is about what the view before showed.
+  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
+  route();
+});
 addEventListener("resize", draw);
 document.addEventListener("visibilitychange", draw);
 connect();

@@ -146,6 +146,7 @@ async function details(id) {
   } catch (error) {
     announce(reason(error));
   }
+  if (!isShown) return;
   const dialog = $("job-dialog");
   dialog.querySelector("h2").textContent = `Job ${job.id}`;
   const fields = [
