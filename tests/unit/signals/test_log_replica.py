@@ -367,7 +367,7 @@ def test_a_new_log_is_known_by_the_last_of_its_epochs() -> None:
 
 
 def test_a_cursor_of_another_log_is_refused() -> None:
-    """One of a time that no log knows is for the log of the key to judge."""
+    """One of a time that no log knows is for the log of the key to judge. The error stays short."""
     replicas = [_replica(0, 2), _replica(1, 2, "bbbbbbbbbbbb")]
     signals = ShardedSignals(MockClock(), replicas, lambda key: int(key[1:]) % 2)
     replicas[1].apply(_entry(1, "k1"))
@@ -375,6 +375,8 @@ def test_a_cursor_of_another_log_is_refused() -> None:
     assert (signals.position("k0", both), signals.position("k1", both)) == (0, 3)
     with pytest.raises(BadCursorError, match="is of other keys than 'k0'"):
         signals.position("k0", "bbbbbbbbbbbb-1")
+    with pytest.raises(BadCursorError, match=r"^cursor 'b{12}-0{51}' is of other keys"):
+        signals.position("k0", f"bbbbbbbbbbbb-{1:099}")
     for cursor in ("cccccccccccc-1", "bbbbbbbbbbbb-1.cccccccccccc-1"):
         with pytest.raises(SignalsUnavailableError, match="later time"):
             signals.position("k0", cursor)
