@@ -45,6 +45,10 @@ class Logs(RedisSignals):
         replica.apply(LogEntry(offset, EntryType.FIRED, offset, 0, 0, key, b"%d" % offset))
         self.listener.check(key)
 
+    def forget_load(self, key: str) -> None:
+        """Be as before the log of `key` was read."""
+        self._replica(key).is_loaded = False
+
     def lose(self, key: str, *, is_checked: bool = True) -> None:
         """Have the log lose signals of `key`."""
         replica = self._replica(key)

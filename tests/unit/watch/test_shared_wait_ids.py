@@ -1,4 +1,4 @@
-"""Wait-Ids in two processes that share signals: the later request keeps the id."""
+"""Waits in two processes that share signals: the later request keeps a Wait-Id."""
 
 from __future__ import annotations
 
@@ -51,6 +51,17 @@ async def workers(make_purgatory: Callable[..., Purgatory]) -> AsyncIterator[lis
             install(app, purgatory, authorize=ALLOW_ANYONE)
             found.append(Worker(app, purgatory, logs))
         yield found
+
+
+@pytest.mark.parametrize("wait", [0, 50])
+async def test_no_request_waits_before_each_log_was_read(workers: list[Worker], wait: int) -> None:
+    """What it would wait for may have fired: 503, and the client tries again."""
+    worker = workers[0]
+    worker.logs.forget_load("of any log")
+    exchange = Exchange("/purgatory/watch/k", query_string=b"wait=%d" % wait).begin(worker.app)
+    reply = await exchange.reply()
+    assert (reply.status, reply.json()["type"]) == (503, "/purgatory/problems/signals-unavailable")
+    assert worker.purgatory.parked == 0
 
 
 async def test_the_later_request_supersedes_that_of_another_process(workers: list[Worker]) -> None:
