@@ -18,9 +18,11 @@ from purgatory.fastapi import (
     create_router,
     install,
 )
+from purgatory.fastapi.http.problem_kinds import KINDS
 from purgatory.fastapi.http.schemas import KEY_PATTERN, ProblemDetails
 from purgatory.fastapi.jobs.schemas import JobBody, JobResponse, ListedJob, RescheduleBody
 from purgatory.fastapi.keys.schemas import BatchItem, FireResponse, SignalBody
+from purgatory.fastapi.routing.openapi import problem_responses
 from purgatory.fastapi.statistics_schemas import StatisticsResponse
 from purgatory.fastapi.watch.parameters import ETAG_CURSOR_PATTERN
 from purgatory.fastapi.watch.schemas import WatchBody, WatchManyResponse, WatchResponse
@@ -210,6 +212,17 @@ def test_every_refusal_is_documented_as_problem_details(
     assert list(content) == [PROBLEM]
     ProblemDetails.model_validate(content[PROBLEM]["example"])
     assert set(content[PROBLEM]["schema"]["required"]) == content[PROBLEM]["example"].keys()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_description_of_a_status_names_each_of_its_problems(count: int) -> None:
+    """As a list in Markdown if there are several."""
+    slugs = [slug for slug, kind in KINDS.items() if kind.status == 503][:count]
+    lines = problem_responses(*slugs)[503]["description"].splitlines()
+    mark = "- " if count > 1 else ""
+    assert all(
+        line.startswith(f"{mark}`{slug}`: ") for line, slug in zip(lines, slugs, strict=True)
+    )
 
 
 def test_no_operation_is_missing(document: dict[str, Any]) -> None:
