@@ -22,6 +22,7 @@ from purgatory.fastapi.watch.request import WatchRequest, WatchTerms
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
 from purgatory.jobs import MemoryJobStore
 from purgatory.testing import AutojumpEventLoop
+from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange
 
 WAIT_ID = str(uuid.UUID(int=1))
@@ -357,6 +358,35 @@ async def test_a_response_of_several_pieces_ends_a_parked_request(
     reply = await exchange.reply()
     assert [signal["value"] for signal in reply.json()["signals"]] == values
     assert len(exchange.sent) > 2
+
+
+@pytest.mark.parametrize(("size", "is_at_once"), [(10, True), (100_000, False)])
+async def test_a_long_response_is_not_sent_by_the_task_that_fires(
+    make_purgatory: Callable[..., Purgatory], size: int, *, is_at_once: bool
+) -> None:
+    """A client that reads slowly must not hold it up; a short one takes no turn of the loop."""
+    sent: list[tuple[Message, asyncio.Task[Any] | None]] = []
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError("nothing wakes it")
+
+    async def send(message: Message) -> None:
+        sent.append((message, asyncio.current_task()))
+
+    send.__module__ = "uvicorn.protocols.http"
+    async with make_purgatory(limits=Limits(max_value_bytes=2 * size)) as purgatory:
+        registry = WaitRegistry(EndpointContext(purgatory), WaitSettings())
+        request = WatchRequest(("k",), (0,), WatchTerms(20.0), None)
+        wait = AsgiWait(request, registry, receive, send)
+        registry.park(wait)
+        serving = asyncio.ensure_future(wait.begin())
+        await asyncio.sleep(0)
+        await purgatory.fire("k", "x" * size)
+        assert bool(sent) is is_at_once
+        await until_in_turns(lambda: sum(len(part.get("body", b"")) for part, _ in sent) > size)
+        assert {task is asyncio.current_task() for _, task in sent} == {is_at_once}
+        serving.cancel()
 
 
 async def test_a_trimmed_signal_is_410(make_purgatory: Callable[..., Purgatory]) -> None:
