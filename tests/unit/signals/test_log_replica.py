@@ -47,6 +47,24 @@ def test_pages_note_the_first_that_is_missing_and_the_latest_head() -> None:
     assert loss is not None and loss.is_incomplete
 
 
+def test_what_is_missing_first_is_noted_until_all_up_to_the_head_is_applied() -> None:
+    """What has removed it is between: a log that loses that has entry 1 again."""
+    replica = _replica()
+    replica.note_page(0, [_entry(2)], 4)
+    replica.applied = 2
+    replica.note_page(2, [_entry(4)], 6)
+    loss = replica.extend([Epoch("aaaaaaaaaaaa", 0), Epoch("bbbbbbbbbbbb", 2)])
+    assert loss is not None and loss.is_incomplete
+
+
+def test_a_log_that_was_read_whole_and_loses_all_of_it_lacks_nothing() -> None:
+    """No page of it missed an entry, so that none can return."""
+    replica = _replica()
+    replica.apply(_entry(1))
+    loss = replica.extend([Epoch("aaaaaaaaaaaa", 0), Epoch("bbbbbbbbbbbb", 0)])
+    assert loss is not None and not loss.is_incomplete
+
+
 def test_cursors_of_positions_from_before_losses_name_their_epoch() -> None:
     """Also after a second loss: the wait that began there is told what was lost since."""
     replica = _replica()
@@ -256,6 +274,23 @@ def test_losing_through_an_entry_that_is_here_loses_nothing() -> None:
         replica.position("k", "aaaaaaaaaaaa-3")
 
 
+@pytest.mark.parametrize(("key", "is_lost"), [("known", False), ("k", True), ("new", True)])
+def test_losing_through_an_entry_for_all_keys_but_those_that_are_known(
+    key: str, *, is_lost: bool
+) -> None:
+    """Of keys that are here and of others: a cursor from before it may have missed signals."""
+    replica = _replica()
+    replica.apply(_entry(1))
+    replica.apply(_entry(2, "known"))
+    replica.lose_others({"known"}, 9)
+    assert replica.position(key, "aaaaaaaaaaaa-9") == 9
+    if is_lost:
+        with pytest.raises(CursorExpiredError):
+            replica.position(key, "aaaaaaaaaaaa-8")
+    else:
+        assert replica.position(key, "aaaaaaaaaaaa-2") == 2
+
+
 def test_what_is_applied_ends_at_the_head() -> None:
     """An entry that is here does not have to be waited for, the next one does."""
     replica = _replica()
@@ -393,10 +428,11 @@ def test_a_part_of_a_time_that_no_log_knows_hides_no_other_part() -> None:
 def test_a_cursor_may_be_so_far_ahead() -> None:
     """Of what was applied: another process may be faster, but not by that much."""
     replica = _replica()
-    replica.apply(_entry(3))
-    assert replica.position("k", f"aaaaaaaaaaaa-{3 + MAX_AHEAD}") == 3 + MAX_AHEAD
+    replica.apply(_entry(1_000))
+    last = 1_000 + MAX_AHEAD
+    assert replica.position("k", f"aaaaaaaaaaaa-{last}") == last
     with pytest.raises(BadCursorError, match="ahead of every signal"):
-        replica.position("k", f"aaaaaaaaaaaa-{4 + MAX_AHEAD}")
+        replica.position("k", f"aaaaaaaaaaaa-{last + 1}")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from purgatory.errors import InvalidValueError
@@ -84,6 +86,19 @@ def test_twice_as_many_keys_as_signals_are_remembered(keys: int, forgotten: int)
     for number in range(keys):
         signals.append(f"key {number}", number)
     assert signals.earliest("another") == forgotten
+
+
+def test_a_dropped_value_takes_no_memory() -> None:
+    """Not even if it was the last one that was fired or read."""
+    signals = bounded(max_bytes=10_000_000, max_value_bytes=10_000_000)
+    tracemalloc.start()
+    try:
+        signals.append("k", "x" * 5_000_000)
+        signals.drop("k")
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 500_000
 
 
 def test_dropping_everything_leaves_nothing() -> None:

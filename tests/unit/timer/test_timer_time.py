@@ -167,6 +167,31 @@ def test_a_clock_that_steps_back_makes_nothing_early(bench: Bench) -> None:
     assert len(bench.timer) == 0
 
 
+@pytest.mark.parametrize("is_call", [False, True])
+def test_a_delay_counts_from_a_clock_that_has_stepped_back(
+    make_bench: Callable[..., Bench], *, is_call: bool
+) -> None:
+    """Unless the timer has advanced beyond it: a reading alone does not make tasks late."""
+    bench = make_bench(wheel_size=256)
+    bench.add(100, "before")
+    bench.clock.advance(50)
+    bench.add(100, "at the reading")
+    bench.clock.advance(-20)
+    if is_call:
+        bench.timer.call_later(10, bench.notes.append, ("after", 1_040))
+    else:
+        bench.add(10, "after")
+    assert bench.after(9) == []
+    assert bench.after(1) == ["after"]
+    bench.run_out()
+
+
+def test_a_timer_has_256_buckets_a_level_and_a_tick_of_a_millisecond() -> None:
+    """As documented."""
+    wheel = SystemTimer(clock=MockClock()).wheel
+    assert (wheel.wheel_size, wheel.tick_ms) == (256, 1)
+
+
 def test_a_clock_that_leaps_runs_what_became_due_in_order(bench: Bench) -> None:
     """After a machine was suspended everything that is due runs, in order, in bounded batches."""
     for delay_ms in (500, 1, 90_000, 30, 7, 7_200_000):
