@@ -11,7 +11,6 @@ from purgatory.status import Status
 _CANCELLED = Status.CANCELLED
 _DRAINED = Status.DRAINED
 _OUTDATED = Status.OUTDATED
-_PENDING = Status.PENDING
 
 
 class WaitOperation(DelayedOperation):
@@ -104,7 +103,7 @@ class WaitOperation(DelayedOperation):
     def _settle(self, status: Status) -> bool:
         # First of all: whatever counts or records the outcome reads it once it is settled. And the
         # usual case first, which looks up no globals.
-        if self._is_outdated(status) and status is not _CANCELLED and self.status is _PENDING:
+        if self._is_outdated(status) and status is not _CANCELLED:
             status = _OUTDATED
         return DelayedOperation._settle(self, status)
 

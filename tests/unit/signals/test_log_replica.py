@@ -47,6 +47,19 @@ def test_pages_note_the_first_that_is_missing_and_the_latest_head() -> None:
     assert loss is not None and loss.is_incomplete
 
 
+@pytest.mark.parametrize(("offsets", "is_incomplete"), [((1, 2, 3), False), ((2, 3), True)])
+def test_a_page_notes_what_is_missing_and_nothing_else(
+    offsets: tuple[int, ...], *, is_incomplete: bool
+) -> None:
+    """Also if as many entries are missing before it as follow the first one."""
+    replica = _replica()
+    replica.note_page(0, [_entry(offset) for offset in offsets], 9)
+    for offset in offsets:
+        replica.apply(_entry(offset))
+    loss = replica.extend([Epoch("aaaaaaaaaaaa", 0), Epoch("bbbbbbbbbbbb", 5)])
+    assert loss is not None and loss.is_incomplete == is_incomplete
+
+
 def test_what_is_missing_first_is_noted_until_all_up_to_the_head_is_applied() -> None:
     """What has removed it is between: a log that loses that has entry 1 again."""
     replica = _replica()
@@ -124,16 +137,16 @@ def test_a_log_may_be_an_old_one_unless_it_has_one_unknown_epoch(
     assert replica.may_be_old(epochs) == may_be_old
 
 
-@pytest.mark.parametrize(("kept", "is_unknown"), [(4, True), (5, False), (6, False)])
+@pytest.mark.parametrize(("kept", "is_unknown"), [(4, True), (5, False), (6, False), (7, False)])
 def test_a_loss_has_the_keys_of_lost_entries(kept: int, *, is_unknown: bool) -> None:
     """Not that of the last entry that is kept; before the first that was read, any key."""
     replica = _replica()
     replica.begin([Epoch("aaaaaaaaaaaa", 0)], 5)
-    for offset in (6, 7):
+    for offset in (6, 7, 8):
         replica.apply(_entry(offset, f"k{offset}"))
     loss = replica.extend([Epoch("aaaaaaaaaaaa", 0), Epoch("bbbbbbbbbbbb", kept)])
     assert loss is not None
-    assert loss.keys == [f"k{offset}" for offset in (6, 7) if offset > kept]
+    assert loss.keys == [f"k{offset}" for offset in (6, 7, 8) if offset > kept]
     assert loss.has_unknown_keys == is_unknown
 
 
@@ -289,6 +302,24 @@ def test_losing_through_an_entry_for_all_keys_but_those_that_are_known(
             replica.position(key, "aaaaaaaaaaaa-8")
     else:
         assert replica.position(key, "aaaaaaaaaaaa-2") == 2
+
+
+@pytest.mark.parametrize("is_one_key", [True, False])
+def test_a_loss_ahead_of_what_is_here_expires_no_cursor_of_a_later_epoch(
+    *, is_one_key: bool
+) -> None:
+    """The log has lost what was ahead, and its new entries are other ones."""
+    replica = _replica()
+    replica.begin([Epoch("aaaaaaaaaaaa", 0)], 3)
+    if is_one_key:
+        replica.lose_through("k", 9)
+    else:
+        replica.lose_others(set(), 9)
+    replica.extend([Epoch("aaaaaaaaaaaa", 0), Epoch("bbbbbbbbbbbb", 3)])
+    begun = replica.position("k", "bbbbbbbbbbbb-3")
+    assert not replica.has_after("k", begun, 1)
+    replica.apply(_entry(4))
+    assert [signal.offset for signal in replica.read("k", begun, 9)] == [replica.head()]
 
 
 def test_what_is_applied_ends_at_the_head() -> None:
