@@ -19,6 +19,7 @@ from app.main import create_app
 from app.server import serve
 from app.settings import Settings
 from app.sockets import AddressError, bind
+from purgatory.closed_streams import discard_closed_streams
 from purgatory.fastapi import BearerTokens, new_token
 
 logger = logging.getLogger("purgatory.app")
@@ -33,6 +34,7 @@ MIN_EXPECTED_PARKED = 4096
 
 def main() -> int:
     """Run the service until it is stopped; return the exit status."""
+    discard_closed_streams()
     if sys.argv[1:2] == ["token"] and not {"-h", "--help"} & set(sys.argv):
         return _print_token(sys.argv[2:])
     if sys.argv[1:]:

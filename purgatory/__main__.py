@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import sys
 from collections.abc import Sequence
 
 from purgatory.bench.command import add_command as add_bench
+from purgatory.closed_streams import discard_closed_streams
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that `arguments` name; return the exit status."""
-    for name in ("stdout", "stderr"):
-        # Closed, as by `purgatory wait KEY >&-`: Python then has None.
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+    discard_closed_streams()
     if importlib.util.find_spec("typer") is not None and importlib.util.find_spec("httpx"):
         from purgatory.cli.application import main as run
 

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
+from purgatory.closed_streams import discard_closed_streams
 from purgatory.errors import PurgatoryError
 from purgatory.pipeline.cli.command import Call, Command
 from purgatory.pipeline.cli.commands import COMMANDS
@@ -49,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0 is success, 1 an error that the user can correct, 2 a wrong argument, 130 an interrupt.
     """
+    discard_closed_streams()
     # Not `parse_args`: it shows the usage of all commands for an unknown option of one.
     options, unknown = _parser().parse_known_args(arguments)
     command: Command = options.command

@@ -8,14 +8,17 @@ import logging.config
 import os
 import re
 import socket
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from app.__main__ import main
 from tests.acceptance.client import ask
-from tests.acceptance.process_server import ProcessServer
+from tests.acceptance.process_server import ROOT, ProcessServer
+from tests.patience import PATIENCE_S
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z "
 
@@ -45,6 +48,27 @@ async def test_each_line_has_its_time(tmp_path: Path) -> None:
     assert "PURGATORY_MAX_PARKD is not a setting and is ignored: did you mean PURGATORY_M" in log
     assert re.search(f'{TIME}INFO: +127.0.0.1:[0-9]+ - "POST /purgatory/keys/k HTTP/1.1" 201', log)
     assert "hunter2" not in log
+
+
+def test_a_closed_standard_output_is_as_if_thrown_away(tmp_path: Path) -> None:
+    """As of supervisors that keep the log only, on stderr."""
+    with (tmp_path / "log").open("wb") as log:
+        service = subprocess.Popen(
+            ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "app"],
+            cwd=ROOT,
+            env={**os.environ, "PORT": "0", "PURGATORY_DATA_DIR": str(tmp_path)},
+            stderr=log,
+        )
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while "startup complete" not in (said := (tmp_path / "log").read_text()):
+            assert service.poll() is None and time.monotonic() < deadline, said
+            time.sleep(0.05)
+        service.terminate()
+        assert service.wait(PATIENCE_S) == 0
+    finally:
+        service.kill()
+        service.wait()
 
 
 async def test_every_line_of_a_json_log_is_an_object(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.limits": (2, "operations"),
     "purgatory.operations": (2, "operations"),
     "purgatory.outcome": (2, "operations"),
+    "purgatory.closed_streams": (2, "operations"),
     "purgatory.redacted_url": (2, "operations"),
     "purgatory.retry_policy": (2, "operations"),
     "purgatory.shared_folder": (2, "operations"),
