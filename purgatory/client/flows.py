@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs, quote
 
-from purgatory.client.commands import Command, Failure, Reply, Request, Result, Sleep
+from purgatory.client.commands import Command, Failure, Result, Sleep
 from purgatory.client.errors import RefusedError, ServerUnavailableError, error_of_problem
-from purgatory.client.requests import address_of
+from purgatory.client.requests import Reply, Request, address_of
 from purgatory.client.retry import BACKOFF, UNAVAILABLE, retry_after_s
 from purgatory.client.values import Fired, Job, Signal, WaitResult
 from purgatory.errors import InvalidTimeoutError

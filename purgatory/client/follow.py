@@ -6,9 +6,10 @@ import json
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final
 
-from purgatory.client.commands import Command, Emit, Failure, Read, Reply, Request, Result, Sleep
+from purgatory.client.commands import Command, Emit, Failure, Read, Result, Sleep
 from purgatory.client.errors import error_of_problem
 from purgatory.client.flows import Flows, signal_of
+from purgatory.client.requests import Reply, Request
 from purgatory.client.retry import UNAVAILABLE
 from purgatory.client.server_sent_events import Event, EventReader
 

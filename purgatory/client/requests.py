@@ -1,20 +1,64 @@
-"""The arguments of clients as requests: checked, and joined with the address of the server."""
+"""Requests and replies, and the arguments of clients as requests: checked, with the address."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 import httpx
 
-from purgatory.client.commands import Reply, Request
-
 DEFAULT_PREFIX: Final = "/purgatory"
 CONNECT_TIMEOUT_S: Final = 10.0
+READ_TIMEOUT_S: Final = 30.0
 # What a header can have: another character would be an error of each request.
 _TOKEN: Final = re.compile(r"[!-~]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One HTTP request below the prefix; gets a Reply or a Failure."""
+
+    method: str
+    path: str
+    """Percent-encoded, below the prefix."""
+    query: Sequence[tuple[str, str]] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Any = None
+    """JSON; None for no body."""
+    read_timeout: float = READ_TIMEOUT_S
+    """Seconds in which the next bytes must arrive."""
+    is_stream: bool = False
+    """The reply has no body yet, unless its status is not 200: `Read` returns its pieces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A response."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Names are found in any case."""
+    body: bytes
+
+    @property
+    def is_json(self) -> bool:
+        """True iff the body is JSON, or empty."""
+        try:
+            json.loads(self.body or b"{}")
+        except ValueError:
+            return False
+        return True
+
+    def json(self) -> Any:
+        """Return the body as JSON; an empty object if it is not JSON."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return {}
 
 
 def base_url(url: str, prefix: str) -> str:

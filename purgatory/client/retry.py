@@ -5,7 +5,7 @@ from __future__ import annotations
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-from purgatory.client.commands import Reply
+from purgatory.client.requests import Reply
 from purgatory.retry_policy import RetryPolicy
 
 # These pass by themselves: of the server, or of a proxy before it.

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from purgatory.group_commit import GroupCommit
-from purgatory.jobs.redis.step_commit import MAX_BYTES, MAX_STEPS, StepCommit
+from purgatory.jobs.redis.step_batches import MAX_BYTES, MAX_STEPS, StepBatches
 from tests.patience import PATIENCE_S
 
 
@@ -87,7 +87,7 @@ async def test_a_round_trip_is_bounded_by_steps_and_by_bytes() -> None:
         sent.append(steps)
         return [b"done " + step for step in steps]
 
-    commit = StepCommit(send)
+    commit = StepBatches(send)
     many = [b"%d" % number for number in range(2 * MAX_STEPS + 1)]
     large = b"x" * (MAX_BYTES // 2 + 1)
     asked = [[b"a", b"b"], many, [b"c"], [large], [large], []]

@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 
 from purgatory.jobs.model.errors import StoreUnavailableError
 from purgatory.jobs.redis.errors import no_reply_error, reply_error
-from purgatory.jobs.redis.step_commit import StepCommit
+from purgatory.jobs.redis.step_batches import StepBatches
 from purgatory.redis_server.script import (
     CONNECTION_ERRORS,
     Client,
@@ -80,7 +80,7 @@ class RedisShard:
         self._is_fsynced = is_fsynced
         self._on_reply = on_reply
         self._client: Client | None = None
-        self._commit = StepCommit(self._send)
+        self._commit = StepBatches(self._send)
 
     def connect(self, client: Client) -> None:
         """Use `client` from now on."""

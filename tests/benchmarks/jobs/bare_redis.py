@@ -5,7 +5,7 @@ from __future__ import annotations
 from redis.asyncio import Redis
 
 from purgatory.jobs.model import JobSpec
-from purgatory.jobs.redis.step_commit import StepCommit
+from purgatory.jobs.redis.step_batches import StepBatches
 
 
 class BareRedis:
@@ -13,7 +13,7 @@ class BareRedis:
 
     def __init__(self, url: str) -> None:
         self._client = Redis.from_url(url)
-        self._commit = StepCommit(self._send)
+        self._commit = StepBatches(self._send)
 
     async def add(self, spec: JobSpec) -> None:
         await self._commit.run([spec.payload_json.encode(), spec.id.encode()])

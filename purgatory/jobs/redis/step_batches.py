@@ -14,7 +14,7 @@ MAX_BYTES = 4 * 1024 * 1024
 _BYTES_OF_STEP = MAX_BYTES // MAX_STEPS
 
 
-class StepCommit:
+class StepBatches:
     """A `GroupCommit` of lists of steps; `run` returns a list of results."""
 
     def __init__(self, send: Callable[[list[bytes]], Awaitable[list[bytes]]]) -> None:
