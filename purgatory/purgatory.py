@@ -728,7 +728,8 @@ class Purgatory(JobsMixin):
         Raises LimitReachedError where no more may wait, InvalidKeyError, PurgatoryDrainingError,
         PurgatoryClosedError and WrongThreadError.
         """
-        check_keys_type(keys)
+        if not isinstance(keys, (list, tuple)):  # for the cost of a call
+            check_keys_type(keys)
         is_completed = self._parking.park_operation(operation, tuple(keys), is_bounded)
         if (parked := noted_operations.get()) is not None:
             parked.append(operation)
