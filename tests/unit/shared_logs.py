@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
 from purgatory.signals.redis import RedisSignals
 from purgatory.signals.shared_signals import SignalListener
@@ -38,12 +40,12 @@ class Logs(RedisSignals):
         """Note what other processes are told."""
         self.told.append((question, argument))
 
-    def fire(self, key: str) -> None:
-        """Apply a signal on `key`, whose value is its offset in its log."""
+    def fire(self, key: str) -> int | asyncio.Future[int]:
+        """Apply a signal on `key`, whose value is its offset; return how many waits it ended."""
         replica = self._replica(key)
         offset = replica.applied + 1
         replica.apply(LogEntry(offset, EntryType.FIRED, offset, 0, 0, key, b"%d" % offset))
-        self.listener.check(key)
+        return self.listener.check(key)
 
     def forget_load(self, key: str) -> None:
         """Be as before the log of `key` was read."""

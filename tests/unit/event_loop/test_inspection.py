@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from purgatory import DelayedOperation, Status
 from purgatory.event_loop.inspection import Inspection, started_ms
 from purgatory.operations import DelayedOperationPurgatory
 from purgatory.testing import MockClock
@@ -74,3 +75,27 @@ def test_levels_of_the_wheel(
     assert count == 1 and bucket in {deadline_ms // 4 % 4, (deadline_ms + 1) // 4 % 4}
     clock.advance(1)
     assert inspection.levels()[0].position == (start_ms + 1) % 4
+
+
+def test_a_recorder_is_called_until_it_is_detached(
+    clock: MockClock, timer: SystemTimer, core: DelayedOperationPurgatory
+) -> None:
+    """Of what is watched and what ends; another one goes on."""
+
+    class Recorded:
+        def __init__(self) -> None:
+            self.statuses: list[Status] = []
+
+        def record(self, operation: DelayedOperation, status: Status, *_: object) -> None:
+            self.statuses.append(status)
+
+    inspection = Inspection(core, timer, clock)
+    first, second = Recorded(), Recorded()
+    inspection.attach(first)
+    inspection.attach(second)
+    operation = Operation(10)
+    core.try_complete_else_watch(operation, ["a"])
+    inspection.detach(first)
+    operation.cancel()
+    assert first.statuses == [Status.PENDING]
+    assert second.statuses == [Status.PENDING, Status.CANCELLED]

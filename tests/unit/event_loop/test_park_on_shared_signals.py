@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from purgatory import CursorExpiredError, Outcome, Purgatory, PurgatoryClosedError, Status
+from purgatory.event_loop.parking import MAX_UNSLICED
 from purgatory.testing import AutojumpEventLoop
+from tests.patience import until_in_turns
 from tests.unit.shared_logs import EPOCH, Logs
 
 pytestmark = pytest.mark.anyio
@@ -55,6 +57,18 @@ async def test_the_cursor_has_a_part_for_each_log(logs: Logs, purgatory: Purgato
     task = await parked(purgatory, *keys)
     outcome = await task
     assert (outcome.status, outcome.cursor) == (Status.EXPIRED, f"{EPOCH}-1.{EPOCH}-0")
+
+
+@pytest.mark.parametrize("count", [1, MAX_UNSLICED, MAX_UNSLICED + 1])
+async def test_an_entry_of_the_log_ends_all_waits_on_its_key(
+    logs: Logs, purgatory: Purgatory, count: int
+) -> None:
+    """However many there are: very many in several turns of the loop. It says how many."""
+    tasks = [asyncio.create_task(purgatory.park("a", timeout=25)) for _ in range(count)]
+    await until_in_turns(lambda: purgatory.parked == count)
+    completed = logs.fire("a")
+    assert (completed if isinstance(completed, int) else await completed) == count
+    assert {outcome.status for outcome in await asyncio.gather(*tasks)} == {Status.FIRED}
 
 
 @pytest.mark.parametrize("others", [(), ("b",), ("c",)])

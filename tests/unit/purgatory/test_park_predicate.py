@@ -37,6 +37,23 @@ async def test_a_predicate_that_begins_to_hold_while_watching(make_purgatory: Ma
         assert watched == [{}, {"a": 1, "b": 1}]
 
 
+async def test_a_predicate_may_ask_since_when_its_own_call_waits(make_purgatory: Make) -> None:
+    """The deadline starts once it was asked while watching: until then, since 0."""
+    async with make_purgatory() as purgatory:
+        inspection = purgatory.inspection()
+        starts: list[int | None] = []
+
+        def holds() -> bool:
+            starts.append(inspection.oldest_start_ms("a"))
+            return len(starts) == 3
+
+        task = await parked(purgatory, "a", until=holds)
+        begun_ms = inspection.oldest_start_ms("a")
+        await purgatory.fire("a")
+        assert (await task).status is Status.FIRED
+        assert starts == [None, 0, begun_ms]
+
+
 async def test_a_predicate_is_asked_whenever_a_key_fires(make_purgatory: Make) -> None:
     """A key that fires only makes it be tried; the one that made it true is in the outcome."""
     async with make_purgatory() as purgatory:
