@@ -54,6 +54,9 @@ class SlowSteps:
                     raise
                 except BaseException as exc:
                     error = exc
+                finally:
+                    # A failed task, too, has an error with this frame.
+                    del awaited
         finally:
             # Nothing, unless this coroutine was closed.
             run.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Coroutine
 from typing import Any
 
@@ -97,6 +99,35 @@ async def test_a_watched_coroutine_behaves_as_one_that_is_awaited() -> None:
     assert await watched(steps, "h", catch()) == "caught"
     with pytest.raises(KeyError, match="no"):
         await watched(steps, "h", fail())
+
+
+async def test_what_a_failed_handler_had_is_freed_without_the_garbage_collector() -> None:
+    """Also if the error is that of a task that it awaited: no frame refers to the task."""
+    steps = SlowSteps(MockClock().now_ns)
+
+    class Large:
+        pass
+
+    async def part() -> None:
+        await asyncio.sleep(0)
+        raise KeyError("no")
+
+    async def fail(large: Large) -> None:
+        await asyncio.create_task(part())
+
+    large = Large()
+    found = weakref.ref(large)
+    task = asyncio.create_task(watched(steps, "h", fail(large)))
+    del large
+    gc.disable()
+    try:
+        await asyncio.wait([task])
+        assert isinstance(task.exception(), KeyError)
+        del task
+        await asyncio.sleep(0)
+        assert found() is None
+    finally:
+        gc.enable()
 
 
 def test_a_watched_coroutine_that_is_closed_is_closed_within() -> None:
