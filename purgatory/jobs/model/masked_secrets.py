@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 from purgatory.jobs.model.errors import InvalidPayloadError
@@ -23,11 +24,17 @@ def refuse_masked_secrets(payload_json: str, dump: Callable[[], Any]) -> None:
     """Raise InvalidPayloadError if a secret of the payload is asterisks in `payload_json`.
 
     `dump` returns the payload as Python objects, secrets as they are. It is called only if there
-    are asterisks. Accepts a secret with a serializer of its own, which writes something else.
+    are asterisks. Accepts a secret with a serializer of its own, which writes something else, and
+    what pydantic dumps as JSON only.
     """
     if _MASK not in payload_json:
         return
-    for where, kind in _masked_secrets(dump(), json.loads(payload_json), ""):
+    try:
+        dumped = dump()
+    except (TypeError, InvalidPayloadError):
+        # As for a set of models: their dumps are dicts, which a set cannot have.
+        return
+    for where, kind in _masked_secrets(dumped, json.loads(payload_json), ""):
         raise InvalidPayloadError(
             f"{where or 'the payload'} is a {kind}, which pydantic writes as asterisks: its secret "
             "would be lost. Defer an id by which the handler finds the secret; or, if the store "
@@ -44,8 +51,11 @@ def _masked_secrets(value: Any, dumped: Any, where: str) -> Iterable[tuple[str, 
             yield where, type(value).__name__
     elif isinstance(value, dict) and isinstance(dumped, dict):
         # By their order: in JSON, all keys are strings.
-        children = zip(dumped, value.values(), dumped.values(), strict=False)
-    elif isinstance(value, list | tuple | set | frozenset) and isinstance(dumped, list):
+        children = chain(
+            zip(dumped, value, dumped, strict=False),
+            zip(dumped, value.values(), dumped.values(), strict=False),
+        )
+    elif isinstance(value, Iterable) and isinstance(dumped, list):
         children = zip(range(len(dumped)), value, dumped, strict=False)
     for name, child, child_dumped in children:
         yield from _masked_secrets(child, child_dumped, f"{where}/{name}")

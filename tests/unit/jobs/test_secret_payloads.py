@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from datetime import date
 from typing import Annotated, Any
 
 import pytest
 from pydantic import (
     BaseModel,
+    ConfigDict,
     PlainSerializer,
     Secret,
     SecretBytes,
@@ -46,6 +48,19 @@ class Shown(BaseModel):
         return password.get_secret_value()
 
 
+class Words(BaseModel):
+    model_config = ConfigDict(frozen=True)
+    words: str
+
+
+class Sets(BaseModel):
+    sets: set[Words]
+
+
+class Rest(BaseModel):
+    rest: Any
+
+
 Hidden = Annotated[SecretStr, PlainSerializer(lambda secret: f"vault:{len(str(secret))}")]
 
 
@@ -71,6 +86,8 @@ ADA = Login(user="***", password="hunter2")
         (ADA, "/password is a SecretStr"),
         (Logins(logins={7: [Login(user="x"), ADA]}), "/logins/7/1/password is a SecretStr"),
         (Logins(logins={}, rest={"a": (SecretStr("b"),)}), "/rest/a/0 is a SecretStr"),
+        (Rest(rest=deque([SecretStr("b")])), "/rest/0 is a SecretStr"),
+        (Rest(rest={SecretStr("b"): 1}), r"/rest/\*{10} is a SecretStr"),
         (Key(key=b"hunter2"), "/key is a SecretBytes"),
         (Birth(day=date(1815, 12, 10)), "/day is a Secret"),
     ],
@@ -101,6 +118,7 @@ def test_a_secret_within_a_list_or_as_the_payload_is_refused() -> None:
         (Shown, Shown(password="hunter2"), '{"password":"hunter2"}'),
         (Shown, Shown(password="***"), '{"password":"***"}'),
         (Vaulted, Vaulted(password="hunter2"), '{"password":"vault:10"}'),
+        (Sets, Sets(sets={Words(words="***")}), '{"sets":[{"words":"***"}]}'),
         (Login, {"user": "x", "password": "hunter2"}, '{"user":"x","password":"hunter2"}'),
         (SecretStr, "**********", '"**********"'),
     ],
