@@ -106,23 +106,29 @@ def _own_problem(request: Request, exc: Exception) -> Problem:
     """
     if isinstance(exc, UnknownHandlerError):
         # Its text has the names of the handlers, and only the endpoint chooses one.
-        log_fault(exc, request.method, request.scope["path"])
+        log_fault(exc, _method(request), request.scope["path"])
         return _internal_error()
     if isinstance(exc, ValueError) and not isinstance(exc, CursorError):
         _warn(request, exc, action="invalid-argument")
-    return problem_of_exception(exc, request.method, request.scope["path"])
+    return problem_of_exception(exc, _method(request), request.scope["path"])
 
 
 def _warn(request: Request, exc: Exception, action: str) -> None:
     route = getattr(request.scope.get("route"), "path", "an endpoint")
     logger.warning(
         "%s %s raised %s, and the client got it as an error: %s",
-        request.method,
+        _method(request),
         route,
         type(exc).__name__,
         exc,
         extra={"action": action},
     )
+
+
+def _method(request: Request) -> str:
+    # Starlette also hands WebSockets to these handlers; their handshake is a GET.
+    method: str = request.scope.get("method", "GET")
+    return method
 
 
 def _internal_error() -> Problem:
@@ -139,7 +145,7 @@ def _http_problem(request: Request, exc: HTTPException) -> Problem:
         allowed = headers.get("Allow") or headers.get("allow", "")
         return Problem(
             "method-not-allowed",
-            f"{request.method} is not allowed at {request.url.path}; allowed: {allowed}",
+            f"{_method(request)} is not allowed at {request.url.path}; allowed: {allowed}",
             headers=headers,
         )
     return Problem.from_status(exc.status_code, exc.detail, headers=headers)
