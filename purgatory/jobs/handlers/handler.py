@@ -145,7 +145,15 @@ def _parameters(name: str, function: Callable[..., Any]) -> list[inspect.Paramet
 def _payload_type(name: str, called: Any, parameter: inspect.Parameter) -> PayloadType:
     if parameter.annotation is inspect.Parameter.empty:
         return AnyPayload()
-    return payload_type(_annotation(name, called, parameter))
+    try:
+        return payload_type(_annotation(name, called, parameter))
+    except TypeError as exc:
+        if parameter.default is inspect.Parameter.empty:
+            raise
+        raise TypeError(
+            f"{exc}. Handler {name!r} gets the payload as {parameter.name!r}, although that has a "
+            "default: if it is something else, write it after a *, so that it is keyword-only"
+        ) from exc
 
 
 def _annotation(name: str, called: Any, parameter: inspect.Parameter) -> Any:

@@ -283,3 +283,14 @@ async def test_a_payload_that_a_handler_does_not_take_is_logged_once(
             job = await client.defer("remind", payload, delay=1)
             assert (await purgatory.job(job.id).wait()).state is JobState.DONE
             assert caplog.text.count("declare it as (job, payload)") == (payload is not None)
+
+
+async def test_a_default_that_no_payload_can_replace_is_named(make_purgatory: Make) -> None:
+    """Such as a client that a loop binds: its type is not that of a payload."""
+
+    async def remind(job: JobContext, client: object = None) -> None: ...
+
+    for annotation in (threading.Event, "Unknown"):
+        remind.__annotations__["client"] = annotation
+        with pytest.raises(TypeError, match=r"'remind' gets the payload as 'client'.*after a \*"):
+            make_purgatory(jobs=MemoryJobStore()).handler("remind")(remind)
