@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
 from purgatory.signals.redis import RedisSignals
@@ -22,6 +23,8 @@ class Logs(RedisSignals):
         self.told: list[tuple[str, str]] = []
         """What other processes were told, and are to be by the test: a question, its argument."""
         self.is_closed = False
+        self.unread: list[str] = []
+        """Keys of signals that the server has, and that were not read here yet."""
 
     def begin(self, listener: SignalListener) -> None:
         self.listener = listener
@@ -46,6 +49,12 @@ class Logs(RedisSignals):
         offset = replica.applied + 1
         replica.apply(LogEntry(offset, EntryType.FIRED, offset, 0, 0, key, b"%d" % offset))
         return self.listener.check(key)
+
+    async def read_to_end(self, keys: Sequence[str]) -> None:
+        """Apply what was not read yet."""
+        unread, self.unread = self.unread, []
+        for key in unread:
+            self.fire(key)
 
     def forget_load(self, key: str) -> None:
         """Be as before the log of `key` was read."""
