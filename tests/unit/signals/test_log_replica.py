@@ -379,6 +379,16 @@ def test_a_later_epoch_that_begins_at_the_head_loses_only_what_was_missing(
     assert len(replica.read("k", 0, 9)) == (0 if is_incomplete else 3)
 
 
+@pytest.mark.parametrize(("applied", "kept"), [(2, 2), (3, 3), (4, 3), (9, 3)])
+def test_cursors_name_the_last_of_several_later_epochs(applied: int, kept: int) -> None:
+    """Whether or not something is lost."""
+    replica = _replica()
+    for offset in range(1, applied + 1):
+        replica.apply(_entry(offset))
+    replica.extend([Epoch(name * 12, start) for name, start in (("a", 0), ("b", 3), ("c", 5))])
+    assert replica.cursor(replica.head()) == f"cccccccccccc-{kept}"
+
+
 def test_what_was_missing_in_a_former_log_does_not_return_in_the_next_one() -> None:
     """Cursors of the new log stay valid where it loses what a gap of the former one had."""
     replica = _replica()
