@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sqlite3
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
@@ -27,7 +29,7 @@ from purgatory.jobs import (
 )
 from purgatory.jobs.model import StoreNotReadyError
 from purgatory.jobs.sql import SqlJobStore, migrate
-from purgatory.jobs.sql.application.session import call_on_commit
+from purgatory.jobs.sql.application.session import call_on_commit, connection_of
 from tests.contract.sql_job_stores import SqliteJobStores, SqlJobStores
 from tests.patience import until
 
@@ -103,6 +105,21 @@ async def test_a_rollback_leaves_nothing(purgatory: Purgatory, begin: Begin) -> 
     assert (await parked).status == "expired"
     assert (await purgatory.job_counts()).waiting == 0
     assert not (await purgatory.jobs()).jobs
+
+
+async def test_a_transaction_that_is_over_is_freed(
+    purgatory: Purgatory, engine: AsyncEngine
+) -> None:
+    """With its connection: a process has one for each request."""
+    for make in (engine.connect, lambda: AsyncSession(engine)):
+        async with make() as session:
+            await purgatory.defer("note", delay=600, session=session)
+            await purgatory.fire("k", session=session)
+            found = weakref.ref((await connection_of(session)).sync_connection)
+            await session.rollback()
+        del session
+        gc.collect()
+        assert found() is None
 
 
 async def test_a_fire_follows_the_commit(purgatory: Purgatory, begin: Begin) -> None:

@@ -36,7 +36,6 @@ _MAX_TRIES: Final = 5
 class _Transaction:
     """The state of one transaction of the application."""
 
-    handle: object
     last_fire_ms: int = 0
     fired_keys: set[str] = field(default_factory=set)
 
@@ -59,8 +58,8 @@ class ApplicationSteps:
         self._clock = clock
         self._limits = limits
         self._announce = announce
-        # {connection: its current transaction}
-        self._transactions: WeakKeyDictionary[Connection, _Transaction] = WeakKeyDictionary()
+        # By SQLAlchemy's own, to which no value may refer: it would keep it, and its connection.
+        self._transactions: WeakKeyDictionary[object, _Transaction] = WeakKeyDictionary()
         # Engines that were found to lead to the database of jobs.
         self._known: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
@@ -152,10 +151,7 @@ class ApplicationSteps:
             is_counting=True,
             is_ours=False,
         )
-        handle = connection.get_transaction()
-        known = self._transactions.get(connection)
-        if known is None or known.handle is not handle:
-            known = self._transactions[connection] = _Transaction(handle)
+        known = self._transactions.setdefault(connection.get_transaction(), _Transaction())
         return work, known
 
     async def _require_same_database(self, connection: Any) -> None:
