@@ -49,7 +49,6 @@ class HistoryTrimmer(TimerTask):
             return
         self._through = None
         self.delay_ms = self._period_ms
+        # Marks that stay are of positions before all later signals: they trim nothing.
         if self._signals.statistics().signals:
             self._timer.add(self)
-        else:
-            self._marks.clear()
