@@ -75,10 +75,11 @@ def _declare_long_poll(operation: dict[str, Any] | None) -> None:
         # A route that is not in the document.
         return
     parameters = operation.setdefault("parameters", [])
-    declared = {each["name"].lower() for each in parameters if each["in"] == "header"}
+    # One of the application's own may be a reference, which has neither.
+    declared = {each["name"].lower() for each in parameters if each.get("in") == "header"}
     parameters += [
         {"name": name, "in": "header", "description": description, "schema": {"type": "string"}}
         for name, description in _REQUEST_HEADERS.items()
         if name.lower() not in declared
     ]
-    operation["responses"].setdefault("304", _NOT_MODIFIED)
+    operation.setdefault("responses", {}).setdefault("304", _NOT_MODIFIED)

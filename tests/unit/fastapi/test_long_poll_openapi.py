@@ -30,7 +30,11 @@ def documented(*, is_parking: bool = True) -> dict[str, Any]:
     @router.post("/orders/{order:path}", dependencies=[ORDER_KEY])
     async def change(order: str) -> None: ...
 
-    @router.get("/own/{order}", responses={304: {"description": "Own."}})
+    @router.get(
+        "/own/{order}",
+        responses={304: {"description": "Own."}},
+        openapi_extra={"parameters": [{"$ref": "#/components/parameters/Trace"}]},
+    )
     async def own(
         order: str, key: Annotated[str, Depends(shown)], prefer: Annotated[str, Header()] = ""
     ) -> None: ...
@@ -51,7 +55,8 @@ def documented(*, is_parking: bool = True) -> dict[str, Any]:
 
 
 def headers(operation: dict[str, Any]) -> list[str]:
-    return [each["name"] for each in operation.get("parameters", ()) if each["in"] == "header"]
+    parameters = operation.get("parameters", ())
+    return [each["name"] for each in parameters if each.get("in") == "header"]
 
 
 def test_the_headers_and_the_304_are_declared() -> None:
