@@ -87,7 +87,10 @@ def install(
             "app.include_router(create_router(purgatory, prefix=...))"
         )
     if any(
-        isinstance(each, RawRoute) and each.path.startswith(f"{prefix}/") for each in app.routes
+        # By both: of a router that was included below this prefix, the second one is longer.
+        each.path.startswith(f"{prefix}/") and each.declared.raw.context.prefix == prefix
+        for each in app.routes
+        if isinstance(each, RawRoute)
     ):
         raise ValueError(
             f"install was called twice: this application has a purgatory below {prefix!r} already; "

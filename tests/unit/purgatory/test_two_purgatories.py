@@ -83,6 +83,16 @@ def test_install_twice() -> None:
         install(app, purgatory)
 
 
+def test_a_second_purgatory_below_the_first() -> None:
+    """Its router may be included before."""
+    app = FastAPI()
+    app.include_router(create_router(Purgatory(), prefix="/purgatory/other"))
+    install(app, Purgatory())
+    with TestClient(app) as client:
+        for prefix in ("/purgatory", "/purgatory/other"):
+            assert client.get(f"{prefix}/watch/k?wait=0").status_code == 200
+
+
 def test_the_middleware_twice(caplog: pytest.LogCaptureFixture) -> None:
     """One warning says so, and the outer one does what a single one does."""
     app, purgatory = FastAPI(), Purgatory()
