@@ -97,7 +97,11 @@ class JobExecutor:
             if end is None:
                 self._reporter.note_lost(job, "it was started, and its handler is not called")
             elif isinstance(end[0], NextRound):
-                self._reporter.note_round(job, await self._rounds.begin(end[0]))
+                after = await self._rounds.begin(end[0])
+                # First: what is counted next may end the job.
+                self._reporter.note_round(job, after)
+                if after is not None:
+                    await self._rounds.count_missed(after, end[0])
             else:
                 await self._reporter.report(job, end[0], end[1])
             self._leased.remove(leased)

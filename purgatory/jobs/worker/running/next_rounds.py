@@ -92,20 +92,20 @@ class NextRounds:
     async def begin(self, planned: NextRound) -> Job | None:
         """Let the job wait, and return it: DONE if another took its dedupe key meanwhile.
 
-        None if its claim was lost. What fired since the given positions has counted then.
+        None if its claim was lost. `count_missed` comes next.
         """
-        job = await self._store.wait_again(planned.step)
-        if job is not None and job.is_undecided and planned.since:
-            await self._count(job, planned.since)
-        return job
+        return await self._store.wait_again(planned.step)
 
-    async def _count(self, job: Job, since: tuple[tuple[str, int], ...]) -> None:
+    async def count_missed(self, job: Job, planned: NextRound) -> None:
+        """Count what fired since the given positions for a job that waits again."""
+        if not job.is_undecided or not planned.since:
+            return
         assert self._history is not None
         attempt = 0
         while True:
             attempt += 1
             try:
-                await self._history.count_again(job, since)
+                await self._history.count_again(job, planned.since)
             except (SignalsError, *OUTAGES) as exc:
                 logger.warning(
                     "could not look for what fired before job %s waited again (%s): tried again",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from purgatory.jobs import (
     UnknownHandlerError,
     WorkerSettings,
 )
+from purgatory.jobs.clients import JobClient, SyncJobClient
 from purgatory.jobs.model import NoJobStoreError
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.runs import Log, Make, now_ms, on_time
@@ -209,3 +212,16 @@ async def test_without_a_store_nothing_can_be_deferred(make_purgatory: Make) -> 
         with pytest.raises(NoJobStoreError, match="Purgatory\\(jobs="):
             await purgatory.defer("note", delay=1)
         assert purgatory.missing == []
+
+
+@pytest.mark.parametrize(
+    "method",
+    [Purgatory.job_spec, JobClient.defer, SyncJobClient.defer],
+    ids=lambda m: m.__qualname__,
+)
+def test_a_job_has_the_same_defaults_however_it_is_added(method: Callable[..., Any]) -> None:
+    """Such as ten attempts."""
+    defaults = {name: each.default for name, each in signature(Purgatory.defer).parameters.items()}
+    assert defaults["max_attempts"] == 10
+    own = {name: each.default for name, each in signature(method).parameters.items()}
+    assert own == {name: defaults[name] for name in own}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from purgatory import Purgatory, Status
-from purgatory.jobs import FailJobError, JobContext, MemoryJobStore
+from purgatory.jobs import Again, FailJobError, JobContext, MemoryJobStore
 from purgatory.journal import Journal, ParquetFiles
 from purgatory.operations import JobRecorder, OperationEvent
 from purgatory.testing import AutojumpEventLoop
@@ -199,3 +199,21 @@ async def test_a_listener_that_was_added_is_told_of_what_fired_before(
         await purgatory.fire("k")
         await purgatory.defer("work", delay=5, keys=["k"], since=since, on_fire="cancel")
     assert [end["state"] for end in ends] == ["cancelled"]
+
+
+async def test_of_a_job_that_waits_again_and_whose_key_has_fired_the_end_is_told(
+    store: MemoryJobStore, make_purgatory: Make, ends: Ends
+) -> None:
+    """Behind that of the round before, though the key has fired before both."""
+    purgatory = make_purgatory(jobs=store)
+    purgatory.add_listener(ends)
+
+    @purgatory.handler
+    async def work(job: JobContext) -> Again:
+        since = purgatory.cursor("k")
+        await purgatory.fire("k")
+        return job.again(delay=900, keys=["k"], since=since, on_fire="cancel")
+
+    async with purgatory:
+        await (await purgatory.defer("work", delay=0)).wait(1)
+    assert [end["state"] for end in ends] == ["waiting", "cancelled"]
