@@ -32,14 +32,15 @@ class _KeyHistory:
 
     oldest: Signal | None
     newest: Signal | None
+    # `_add_history` sets these three.
+    seq: int
+    last_offset: int
+    # Signals up to this offset may have been trimmed.
+    lost_offset: int
 
-    def __init__(self, seq: int, lost_offset: int) -> None:
+    def __init__(self) -> None:
         self.oldest = self.newest = None
         self.count = 0
-        self.seq = seq
-        self.last_offset = lost_offset
-        # Signals up to this offset may have been trimmed.
-        self.lost_offset = lost_offset
 
 
 class _Share:
@@ -431,7 +432,7 @@ class MemorySignals:
 
     def _add_history(self, key: str) -> _KeyHistory:
         # Created first, because that may run the collector, which may change the state read below.
-        history = _KeyHistory(0, 0)
+        history = _KeyHistory()
         while len(self._histories) >= self._max_histories and self._idle:
             for oldest in self._idle:
                 gone = self._histories[oldest]
