@@ -60,18 +60,18 @@ def test_a_key_that_is_none_is_refused_each_time() -> None:
 
 
 async def test_bad_and_expired_cursors_together() -> None:
-    """The invalid one is named with its place; the expired one is reported once that is mended."""
+    """Each invalid one is named with its place; an expired one is reported once they are mended."""
     async with Purgatory() as purgatory:
         expired = purgatory.signals.cursor(0)
         await purgatory.cancel("dropped")
         parser = WatchParser(purgatory, WaitSettings())
-        document = {"keys": {"bad": "nonsense", "dropped": expired}}
+        document = {"keys": {"bad": "nonsense", "dropped": expired, "worse": "none"}}
         raw = RawRequest("/watch", b"/watch", b"", [], body=json.dumps(document).encode())
         with pytest.raises(Problem) as refusal:
             parser.parse_several(raw)
         assert refusal.value.kind.slug == "bad-cursor"
         errors = refusal.value.members["errors"]
-        assert [error["pointer"] for error in errors] == ["/keys/bad"]
+        assert [error["pointer"] for error in errors] == ["/keys/bad", "/keys/worse"]
 
 
 @pytest.mark.parametrize("is_one", [True, False])

@@ -119,6 +119,26 @@ def test_a_key_keeps_its_signals_unless_one_is_missing_before_the_next() -> None
     assert [signal.offset for signal in replica.read("k", 0, 9)] == [6]
 
 
+def test_a_signal_is_as_the_process_has_fired_it() -> None:
+    """With its number, its time and its value."""
+    replica = _replica()
+    signal = replica.apply(LogEntry(3, EntryType.FIRED, 7, 1_234, 0, "k", b'{"n":1}'))
+    assert signal is not None
+    assert (signal.key, signal.seq, signal.at_ms, signal.value) == ("k", 7, 1_234, {"n": 1})
+
+
+def test_a_position_has_the_offset_of_its_entry_in_the_log() -> None:
+    """Also behind a loss, where the log uses offsets again."""
+    replica = _replica()
+    for offset in range(1, 6):
+        replica.apply(_entry(offset))
+    before = replica.head()
+    replica.extend([Epoch("aaaaaaaaaaaa", 0), Epoch("bbbbbbbbbbbb", 3)])
+    replica.apply(_entry(4))
+    assert before < replica.head()
+    assert [replica.offset_of(position) for position in (before, replica.head())] == [5, 4]
+
+
 @pytest.mark.parametrize(
     ("epochs", "may_be_old"),
     [

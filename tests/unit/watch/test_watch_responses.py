@@ -117,6 +117,12 @@ def test_an_entity_tag_is_one_text_in_quotes(text: str) -> None:
         parse_etag_cursor(text)
 
 
+def test_a_long_entity_tag_is_quoted_in_part() -> None:
+    """As other errors do, which stay short."""
+    with pytest.raises(Problem, match=r"""If-None-Match is '"a{63}'"""):
+        parse_etag_cursor('"' + 1_000 * "a")
+
+
 def test_waits_of_five_seconds_end_a_little_earlier() -> None:
     """To spread reconnects; shorter ones last as long as was asked for."""
     assert jittered(JITTER_FROM_SECONDS - 0.001) == JITTER_FROM_SECONDS - 0.001
