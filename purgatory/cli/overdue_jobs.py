@@ -48,11 +48,12 @@ async def overdue_warnings(store: JobStore) -> list[str]:
 def _causes(unknown: set[str], busy: set[str]) -> str:
     causes = []
     if unknown or not busy:
-        of = f", such as of {_shown(unknown)}" if unknown else ""
+        of = f" of {_shown(unknown)}" if unknown else ""
         causes.append(f"{of}: no worker runs, or none has the handler, whose name may be mistyped")
     if busy:
-        causes.append(f", such as of {_shown(busy)}: workers have the handler, and are busy")
-    return ";".join(causes)
+        causes.append(f" of {_shown(busy)}: workers have the handler, and are busy")
+    such_as = ", such as" if unknown or busy else ""
+    return such_as + "; and".join(causes)
 
 
 def _shown(names: Iterable[str]) -> str:

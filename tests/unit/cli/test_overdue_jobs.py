@@ -34,8 +34,8 @@ async def test_busy_workers_and_missing_handlers_are_apart() -> None:
     await store.start([job.claim for job in claimed.jobs], lease_ms=100_000)
     clock.advance(90_000)
     [warning] = await overdue_warnings(store)
-    assert "'remindd': no worker runs, or none has the handler" in warning
-    assert "'resize': workers have the handler, and are busy;" in warning
+    assert "such as of 'remindd': no worker runs, or none has the handler" in warning
+    assert "mistyped; and of 'resize': workers have the handler, and are busy;" in warning
     clock.advance(60_000)
     [warning] = await overdue_warnings(store)
     assert "such as of 'remindd', 'resize': no worker runs" in warning and "busy" not in warning
