@@ -272,7 +272,7 @@ def test_a_log_that_lacks_an_epoch_of_ours_and_has_no_later_one_is_another() -> 
     replica = _replica()
     epochs = [Epoch("aaaaaaaaaaaa", 0), Epoch("bbbbbbbbbbbb", 3)]
     replica.begin(epochs, 3)
-    assert replica.extend(epochs) == Loss([], has_unknown_keys=False)
+    assert replica.extend(epochs) == Loss([], has_unknown_keys=False, is_incomplete=False)
     assert replica.extend(epochs[:1]) is None
 
 

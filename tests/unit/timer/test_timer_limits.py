@@ -44,7 +44,10 @@ def test_a_limit_counts_what_moves_down_a_level(bench: Bench) -> None:
     for _ in range(10):
         bench.add(8)
     bench.clock.advance(8)
-    assert bench.timer.advance_clock(limit=5) == 0
+    for calls in (1, 2, 3):
+        before = bench.timer.cascaded
+        assert bench.timer.advance_clock(limit=3) == 0
+        assert 0 < bench.timer.cascaded - before <= 3, calls
     assert (len(bench.timer), bench.timer.next_expiration_ms() is not None) == (10, True)
     bench.run_out()
     assert len(bench.notes) == 10
@@ -111,6 +114,18 @@ def test_the_owner_is_told_of_a_task_that_is_due_at_once(bench: Bench) -> None:
     bench.add(0, "now")
     assert told and min(told) <= bench.clock.wall_ms()
     bench.timer.close()
+
+
+def test_the_owner_is_not_told_of_a_task_that_joins_what_is_due(bench: Bench) -> None:
+    """It has been told of that bucket, or has found it after its last advance."""
+    bench.add(5, "moved")
+    bench.clock.advance(5)
+    assert bench.timer.advance_clock(limit=1) == 0
+    told: list[int] = []
+    bench.timer.on_earlier = told.append
+    bench.add(0, "without delay")
+    assert told == []
+    bench.run_out()
 
 
 @pytest.mark.parametrize("limit", range(1, 12))

@@ -1,11 +1,12 @@
 """Cases 16, 19 and 20 of Kafka's SystemTimer: deadlines, clocks that step, and lateness."""
 
+import time
 from collections.abc import Callable
 
 import pytest
 
 from purgatory.testing import MockClock
-from purgatory.timer import MAX_DELAY_MS, ScheduledCall, SystemTimer, TimerTask
+from purgatory.timer import MAX_DELAY_MS, ScheduledCall, SystemClock, SystemTimer, TimerTask
 from tests.unit.timer.timer_bench import HOUR_MS, Bench
 
 
@@ -30,6 +31,24 @@ def test_a_short_delay_after_an_idle_hour_takes_no_detour(
     bench.add(7, "task")
     assert bench.run_out() == 1
     assert bench.timer.wheel.overflow is None
+
+
+def test_times_are_whole_milliseconds_after_an_idle_hour_too(
+    make_bench: Callable[..., Bench],
+) -> None:
+    """Of a clock that is between two of them, and of one that has stepped back since."""
+    bench = make_bench(wheel_size=256)
+    bench.clock.advance(HOUR_MS + 0.5)
+    bench.add(7, "task")
+    bench.clock.advance(-500)
+    now_ms = bench.timer.now_ms()
+    assert (now_ms, type(now_ms)) == (1_000 + HOUR_MS, int)
+    bench.run_out()
+
+
+def test_the_system_clock_has_the_time_of_day_in_milliseconds() -> None:
+    """As `time.time` has it in seconds, give or take a minute by which it may be corrected."""
+    assert abs(SystemClock().wall_ms() / 1_000 - time.time()) < 60
 
 
 def test_what_is_overdue_is_not_lost_when_the_time_is_caught_up(bench: Bench) -> None:
