@@ -349,6 +349,9 @@ def test_headers_of_answers_are_documented(document: dict[str, Any]) -> None:
     assert "ETag" in responses["200"]["headers"]
     assert "Purgatory-Cursor" in responses["204"]["headers"]
     assert "Retry-After" in responses["503"]["headers"]
+    responses = dict(_operations(document))["post /purgatory/watch"]["responses"]
+    assert "Preference-Applied" in responses["200"]["headers"]
+    assert {"Preference-Applied", "Purgatory-Cursor"} <= set(responses["204"]["headers"])
 
 
 def test_bounds_are_those_of_the_limits() -> None:

@@ -325,6 +325,17 @@ async def test_a_response_that_cannot_be_sent_ends_the_task(
     assert not serving.cancelled()
 
 
+@pytest.mark.parametrize(("address", "client"), [("192.0.2.7", "192.0.2.7"), ("", None)])
+async def test_a_wait_is_of_the_client_at_its_address(
+    registry: WaitRegistry, address: str, client: str | None
+) -> None:
+    """As the list of waits shows it, if the server says it and no identity is known."""
+    exchange = Exchange("/")
+    request = WatchRequest(("k",), (0,), WatchTerms(20.0), None)
+    wait = AsgiWait(request, registry, exchange.receive, exchange.send, address)
+    assert (wait.address, wait.client) == (client, client)
+
+
 async def test_a_task_that_is_cancelled_takes_its_wait_along(
     app: FastAPI, purgatory: Purgatory
 ) -> None:

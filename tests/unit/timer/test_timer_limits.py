@@ -113,6 +113,8 @@ def test_the_owner_is_told_of_a_task_that_is_due_at_once(bench: Bench) -> None:
     bench.timer.on_earlier = told.append
     bench.add(0, "now")
     assert told and min(told) <= bench.clock.wall_ms()
+    bench.add(0, "now, too")
+    assert len(told) == 1
     bench.timer.close()
 
 
