@@ -7,15 +7,15 @@ import sys
 
 
 def discard_closed_streams() -> None:
-    """Write to os.devnull in place of a standard output or error that is closed.
+    """Replace standard streams that are closed by os.devnull.
 
     Python has None for such a stream, which loggers and terminals do not accept. For commands,
     before they write or open anything.
     """
-    for name in ("stdout", "stderr"):
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             # The lowest free number, which is that of the stream: no socket gets it.
-            descriptor = os.open(os.devnull, os.O_WRONLY)
+            descriptor = os.open(os.devnull, os.O_RDONLY if mode == "r" else os.O_WRONLY)
             # For the processes of workers, which would find it closed again.
             os.set_inheritable(descriptor, True)
-            setattr(sys, name, os.fdopen(descriptor, "w", encoding="utf-8"))
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8"))
