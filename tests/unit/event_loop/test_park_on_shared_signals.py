@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from purgatory import CursorExpiredError, Outcome, Purgatory, PurgatoryClosedError, Status
+from purgatory import CursorExpiredError, Limits, Outcome, Purgatory, PurgatoryClosedError, Status
 from purgatory.testing import AutojumpEventLoop
 from tests.patience import until_in_turns
 from tests.unit.shared_logs import EPOCH, Logs
@@ -68,6 +68,21 @@ async def test_an_entry_of_the_log_ends_all_waits_on_its_key(
     completed = logs.fire("a")
     assert (completed if isinstance(completed, int) else await completed) == count
     assert {outcome.status for outcome in await asyncio.gather(*tasks)} == {Status.FIRED}
+
+
+async def test_signals_of_other_processes_age_as_those_of_this_one(logs: Logs) -> None:
+    """Each log has its own; a third longer than the limit at the most."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, AutojumpEventLoop)
+    async with Purgatory(
+        signals=logs, clock=loop.clock, limits=Limits(max_signal_age=60)
+    ) as purgatory:
+        for key in ("a", "b", "a"):
+            logs.fire(key)
+        await asyncio.sleep(59)
+        assert purgatory.signals.statistics().signals == 3
+        await asyncio.sleep(22)
+        assert purgatory.signals.statistics().signals == 0
 
 
 @pytest.mark.parametrize("others", [(), ("b",), ("c",)])

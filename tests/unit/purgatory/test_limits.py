@@ -106,7 +106,9 @@ async def test_a_key_that_is_no_string(make_purgatory: Make, key: Any) -> None:
 async def test_no_keys_at_all(make_purgatory: Make) -> None:
     """Nothing could ever fire it."""
     async with make_purgatory() as purgatory:
-        with pytest.raises(ValueError, match="0 keys: an operation watches 1 to 100"):
+        with pytest.raises(
+            ValueError, match=r"0 keys: an operation watches 1 to 100.*: give at least one$"
+        ):
             await purgatory.park(timeout=1)
 
 
@@ -199,7 +201,7 @@ async def test_the_limit_of_keys(make_purgatory: Make) -> None:
     """The same key twice is one key."""
     async with make_purgatory(limits=Limits(max_keys_per_operation=2)) as purgatory:
         with pytest.raises(
-            ValueError, match="3 keys: an operation watches 1 to 2, the limit max_keys_per_op"
+            ValueError, match=r"3 keys: an operation watches 1 to 2, .*: give fewer"
         ):
             await purgatory.park("a", "b", "c", timeout=1)
         task = await parked(purgatory, "a", "b", "a")
