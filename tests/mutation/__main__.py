@@ -94,7 +94,9 @@ def _verdicts(
         verdicts.append(verdict)
         if not verdict.is_killed:
             print(f"SURVIVED {verdict.mutant}\n{verdict.diff}", flush=True)
-        elif number % 20 == 0:
+        elif verdict.is_timeout:
+            print(f"TIMED OUT {verdict.mutant}", flush=True)
+        if number % 20 == 0:
             print(f"{number} of {len(waiting)}, {time.monotonic() - started:.0f} s", flush=True)
     return verdicts
 

@@ -37,6 +37,7 @@ class Outcome:
     """Whether the tests passed, all of them and in time, and what pytest printed."""
 
     is_passed: bool
+    is_timeout: bool
     output: str
 
 
@@ -61,7 +62,7 @@ def run_pytest(paths: Iterable[str], timeout: float, *plugins: object) -> Outcom
         status = _exit_status(child, timeout)
         _kill_group(child)
         output.seek(0)
-        return Outcome(status == 0, "timeout" if status is None else output.read())
+        return Outcome(status == 0, status is None, output.read())
 
 
 def _run_and_exit(arguments: list[str], plugins: tuple[object, ...], output: int) -> NoReturn:

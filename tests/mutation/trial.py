@@ -38,6 +38,8 @@ class Verdict:
 
     mutant: Mutant
     is_killed: bool
+    is_timeout: bool
+    """The tests took too long: it counts as killed, unless the machine was too busy."""
     seconds: float
     diff: str
 
@@ -71,7 +73,8 @@ def record(path: str) -> tuple[str, float, list[RecordedTest], str]:
         result = Path.cwd().with_suffix(".json")
         outcome = run_pytest([path], 3600, Recorder(Path.cwd(), result))
         if not outcome.is_passed:
-            return path, time.monotonic() - started, [], outcome.output or "no output"
+            output = "timeout" if outcome.is_timeout else outcome.output or "no output"
+            return path, time.monotonic() - started, [], output
         kept.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(result, kept)
     found = read_tests(kept)
@@ -98,10 +101,12 @@ def run_mutant(mutant: Mutant, stages: list[Stage], timeout: float) -> Verdict |
     if mutated is None or mutated == source:
         return None
     with _written(module, mutated):
-        is_killed = not all(_run(stage, timeout).is_passed for stage in stages)
+        outcomes = (_run(stage, timeout) for stage in stages)
+        failed = next((outcome for outcome in outcomes if not outcome.is_passed), None)
     lines = difflib.unified_diff(source.splitlines(), mutated.splitlines(), lineterm="")
     diff = "\n".join(itertools.islice(lines, 2, None))
-    return Verdict(mutant, is_killed, time.monotonic() - started, diff)
+    is_killed, is_timeout = failed is not None, failed is not None and failed.is_timeout
+    return Verdict(mutant, is_killed, is_timeout, time.monotonic() - started, diff)
 
 
 def _run(stage: Stage, timeout: float) -> Outcome:
