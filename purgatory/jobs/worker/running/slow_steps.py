@@ -53,7 +53,8 @@ class SlowSteps:
                 except GeneratorExit:
                     raise
                 except BaseException as exc:
-                    error = exc
+                    # Without this line, which logs would show as what raised it.
+                    error = exc.with_traceback(exc.__traceback__ and exc.__traceback__.tb_next)
                 finally:
                     # A failed task, too, has an error with this frame.
                     del awaited

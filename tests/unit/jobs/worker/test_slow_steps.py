@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import traceback
 import weakref
 from collections.abc import Coroutine
 from typing import Any
@@ -99,6 +100,25 @@ async def test_a_watched_coroutine_behaves_as_one_that_is_awaited() -> None:
     assert await watched(steps, "h", catch()) == "caught"
     with pytest.raises(KeyError, match="no"):
         await watched(steps, "h", fail())
+
+
+async def test_the_traceback_of_a_cancellation_ends_in_the_handler() -> None:
+    """As of one that is awaited."""
+
+    async def wait() -> None:
+        await asyncio.sleep(60)
+
+    async def lines(run: Coroutine[Any, Any, None]) -> list[str]:
+        task = asyncio.ensure_future(run)
+        await asyncio.sleep(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+        return [each.name for each in traceback.extract_tb(caught.tb)]
+
+    plain = await lines(wait())
+    timed = await lines(watched(SlowSteps(MockClock().now_ns), "h", wait()))
+    assert plain[-2:] == timed[-2:] == ["wait", "sleep"]
 
 
 async def test_what_a_failed_handler_had_is_freed_without_the_garbage_collector() -> None:
