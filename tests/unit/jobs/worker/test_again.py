@@ -62,6 +62,51 @@ async def test_a_time_that_is_past_is_now(purgatory: Purgatory) -> None:
     assert (job.state, job.round) == (JobState.DONE, 1)
 
 
+HOUR = timedelta(hours=1)
+
+
+def next_hour(after: datetime) -> datetime:
+    return after.replace(minute=0, second=0, microsecond=0) + HOUR
+
+
+def now() -> datetime:
+    return datetime.fromtimestamp(now_ms() / 1000, UTC)
+
+
+async def test_a_schedule_without_the_runs_that_were_missed(purgatory: Purgatory) -> None:
+    """As in docs/reference/jobs.md: each deadline is a time of the schedule."""
+    first, deadlines = next_hour(now()), []
+
+    @purgatory.handler
+    async def hourly(job: JobContext) -> Again | None:
+        deadlines.append(job.deadline)
+        if job.round == 1:
+            await asyncio.sleep(4.5 * HOUR.total_seconds())
+        return job.again(at=next_hour(max(job.deadline, now()))) if job.round < 3 else None
+
+    await (await purgatory.defer("hourly", at=first)).wait()
+    assert deadlines == [first + hours * HOUR for hours in (0, 1, 6, 7)]
+
+
+async def test_a_schedule_that_makes_up_for_missed_runs(purgatory: Purgatory) -> None:
+    """As in docs/reference/jobs.md: the time of each run is in its payload."""
+    first, begun = next_hour(now()), []
+
+    @purgatory.handler
+    async def total(job: JobContext, until: str) -> Again | None:
+        begun.append((datetime.fromisoformat(until), now()))
+        if job.round == 1:
+            await asyncio.sleep(4.5 * HOUR.total_seconds())
+        following = next_hour(datetime.fromisoformat(until))
+        again = job.again(at=following, payload=following.isoformat())
+        return again if job.round < 7 else None
+
+    await (await purgatory.defer("total", first.isoformat(), at=first)).wait()
+    assert [until for until, _ in begun] == [first + hours * HOUR for hours in range(8)]
+    late = [(ran - until) // timedelta(minutes=30) for until, ran in begun]
+    assert late == [0, 0, 7, 5, 3, 1, 0, 0]
+
+
 async def test_attempts_are_those_of_a_round(make_purgatory: Make, store: MemoryJobStore) -> None:
     """A round that failed and was tried again costs the next none; the last error is told."""
     purgatory = make_purgatory(jobs=store, job_settings=settings())
