@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from string import Formatter
 from typing import Final
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 
 from purgatory.fastapi.routing.request_internals import effective_route
 
@@ -46,7 +46,7 @@ class LongPollKey:
                 )
 
     # Nothing is awaited, but FastAPI would run a plain function in a thread.
-    async def __call__(self, request: Request) -> str:
+    async def __call__(self, request: HTTPConnection) -> str:
         """Add the key for the middleware, and return it."""
         try:
             key = self.template.format_map(request.path_params)
@@ -63,9 +63,9 @@ class LongPollKey:
             self._warn(request)
         return key
 
-    def _warn(self, request: Request) -> None:
-        if request.method not in ("GET", "HEAD"):
-            # The middleware leaves such a request alone.
+    def _warn(self, request: HTTPConnection) -> None:
+        if request.scope.get("method") not in ("GET", "HEAD"):
+            # The middleware leaves such a request alone, and a WebSocket.
             return
         self._said.append(True)
         logger.warning(

@@ -7,7 +7,8 @@ from uuid import UUID
 
 import httpx
 import pytest
-from fastapi import APIRouter, Depends, FastAPI, Response
+from fastapi import APIRouter, Depends, FastAPI, Response, WebSocket
+from fastapi.testclient import TestClient
 
 from purgatory import Outcome, Purgatory, Status
 from purgatory.fastapi import (
@@ -122,6 +123,24 @@ async def test_without_the_middleware_it_warns_once(
     [message] = caplog.messages
     assert "LongPollKey('order:{order_id}') at /orders/{order_id} has no effect" in message
     assert "app.add_middleware(LongPollMiddleware, purgatory=purgatory)" in message
+
+
+def test_a_websocket_of_a_router_with_a_key(caplog: pytest.LogCaptureFixture) -> None:
+    """It gets the key, and nothing waits, as with other methods than GET."""
+    router = APIRouter(prefix="/shops/{shop}", dependencies=[Depends(LongPollKey("shop:{shop}"))])
+
+    @router.websocket("/news")
+    async def news(
+        websocket: WebSocket, key: Annotated[str, Depends(LongPollKey("news:{shop}"))]
+    ) -> None:
+        await websocket.accept()
+        await websocket.send_text(key)
+
+    app = FastAPI()
+    app.include_router(router)
+    with TestClient(app).websocket_connect("/shops/7/news") as websocket:
+        assert websocket.receive_text() == "news:7"
+    assert caplog.messages == []
 
 
 async def test_a_parameter_that_the_path_does_not_have(app: FastAPI) -> None:
