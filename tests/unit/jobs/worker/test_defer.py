@@ -25,7 +25,7 @@ from purgatory.jobs import (
 from purgatory.jobs.clients import JobClient, SyncJobClient
 from purgatory.jobs.model import NoJobStoreError
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
-from tests.unit.jobs.worker.runs import Log, Make, now_ms, on_time
+from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms, on_time
 
 
 async def test_a_job_runs_at_its_deadline(purgatory: Purgatory, log: Log) -> None:
@@ -212,6 +212,21 @@ async def test_without_a_store_nothing_can_be_deferred(make_purgatory: Make) -> 
         with pytest.raises(NoJobStoreError, match="Purgatory\\(jobs="):
             await purgatory.defer("note", delay=1)
         assert purgatory.missing == []
+
+
+async def test_jobs_in_memory_are_by_the_clock_of_their_purgatory(
+    make_purgatory: Make, log: Log
+) -> None:
+    """As in tests, where it is not the machine's."""
+    leap(3_600_000)
+    purgatory = make_purgatory(jobs=MemoryJobStore())
+    purgatory.handler("note")(log)
+    async with purgatory:
+        begun_ms = now_ms()
+        handle = await purgatory.defer("note", delay=900)
+        assert (await handle.get()).created_ms == begun_ms
+        await handle.wait()
+    assert on_time([run.at_ms for run in log], [begun_ms + 900_000])
 
 
 @pytest.mark.parametrize(
