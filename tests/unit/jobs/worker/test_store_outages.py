@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from purgatory import Purgatory
+from purgatory import Purgatory, PurgatoryClosedError
 from purgatory.jobs import (
     JobContext,
     JobLimits,
@@ -96,6 +96,31 @@ async def test_a_store_that_is_away_at_the_start(
         store.is_down = False
         await asyncio.sleep(10)
         assert (await (await purgatory.defer("note", delay=1)).wait()).state is JobState.DONE
+
+
+async def test_a_store_is_closed_after_it_has_ended_to_open(make_purgatory: Make) -> None:
+    """What opening has begun is undone first, however long that takes."""
+    steps: list[str] = []
+
+    class SlowStore(MemoryJobStore):
+        async def open(self) -> None:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(1)
+                steps.append("undone")
+
+        async def close(self) -> None:
+            steps.append("closed")
+            await super().close()
+
+    purgatory = make_purgatory(jobs=SlowStore())
+    opening = asyncio.ensure_future(purgatory.__aenter__())
+    await asyncio.sleep(1)
+    await purgatory.close()
+    assert steps == ["undone", "closed"]
+    with pytest.raises(PurgatoryClosedError):
+        await opening
 
 
 async def test_a_store_that_is_not_set_up_stops_the_start(make_purgatory: Make) -> None:
