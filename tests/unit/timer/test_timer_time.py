@@ -224,14 +224,16 @@ def test_a_clock_that_leaps_runs_what_became_due_in_order(bench: Bench) -> None:
     bench.timer.close()
 
 
-def test_the_lateness_is_that_of_the_run(bench: Bench) -> None:
-    """How late the last task of a bucket ran is kept, at the worst."""
+@pytest.mark.parametrize("limit", [None, 1, 2])
+def test_the_lateness_is_that_of_the_run(bench: Bench, limit: int | None) -> None:
+    """How late the last task of a bucket ran is kept, at the worst; also where a limit ends with it."""
     bench.add(5)
     bench.step()
     assert bench.timer.longest_lateness_ms == 0
     bench.add(5)
     bench.clock.advance(12)
-    bench.timer.advance_clock()
+    while len(bench.timer):
+        bench.timer.advance_clock(limit)
     assert bench.timer.longest_lateness_ms == 7
 
 
