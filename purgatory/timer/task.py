@@ -72,7 +72,7 @@ class TaskArray:
     owner: Any
     items: list[TimerTask | None]
     pending: PendingTasks
-    # The index among the arrays of its bucket.
+    # The index among the arrays of its bucket, which sets it.
     position: int
     # The number of holes, until the array is opened.
     holes: int
@@ -86,7 +86,6 @@ class TaskArray:
         self.owner = None
         self.items = []
         self.pending = pending
-        self.position = 0
         self.holes = 0
         self.first = 0
         self.is_open = False

@@ -226,7 +226,7 @@ def test_a_clock_that_leaps_runs_what_became_due_in_order(bench: Bench) -> None:
 
 @pytest.mark.parametrize("limit", [None, 1, 2])
 def test_the_lateness_is_that_of_the_run(bench: Bench, limit: int | None) -> None:
-    """How late the last task of a bucket ran is kept, at the worst; also where a limit ends with it."""
+    """How late the last task of a bucket ran is kept, at the worst, wherever a limit ends."""
     bench.add(5)
     bench.step()
     assert bench.timer.longest_lateness_ms == 0
