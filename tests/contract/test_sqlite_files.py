@@ -10,7 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
+from purgatory import Purgatory
+from purgatory.jobs import StoreUnavailableError
 from purgatory.jobs.model import JobSpec
 from purgatory.jobs.sql import SqlJobStore, migrate
 
@@ -77,3 +80,20 @@ async def test_another_connection_of_the_process_ends_no_locks(tmp_path: Path) -
     assert path.with_name("jobs.db-wal").exists()
     assert [found and found.id for found in await store.get([job.id])] == [job.id]
     await store.close()
+
+
+async def test_the_lock_of_another_transaction_is_named(tmp_path: Path) -> None:
+    """As that of a session with a job that is not committed: the server did not fail."""
+    url = f"sqlite+aiosqlite:///{tmp_path / 'jobs'}"
+    await migrate(url)
+    engine = create_async_engine(url, connect_args={"timeout": 0.05})
+    async with Purgatory(jobs=SqlJobStore(engine)) as purgatory:
+        purgatory.handled_elsewhere(["note"])
+        async with AsyncSession(engine) as first, AsyncSession(engine) as second:
+            await purgatory.defer("note", delay=600, session=first)
+            with pytest.raises(StoreUnavailableError, match="perhaps one of yours") as caught:
+                await purgatory.defer("note", delay=600, session=second)
+            assert "did not answer" not in str(caught.value)
+            await first.commit()
+            await purgatory.defer("note", delay=600, session=second)
+    await engine.dispose()

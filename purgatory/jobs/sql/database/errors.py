@@ -90,6 +90,12 @@ def store_error(error: Exception, *, is_read: bool = False) -> StoreError | None
         return StoreNotReadyError(
             f"the file is not a SQLite database, or is damaged ({text}): restore it from a backup"
         )
+    if is_sqlite_busy(error):
+        return StoreUnavailableError(
+            f"another transaction holds the lock for writing ({text}), perhaps one of yours, to "
+            f"which a job or a fire was added with session=: {uncertain}commit that one first, or "
+            "try again"
+        )
     if _is_connection_lost(error) or _is(error, _UNAVAILABLE, _SQLITE_UNAVAILABLE):
         return StoreUnavailableError(
             f"the database of jobs did not answer ({text}): {uncertain}try again"
