@@ -20,6 +20,7 @@ from purgatory.jobs.handlers.payload_type import (
 )
 from purgatory.jobs.handlers.threads import JobThreads
 from purgatory.jobs.model.bounds import Bounds
+from purgatory.jobs.model.errors import InvalidPayloadError
 from purgatory.jobs.model.job import Job
 
 logger = logging.getLogger("purgatory.jobs")
@@ -79,7 +80,7 @@ class Handler:
         if not self._takes_payload:
             self._warn_of_payload(job)
         elif job.payload_json != self._default_for:
-            arguments.append(self.payload.decode(job.payload_json))
+            arguments.append(self._decoded(job.payload_json))
         if self.is_async:
             before_call()
             return await self._function(*arguments)
@@ -93,6 +94,13 @@ class Handler:
             # A lambda or a decorator around an async function does not show that it is one.
             return await result
         return result
+
+    def _decoded(self, payload_json: str) -> Any:
+        try:
+            return self.payload.decode(payload_json)
+        except InvalidPayloadError as exc:
+            exc.is_stored = True
+            raise
 
     def lane_of(self, job: Job) -> Lane | None:
         """Return where a job waits for the handler's own slots; None if it has none.

@@ -29,6 +29,8 @@ class InvalidPayloadError(JobError, ValueError):
         """Set `param`, the name of the invalid argument: for a Callback, one of its own."""
         super().__init__(detail)
         self.param = param
+        self.is_stored = False
+        """True if a worker found it, in the job that it was about to run."""
 
 
 class InvalidDeadlineError(JobError, ValueError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from purgatory.jobs.model.errors import FailJobError, RetryJobError
+from purgatory.jobs.model.errors import FailJobError, InvalidPayloadError, RetryJobError
 from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.steps import Finish, GiveBack
 from purgatory.retry_policy import MAX_RETRY_DELAY_MS, RetryPolicy
@@ -39,8 +39,6 @@ def error_text(error: BaseException) -> str:
 def log_failed_attempt(job: Job, error: BaseException, end: Finish | GiveBack) -> None:
     """Log what became of a failed attempt, once the store has recorded it."""
     is_for_good = isinstance(end, Finish)
-    # A traceback adds nothing to an error that a handler raised on purpose.
-    is_on_purpose = isinstance(error, (FailJobError, RetryJobError))
     logger.log(
         logging.ERROR if is_for_good else logging.WARNING,
         "job %s (%s) failed in attempt %d of %d %s: %s",
@@ -50,6 +48,14 @@ def log_failed_attempt(job: Job, error: BaseException, end: Finish | GiveBack) -
         job.max_attempts,
         "for good" if is_for_good else "and is tried again",
         error_text(error),
-        exc_info=None if is_on_purpose else error,
+        exc_info=error if _is_traceback_needed(error) else None,
         extra={"action": "job-failed" if is_for_good else "job-retried"},
     )
+
+
+def _is_traceback_needed(error: BaseException) -> bool:
+    # It adds nothing to an error that a handler raised on purpose, or that was found before its
+    # call. The same error from within the handler, as of a defer, needs it.
+    if isinstance(error, InvalidPayloadError):
+        return not error.is_stored
+    return not isinstance(error, (FailJobError, RetryJobError))

@@ -61,6 +61,30 @@ async def test_what_succeeds_in_the_end_is_done(
     assert (job.state, job.attempt, job.error) == (JobState.DONE, 2, "KeyError: 'first'")
 
 
+async def test_a_stored_payload_that_does_not_fit_is_one_line_in_the_log(
+    store: MemoryJobStore, make_purgatory: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried again, as a deploy may help. A traceback of ours would say nothing more."""
+    purgatory = make_purgatory(jobs=store)
+
+    @purgatory.handler("count")
+    async def count(job: JobContext, number: int) -> None:
+        if job.attempt == 1:
+            raise InvalidPayloadError("of a defer in the handler")
+
+    async with purgatory:
+        client = JobClient(store)
+        wrong = await client.defer("count", "seven", delay=1, max_attempts=2)
+        right = await client.defer("count", 7, delay=1, max_attempts=2)
+        assert (await purgatory.job(wrong.id).wait()).state is JobState.FAILED
+        assert (await purgatory.job(right.id).wait()).state is JobState.DONE
+    records = [record for record in caplog.records if "failed in attempt" in record.message]
+    assert {(wrong.id in record.message, record.exc_info is None) for record in records} == {
+        (True, True),
+        (False, False),
+    }
+
+
 async def test_a_handler_says_when_to_try_again(
     store: MemoryJobStore, make_purgatory: Make
 ) -> None:
