@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NoReturn
 
 from purgatory.errors import InvalidValueError
 
+
+def _refuse(value: Any) -> NoReturn:
+    is_model = hasattr(type(value), "model_dump")
+    instead = ", but what its model_dump(mode='json') returns is" if is_model else ""
+    raise TypeError(f"{type(value).__name__} is not JSON{instead}")
+
+
 # allow_nan=False: NaN is no JSON, and a client's parser would fail on it.
-encode_json = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
+encode_json = json.JSONEncoder(
+    allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_refuse
+).encode
 # The look-up of a method that a type lacks takes a tenth of a fire.
 _JSON_TYPES = frozenset({bool, dict, float, int, list, str})
 

@@ -144,8 +144,10 @@ def _parameters(name: str, function: Callable[..., Any]) -> list[inspect.Paramet
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     required = [each for each in parameters if each.default is inspect.Parameter.empty]
     needed = [each for each in required if each.kind in positional]
-    is_keyword_needed = any(each.kind is inspect.Parameter.KEYWORD_ONLY for each in required)
-    if not 1 <= len(needed) <= 2 or is_keyword_needed:
+    keywords = [each.name for each in required if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    if keywords:
+        raise TypeError(f"{wanted}; its keyword-only {keywords[0]!r} needs a default")
+    if not 1 <= len(needed) <= 2:
         raise TypeError(wanted)
     return [each for each in parameters if each.kind in positional][:2]
 

@@ -32,7 +32,7 @@ class AnyPayload:
 
     def encode(self, payload: Any, max_bytes: int) -> str:
         """Return compact JSON; a pydantic model is dumped."""
-        encoded = encode_payload(json_value(payload), max_bytes)
+        encoded = _encode_plain(json_value(payload), max_bytes)
         refuse_masked_model(payload, encoded)
         return encoded
 
@@ -160,7 +160,7 @@ class PlainPayload:
 
     def encode(self, payload: Any, max_bytes: int) -> str:
         """Return compact JSON."""
-        encoded = encode_payload(payload, max_bytes)
+        encoded = _encode_plain(payload, max_bytes)
         self.decode(encoded)
         return encoded
 
@@ -175,6 +175,17 @@ class PlainPayload:
                 f"{self._kind.__name__}"
             )
         return payload
+
+
+def _encode_plain(payload: Any, max_bytes: int) -> str:
+    try:
+        return encode_payload(payload, max_bytes)
+    except InvalidPayloadError as exc:
+        if not isinstance(exc.__cause__, TypeError):
+            raise
+        raise InvalidPayloadError(
+            f"{exc}; or annotate the handler's parameter with the type of the payload"
+        ) from exc.__cause__
 
 
 def payload_type(annotation: Any) -> PayloadType:

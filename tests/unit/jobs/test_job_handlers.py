@@ -133,7 +133,9 @@ def test_payloads_come_back_as_they_are_annotated(
         (take_bool, 1, "takes bool"),
         (take_text, None, "takes str"),
         (take_dict, [], "takes dict"),
-        (take_anything, object(), "JSON"),
+        (take_anything, object(), "object is not JSON.*; or annotate the handler's parameter"),
+        (take_untyped, {"a": ORDER}, r"Order is not JSON, but what its model_dump\(mode='json'\)"),
+        (take_dict, {"a": ORDER}, "or annotate the handler's parameter with the type"),
         (take_nothing, 1, r"handler 'h' is a function of \(job\).*declare it as \(job, payload\)"),
         (take_days, "x", "takes int"),
         (take_anything, "x" * 1_000, "1002 bytes"),
@@ -179,6 +181,12 @@ def test_functions_that_cannot_be_handlers() -> None:
     handlers.add("h", take_nothing)
     with pytest.raises(ValueError, match="registered already"):
         handlers.add("h", take_nothing)
+
+
+def test_a_keyword_only_parameter_without_a_default_is_named() -> None:
+    """The rest of the signature is right."""
+    with pytest.raises(TypeError, match="its keyword-only 'needed' needs a default"):
+        JobHandlers().add("h", lambda job, *, needed: None)
 
 
 def test_the_decorator_returns_the_function() -> None:
