@@ -96,6 +96,7 @@ class TypedPayload:
             self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
         except PydanticUserError as exc:
             raise TypeError(f"pydantic cannot check a payload of type {annotation!r}") from exc
+        self._annotation = annotation
         self._error = ValidationError
 
     def encode(self, payload: Any, max_bytes: int) -> str:
@@ -103,7 +104,9 @@ class TypedPayload:
         if isinstance(payload, _JSON_TYPES):
             encoded = self._encode_json(payload, max_bytes)
         else:
-            encoded = self._encode_dumped(payload, self._dump(payload), max_bytes)
+            dumped = self._dump(payload)
+            self._refuse_lost_fields(payload, dumped)
+            encoded = self._encode_dumped(payload, dumped, max_bytes)
         self.decode(encoded)
         return encoded
 
@@ -136,6 +139,19 @@ class TypedPayload:
         encoded = encode_payload(dumped, max_bytes)
         refuse_masked_secrets(encoded, lambda: self._dump(payload, "python"))
         return encoded
+
+    def _refuse_lost_fields(self, payload: Any, dumped: Any) -> None:
+        # An instance of a subclass is dumped as the annotated class, without a word.
+        kind = self._annotation
+        if kind not in type(payload).__mro__[1:] or not isinstance(dumped, dict):
+            return
+        lost = _dumped_fields(type(payload)) - _dumped_fields(kind) - dumped.keys()
+        if lost:
+            raise InvalidPayloadError(
+                f"the payload is {type(payload).__name__}, whose {min(lost)!r} its handler would "
+                f"not get: that takes {kind.__name__}; annotate it with {type(payload).__name__}, "
+                f"or with a union of both, or give a {kind.__name__}"
+            )
 
     def _dump(self, payload: Any, mode: Literal["json", "python"] = "json") -> Any:
         try:
@@ -175,6 +191,12 @@ class PlainPayload:
                 f"{self._kind.__name__}"
             )
         return payload
+
+
+def _dumped_fields(kind: type) -> set[str]:
+    """Return the names of the fields of a model or a dataclass, but those that are not dumped."""
+    fields = getattr(kind, "model_fields", None) or getattr(kind, "__dataclass_fields__", {})
+    return {name for name, field in fields.items() if not getattr(field, "exclude", None)}
 
 
 def _encode_plain(payload: Any, max_bytes: int) -> str:

@@ -45,13 +45,29 @@ class Sum(BaseModel, extra="forbid"):
         return sum(self.parts)
 
 
+class Parcel(Order):
+    weight: int = 1
+    note: str = Field("", exclude=True)
+
+
+class Labelled(Order):
+    label: str = Field("", exclude=True)
+
+
 @dataclass
 class Point:
     x: float
     y: float
 
 
+@dataclass
+class Voxel(Point):
+    z: float
+
+
 async def take_order(job: JobContext, order: Order) -> None: ...
+async def take_model(job: JobContext, model: BaseModel) -> None: ...
+async def take_either(job: JobContext, order: Order | Parcel) -> None: ...
 async def take_point(job: JobContext, point: Point) -> None: ...
 async def take_many(job: JobContext, orders: list[Order]) -> None: ...
 async def take_renamed(job: JobContext, renamed: Renamed) -> None: ...
@@ -72,6 +88,7 @@ async def take_days(job: JobContext, days: int = 7) -> None: ...
 AT = datetime(2027, 1, 1, tzinfo=UTC)
 ORDER = Order(id=1, by=AT)
 RENAMED = Renamed.model_validate({"Size": 7, "in": "red"})
+PARCEL = Parcel(id=1, by=AT)
 ORDER_JSON = '{"id":1,"by":"2027-01-01T00:00:00Z"}'
 
 
@@ -88,6 +105,8 @@ def payload_type(function: Any) -> Any:
         (take_order, {"id": 1, "by": AT.isoformat()}, None, ORDER),
         (take_point, Point(1, 2), '{"x":1.0,"y":2.0}', Point(1, 2)),
         (take_many, [{"id": 1, "by": AT.isoformat()}], None, [ORDER]),
+        (take_order, Labelled(id=1, by=AT, label="x"), ORDER_JSON, ORDER),
+        (take_either, PARCEL, ORDER_JSON[:-1] + ',"weight":1}', PARCEL),
         (take_many, [ORDER], f"[{ORDER_JSON}]", [ORDER]),
         (take_renamed, RENAMED, '{"size":7,"colour":"red"}', RENAMED),
         (take_renamed, {"Size": 7, "in": "red"}, '{"Size":7,"in":"red"}', RENAMED),
@@ -124,6 +143,9 @@ def test_payloads_come_back_as_they_are_annotated(
         (take_order, None, "the payload"),
         (take_order, Point(1, 2), "/id"),
         (take_order, object(), "object"),
+        (take_order, PARCEL, "Parcel, whose 'weight' its handler would not get: that takes Order"),
+        (take_model, ORDER, "Order, whose 'by' .* takes BaseModel; annotate it with Order"),
+        (take_point, Voxel(1, 2, 3), "Voxel, whose 'z'"),
         (take_many, [{"id": 1}], "/0/by"),
         (take_many, [{"id": 1, "by": AT}], "not JSON .*datetime"),
         (take_mapping, {"a": "x"}, "/a"),
