@@ -231,3 +231,23 @@ def test_a_loop_that_ends_before_the_call_begins() -> None:
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
     assert purgatory.signals.head() == sum(result is None for result in results)
+
+
+def test_a_call_is_cancelled_after_its_loop_has_closed(errors: Errors) -> None:
+    """A loop that nobody ended properly: there is nothing left to cancel, and no error."""
+    loop = asyncio.new_event_loop()
+    calls = ThreadCalls("test")
+    calls.open(loop)
+
+    async def wait_for_ever() -> None:
+        await loop.create_future()
+
+    call = calls.run(wait_for_ever())
+    for _ in range(3):
+        loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    assert call.cancel()
+    assert errors() == []
+    # asyncio logs what becomes of the task: here, and not in another test.
+    del call, calls
+    gc.collect()
