@@ -57,6 +57,9 @@ class JobThreads:
             if future.running():
                 raise ThreadLeftError(future) from exc
             raise
+        finally:
+            # Or it and its error, whose traceback has this frame, would keep each other.
+            del future
 
     def shut(self) -> None:
         """Cancel calls that no thread has begun; threads end when they are idle. Does not wait."""
@@ -112,3 +115,6 @@ def _call(future: Future[Any], call: Callable[[], Any]) -> None:
         future.set_exception(exc)
     else:
         future.set_result(result)
+    finally:
+        # As above.
+        del future

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import sys
 import threading
+import weakref
 from contextvars import ContextVar
 
 import pytest
 
 from purgatory.jobs.handlers.threads import JobThreads, ThreadLeftError
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 NAME: ContextVar[str] = ContextVar("NAME")
 
@@ -45,6 +47,31 @@ async def test_so_many_are_called_at_once_and_the_others_wait() -> None:
     # An idle one is taken, and no other is started.
     assert await threads.run(held) in [task.result() for task in tasks]
     threads.shut()
+
+
+async def test_what_a_failed_call_had_is_freed_without_the_garbage_collector() -> None:
+    """Also while its thread is idle."""
+    threads = JobThreads(1)
+
+    class Large:
+        pass
+
+    def fail(large: Large) -> None:
+        raise KeyError("no")
+
+    large = Large()
+    found = weakref.ref(large)
+    task = asyncio.create_task(threads.run(fail, large))
+    del large
+    gc.disable()
+    try:
+        await asyncio.wait([task])
+        assert isinstance(task.exception(), KeyError)
+        del task
+        await until(lambda: found() is None)
+    finally:
+        gc.enable()
+        threads.shut()
 
 
 async def test_a_call_has_the_context_and_tells_of_its_end() -> None:
