@@ -101,11 +101,13 @@ def test_the_example_for_the_service_works_as_it_stands(tmp_path: Path) -> None:
     try:
         server.wait_started()
         said = run_commands(code(README, "bash")[1].splitlines(), "localhost:8000", server)
+        added = run_commands(code(README, "bash")[2].splitlines(), "localhost:8000", server)
     finally:
         server.kill()
     assert '"completed":1' in said
     assert '"reason":"fired"' in said
     assert '"value":{"by":"card"}' in said
+    assert '"state":"waiting"' in added
 
 
 def run_commands(lines: list[str], address: str, server: ProcessServer) -> str:

@@ -31,13 +31,13 @@ SECRET = "a secret of some length"
 
 
 @contextmanager
-def service(data_dir: Path) -> Iterator[ProcessServer]:
+def service(data_dir: Path, *, allow_private: bool = True) -> Iterator[ProcessServer]:
     """`python -m app` on a free port, killed at the end."""
     server = ProcessServer(
         [sys.executable, "-m", "app"],
         PORT="0",
         PURGATORY_JOBS_URL=f"sqlite+aiosqlite:///{data_dir / 'jobs.sqlite3'}",
-        PURGATORY_CALLBACK_ALLOW_PRIVATE="1",
+        PURGATORY_CALLBACK_ALLOW_PRIVATE=str(allow_private),
         PURGATORY_CALLBACK_SECRET=SECRET,
     )
     try:
@@ -142,6 +142,15 @@ asyncio.run(main())
     assert result.returncode == 0, result.stderr
     assert "waiting=0" in result.stdout
     assert (data_dir / "jobs.sqlite3").exists()
+
+
+async def test_a_callback_to_a_private_address_is_refused(tmp_path: Path) -> None:
+    """Unless the service allows it: it would be retried for minutes, and fail."""
+    body = {"callback": {"url": "http://localhost:9/"}, "delay": 900}
+    with service(tmp_path, allow_private=False) as server:
+        reply = await ask(server.address, "POST", JOBS, body)
+        problem = check_refusal(reply, 422, "bad-parameter", "CALLBACK_ALLOW_PRIVATE")
+        assert problem["param"] == "callback.url"
 
 
 async def test_a_repeat_is_known_to_every_process_and_after_a_restart(tmp_path: Path) -> None:

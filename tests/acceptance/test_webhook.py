@@ -233,6 +233,19 @@ async def test_private_addresses_are_not_called(host: str) -> None:
     assert refused.value.detail.count("127.0.0.1") == (host in ("127.0.0.1", "[::ffff:127.0.0.1]"))
 
 
+async def test_a_url_with_a_private_address_is_no_job() -> None:
+    """Said at once, and not in ten attempts; what is allowed, and every name, is added."""
+    purgatory = Purgatory(jobs=MemoryJobStore())
+    purgatory.handler(CALLBACK)(Webhook(allowed_hosts=["localhost:9000", "127.0.0.1"]))
+    async with purgatory:
+        for url in ("http://localhost/", "http://127.0.0.1:9000/", "https://[::1]/hook"):
+            with pytest.raises(InvalidPayloadError, match=r"public.*ALLOW_PRIVATE") as refused:
+                await purgatory.defer(CALLBACK, {"url": url}, delay=900)
+            assert refused.value.param == "url"
+        for url in ("http://localhost:9000/", "https://127.0.0.1/", "http://shop.example/"):
+            await purgatory.defer(CALLBACK, Callback.of(url), delay=900)
+
+
 def test_a_silent_name_server_keeps_no_process_from_ending() -> None:
     """Its callback fails in time; the loop's own threads, which its end waits for, are spared."""
     has_begun, may_answer, has_ended = threading.Event(), threading.Event(), threading.Event()

@@ -135,7 +135,8 @@ _ALLOWED: Final = {
     "at": "a time with its zone, by default up to a minute ago or ten years ahead; without `delay`",
     "callback.headers": "up to 20 headers, except those of the callback or the connection, with "
     "values of up to 4096 printable ASCII characters",
-    "callback.url": "an http or https address with a host, without user name or fragment",
+    "callback.url": "an http or https address with a host, without user name or fragment; on the "
+    "public internet, unless operators allow others",
     "ceiling": "seconds, from 0 to ten years by default",
     "delay": "seconds, from 0 to ten years by default; without `at`",
     "handler": ALLOWED_KEY,

@@ -277,6 +277,9 @@ def job_spec(purgatory: Purgatory, body: JobBody, permit: Permit) -> JobSpec:
         )
     except BadCursorError as exc:
         raise problem_of_error(exc, "since") from exc
+    except InvalidPayloadError as exc:
+        _name_as_in_body(exc)
+        raise
     identity = permit.identity
     return spec if identity is None else replace(spec, owner=owner_of(identity))
 
@@ -301,9 +304,14 @@ def _callback(body: CallbackBody, payload: Any) -> Callback:
     try:
         return Callback.of(body.url, method=body.method, headers=body.headers, payload=payload)
     except InvalidPayloadError as exc:
-        # By the client's name: to the library a callback is a payload.
-        exc.param = f"callback.{exc.param}"
+        _name_as_in_body(exc)
         raise
+
+
+def _name_as_in_body(error: InvalidPayloadError) -> None:
+    # By the client's name: to the library a callback is a payload.
+    if error.param != "payload":
+        error.param = f"callback.{error.param}"
 
 
 def _check_keys(body: JobBody) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -54,7 +54,7 @@ class Callback:
     ) -> Callback:
         """Return a checked callback; raise InvalidPayloadError.
 
-        Whether the address may be called is decided when it is called.
+        Whether the address may be called is for the handler to decide.
         """
         headers = {} if headers is None else headers
         _check_url(url)
@@ -91,9 +91,15 @@ class Callback:
 class CallbackPayload:
     """Encodes and decodes callbacks, without pydantic."""
 
+    def __init__(self, check: Callable[[Callback], object] | None = None) -> None:
+        """Call `check` with each callback that is encoded: it may raise InvalidPayloadError."""
+        self._check = check
+
     def encode(self, payload: Any, max_bytes: int) -> str:
         """Return compact JSON of a Callback, or of a dict with its fields."""
         callback = payload if isinstance(payload, Callback) else _of_document(payload)
+        if self._check is not None:
+            self._check(callback)
         return encode_payload(callback.document(), max_bytes)
 
     def decode(self, payload_json: str) -> Callback:

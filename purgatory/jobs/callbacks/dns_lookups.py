@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from purgatory.jobs.callbacks.public_address import Address, is_public
+from purgatory.jobs.callbacks.public_address import Address, how_to_allow, is_public
 from purgatory.jobs.handlers.fair_slots import Lane
 from purgatory.jobs.handlers.threads import JobThreads, ThreadLeftError
 from purgatory.jobs.model.errors import RetryJobError
@@ -53,12 +53,7 @@ class DnsLookups:
         if not allow_private and not all(map(is_public, addresses)):
             # Retried: a service that was started without the setting must not fail its jobs for
             # good. Without the address, which everyone who may read the job would learn.
-            raise RetryJobError(
-                f"host {host!r} is not on the public internet: operators can allow it with "
-                "PURGATORY_CALLBACK_ALLOWED_HOSTS, or all such callbacks with "
-                "PURGATORY_CALLBACK_ALLOW_PRIVATE; in Python with Webhook(allowed_hosts=) or "
-                "allow_private="
-            )
+            raise RetryJobError(how_to_allow(host))
         return addresses[0]
 
     def shut(self) -> None:

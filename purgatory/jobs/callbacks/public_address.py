@@ -16,6 +16,30 @@ _PROTOCOLS = ipaddress.IPv4Network("192.0.0.0/24")
 _AZURE_PLATFORM = ipaddress.IPv4Address("168.63.129.16")
 
 
+def is_private_host(host: str) -> bool:
+    """Return True iff `host` is localhost or a private address, without looking it up.
+
+    False for all other names, and for other notations of an address.
+    """
+    if host == "localhost" or host.endswith(".localhost"):
+        # Always the loopback interface (RFC 6761, 6.3).
+        return True
+    try:
+        return not is_public(ipaddress.ip_address(host.partition("%")[0]))
+    except ValueError:
+        return False
+
+
+def how_to_allow(host: str) -> str:
+    """Return the text of the error of a host that is not on the public internet."""
+    return (
+        f"host {host!r} is not on the public internet: operators can allow it with "
+        "PURGATORY_CALLBACK_ALLOWED_HOSTS, or all such callbacks with "
+        "PURGATORY_CALLBACK_ALLOW_PRIVATE; in Python with Webhook(allowed_hosts=) or "
+        "allow_private="
+    )
+
+
 def is_public(address: Address) -> bool:
     """Return True iff `address` is on the public internet, also if embedded in an IPv6 address."""
     if isinstance(address, ipaddress.IPv6Address):

@@ -21,14 +21,15 @@ except ImportError as exc:
         "callbacks over HTTP need httpx: pip install 'fastapi-purgatory[webhook]'"
     ) from exc
 
-from purgatory.jobs.callbacks.callback import CALLBACK, Callback, stored_url
+from purgatory.jobs.callbacks.callback import CALLBACK, Callback, CallbackPayload, stored_url
 from purgatory.jobs.callbacks.dns_lookups import DnsLookups, LookUp
 from purgatory.jobs.callbacks.hosts import Hosts
+from purgatory.jobs.callbacks.public_address import how_to_allow, is_private_host
 from purgatory.jobs.callbacks.secret_headers import CallbackSecret, with_secrets
 from purgatory.jobs.callbacks.signature import SIGNATURE_HEADER, sign
 from purgatory.jobs.handlers.fair_slots import FairSlots, Lane
 from purgatory.jobs.handlers.job_context import JobContext
-from purgatory.jobs.model.errors import FailJobError, RetryJobError
+from purgatory.jobs.model.errors import FailJobError, InvalidPayloadError, RetryJobError
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.timestamps import rfc3339
 from purgatory.timer import Clock, SystemClock
@@ -40,6 +41,7 @@ MAX_RESPONSE_BYTES = 64 * 1024
 MAX_RETRY_AFTER_S = 3_600.0
 # The 4xx statuses after which the same request may succeed later.
 RETRIED = frozenset((408, 409, 421, 423, 425, 429))
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 _DEFAULT_USER_AGENT = "fastapi-purgatory"
 
 
@@ -114,6 +116,20 @@ class Webhook:
         self._new_look_ups = partial(DnsLookups, look_up, max_threads=max_running)
         self._slots, self._look_ups = self._new_slots(), self._new_look_ups()
 
+    def payload_type(self) -> CallbackPayload:
+        """Return the payload type, which refuses the private addresses that a URL has itself."""
+        return CallbackPayload(self._refuse_private_host)
+
+    def _refuse_private_host(self, callback: Callback) -> None:
+        # What a name leads to is checked at each call, as it may change.
+        parts = urlsplit(callback.url)
+        host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme]
+        if is_private_host(host) and not self._is_private_allowed(host, port):
+            raise InvalidPayloadError(f"the callback's {how_to_allow(host)}", param="url")
+
+    def _is_private_allowed(self, host: str, port: int) -> bool:
+        return self._allow_private or (host, port) in self._allowed_hosts
+
     def lane_of(self, job: Job) -> Lane:
         """Return where a job waits for a slot."""
         return self._lane(job.owner, stored_url(job.payload_json))
@@ -146,10 +162,10 @@ class Webhook:
 
     async def _request(self, job: JobContext, callback: Callback) -> httpx.Request:
         url = _url(callback)
-        port = url.port or (443 if url.scheme == "https" else 80)
+        port = url.port or _DEFAULT_PORTS[url.scheme]
         lane = self._lane(job.owner, callback.url)
         host = lane.host
-        allow_private = self._allow_private or (host, port) in self._allowed_hosts
+        allow_private = self._is_private_allowed(host, port)
         given = with_secrets(callback.headers, self._secrets, url.scheme, host, port)
         address = await self._look_ups.address(lane, port=port, allow_private=allow_private)
         body = b"" if callback.method == "GET" else _body(job, callback)

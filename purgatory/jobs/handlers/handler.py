@@ -62,7 +62,9 @@ class Handler:
         self._lane_of: Callable[[Job], Lane] | None = getattr(function, "lane_of", None)
         self.payload: PayloadType = NoPayload(name)
         if self._takes_payload:
-            self.payload = _payload_type(name, called, parameters[1])
+            # A handler that is an object may have a payload type of its own.
+            own = getattr(function, "payload_type", None)
+            self.payload = _payload_type(name, called, parameters[1]) if own is None else own()
             if parameters[1].default is not inspect.Parameter.empty:
                 self.payload, self._default_for = OptionalPayload(self.payload), NULL
         self._has_warned = False

@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from purgatory.jobs.callbacks.public_address import is_public
+from purgatory.jobs.callbacks.public_address import is_private_host, is_public
 
 
 @pytest.mark.parametrize("text", ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "64:ff9b::808:808"])
@@ -28,3 +28,16 @@ def test_public_addresses(text: str) -> None:
 )
 def test_addresses_that_are_not_public(text: str) -> None:
     assert not is_public(ip_address(text))
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        *((host, True) for host in ("localhost", "a.localhost", "127.0.0.1", "10.0.0.1", "::1")),
+        *((host, True) for host in ("fe80::1%eth0", "::ffff:7f00:1", "169.254.169.254")),
+        # Names are looked up for each call, and so are other notations.
+        *((host, False) for host in ("8.8.8.8", "shop.example", "notlocalhost", "127.1", "")),
+    ],
+)
+def test_hosts_that_are_private_by_what_they_say(host: str, expected: bool) -> None:
+    assert is_private_host(host) is expected
