@@ -11,22 +11,32 @@ from purgatory.timer.clock import SystemClock
 
 # Real seconds between two looks at threads that are at work.
 _PAUSE_S = 0.001
+# Jumps in one run: those of an idle worker in 47 days, which take 10 to 20 s of real time.
+_MAX_JUMPS = 1_000_000
+_NS_PER_DAY = 86_400_000_000_000
 # Looks in a row that find threads waiting which have run in between: they wait with short timeouts.
 _MAX_UNSURE = 5
 
 
 class DeadlockError(RuntimeError):
-    """Every task waits, and no event can resume one."""
+    """Every task waits, and no event can resume one, or none has for too many jumps."""
 
 
 class _AutojumpSelector(selectors.DefaultSelector):
     """Polls files in real time; instead of waiting for a timer it advances the clock."""
 
-    def __init__(self, clock: MockClock, patience: float) -> None:
+    def __init__(self, clock: MockClock, patience: float, max_jumps: int) -> None:
         super().__init__()
         self._clock = clock
         self._patience = patience
+        self._max_jumps = max_jumps
+        self.begin()
         self._threads = WorkingThreads()
+
+    def begin(self) -> None:
+        """Count the jumps of a new run."""
+        self._jumps = 0
+        self._begun_ns = self._clock.now_ns()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         events = super().select(0)
@@ -44,9 +54,21 @@ class _AutojumpSelector(selectors.DefaultSelector):
         events = self._events_of_threads()
         if events:
             return events
+        self._count_jump()
         # Rounded up: otherwise the loop would select again for nearly zero seconds.
         self._clock.advance_ns(max(1, -int(-timeout * 1_000_000_000 // 1)))
         return events
+
+    def _count_jump(self) -> None:
+        self._jumps += 1
+        if self._jumps > self._max_jumps:
+            days = (self._clock.now_ns() - self._begun_ns) / _NS_PER_DAY
+            raise DeadlockError(
+                f"the clock jumped {self._max_jumps} times, over {days:.1f} days, and the test has "
+                "not ended: it may wait for something that never happens, while a worker polls its "
+                "store; bound the wait, as with asyncio.timeout(3600), which takes no real time, "
+                "or allow more with AutojumpEventLoop(max_jumps=...)"
+            )
 
     def _events_of_threads(self) -> list[tuple[selectors.SelectorKey, int]]:
         """Wait in real time while threads are at work; return what has happened."""
@@ -76,14 +98,28 @@ class AutojumpEventLoop(asyncio.SelectorEventLoop):
     without waiting for them. The end of the loop waits for its threads.
     """
 
-    def __init__(self, clock: MockClock | None = None, *, patience: float = 5.0) -> None:
+    def __init__(
+        self,
+        clock: MockClock | None = None,
+        *,
+        patience: float = 5.0,
+        max_jumps: int = _MAX_JUMPS,
+    ) -> None:
         """Run on `clock`; wait `patience` real seconds for other threads.
 
-        Then the clock moves all the same; if no timer is armed, DeadlockError is raised.
+        Then the clock moves all the same; if no timer is armed, DeadlockError is raised. It is also
+        raised after `max_jumps` in one run: a worker of jobs polls its store for ever, so that
+        there always is a timer.
         """
         # Before super().__init__, which reads the time.
         self.clock: MockClock = MockClock() if clock is None else clock
-        super().__init__(_AutojumpSelector(self.clock, patience))
+        self._jumping = _AutojumpSelector(self.clock, patience, max_jumps)
+        super().__init__(self._jumping)
+
+    def run_forever(self) -> None:
+        """Run until `stop`, as each `run_until_complete` does."""
+        self._jumping.begin()
+        super().run_forever()
 
     def time(self) -> float:
         """Return the virtual time in seconds."""

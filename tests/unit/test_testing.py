@@ -16,6 +16,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from purgatory import Purgatory
+from purgatory.jobs import JobContext, MemoryJobStore
 from purgatory.testing import AutojumpEventLoop, DeadlockError, MockClock
 from purgatory.testing.working_threads import Activity, WorkingThreads
 
@@ -351,3 +352,37 @@ def test_a_purgatory_with_another_clock_is_an_error() -> None:
 
     with pytest.raises(ValueError, match=r"Purgatory\(clock=asyncio.get_running_loop\(\).clock\)"):
         run(scenario())
+
+
+def test_a_wait_for_ever_beside_a_worker_is_a_deadlock() -> None:
+    """The worker always has a timer, for its next poll, so the jumps are counted."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, AutojumpEventLoop)
+        purgatory = Purgatory(clock=loop.clock, jobs=MemoryJobStore())
+
+        @purgatory.handler
+        async def stuck(_: JobContext) -> None:
+            await asyncio.Event().wait()
+
+        async with purgatory:
+            await (await purgatory.defer("stuck", delay=1)).wait()
+
+    with (
+        asyncio.Runner(loop_factory=lambda: AutojumpEventLoop(max_jumps=1_000)) as runner,
+        pytest.raises(DeadlockError, match=r"jumped 1000 times, over 0\.\d days.*asyncio.timeout"),
+    ):
+        runner.run(scenario())
+
+
+def test_jumps_are_counted_in_each_run() -> None:
+    """A loop that many tests share does not end with the sum of their jumps."""
+
+    async def scenario() -> None:
+        for _ in range(10):
+            await asyncio.sleep(1)
+
+    with asyncio.Runner(loop_factory=lambda: AutojumpEventLoop(max_jumps=10)) as runner:
+        for _ in range(3):
+            runner.run(scenario())
