@@ -283,19 +283,13 @@ class Purgatory(JobsMixin):
 
         Raises WrongThreadError while it is open on another loop, and PurgatoryClosedError while it
         drains or closes: it can be opened again as soon as `close` has returned. ValueError on an
-        AutojumpEventLoop with another clock than this purgatory's.
+        AutojumpEventLoop with another clock than this purgatory's, and with the clock of such a
+        loop on another one.
         """
         loop = asyncio.get_running_loop()
         parking = self._parking
         if parking.loop is None:
-            # The loop of purgatory.testing: its time never reaches a deadline of another clock.
-            loop_clock = getattr(loop, "clock", None)
-            if hasattr(loop_clock, "now_ns") and loop_clock is not self.clock:
-                raise ValueError(
-                    f"purgatory {self.name!r} has another clock than its event loop, "
-                    f"{type(loop).__name__}, so its deadlines would never pass: make it with "
-                    "Purgatory(clock=asyncio.get_running_loop().clock)"
-                )
+            self._check_clock(loop)
             # What is started here goes on for long after the span in which it is.
             with self._trace_context(None):
                 self._begin(loop)
@@ -306,6 +300,27 @@ class Purgatory(JobsMixin):
                 f"purgatory {self.name!r} drains: it can be opened again after `await close()`"
             )
         parking.opened += 1
+
+    def _check_clock(self, loop: asyncio.AbstractEventLoop) -> None:
+        # With purgatory.testing: the time of one never reaches a deadline of the other.
+        loop_clock = getattr(loop, "clock", None)
+        if loop_clock is self.clock:
+            return
+        if hasattr(loop_clock, "now_ns"):
+            raise ValueError(
+                f"purgatory {self.name!r} has another clock than its event loop, "
+                f"{type(loop).__name__}, so its deadlines would never pass: make it with "
+                "Purgatory(clock=asyncio.get_running_loop().clock)"
+            )
+        if getattr(self.clock, "is_of_loop", False):
+            raise ValueError(
+                f"purgatory {self.name!r} has the clock of the fixture purgatory_clock, which "
+                f"stands still on this event loop, {type(loop).__name__}, so its deadlines would "
+                "never pass: run the test on a loop of purgatory_loop_factory, as with the fixture "
+                "anyio_backend or pytest_asyncio_loop_factories, or with purgatory_run; Starlette's "
+                "TestClient has a loop of its own: use httpx.AsyncClient with ASGITransport, or "
+                "Purgatory() without a clock"
+            )
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self._drained = self._closing = None

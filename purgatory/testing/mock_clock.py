@@ -8,10 +8,12 @@ from purgatory.timer.clock import NS_PER_MS
 class MockClock:
     """A clock that stands still until it is advanced."""
 
-    __slots__ = ("_now_ns", "_wall_offset_ms")
+    __slots__ = ("_now_ns", "_wall_offset_ms", "is_of_loop")
 
     def __init__(self, start_ms: int = 0) -> None:
         """Start at `start_ms`, both in monotonic and in wall time."""
+        self.is_of_loop = False
+        """Only an AutojumpEventLoop moves it: a purgatory with it opens on no other loop."""
         self._now_ns = start_ms * NS_PER_MS
         self._wall_offset_ms = 0
 

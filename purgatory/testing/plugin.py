@@ -32,6 +32,7 @@ def purgatory_clock() -> MockClock:
     """
     clock = MockClock()
     clock.set_wall(SystemClock().wall_ms())
+    clock.is_of_loop = True
     return clock
 
 

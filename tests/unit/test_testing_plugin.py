@@ -54,6 +54,46 @@ def test_an_order_is_cancelled_after_an_hour(purgatory_run, purgatory, database)
     purgatory_run(scenario())
     assert cancelled == [42]
 """
+SUITE_ON_OTHER_LOOPS = """
+import asyncio
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from purgatory import Purgatory
+from purgatory.fastapi import install
+from purgatory.testing import MockClock
+
+pytest_plugins = ["purgatory.testing.plugin"]
+ERROR = "has the clock of the fixture purgatory_clock.* stands still on this event loop"
+
+
+def test_an_ordinary_loop(purgatory):
+    async def scenario():
+        async with purgatory:
+            await purgatory.park("order:42:paid", timeout=900)
+
+    with pytest.raises(ValueError, match=ERROR):
+        asyncio.run(scenario())
+
+
+def test_the_loop_of_a_test_client(purgatory):
+    app = FastAPI()
+    install(app, purgatory)
+    with pytest.raises(ValueError, match=ERROR), TestClient(app):
+        pass
+
+
+def test_a_clock_that_is_moved_by_hand():
+    async def scenario():
+        clock = MockClock()
+        async with Purgatory(clock=clock) as purgatory:
+            clock.advance(1_000)
+            return purgatory.parked
+
+    assert asyncio.run(scenario()) == 0
+"""
 
 
 def test_a_suite_of_a_user(tmp_path: Path) -> None:
@@ -65,6 +105,11 @@ def test_a_suite_of_a_user(tmp_path: Path) -> None:
 def test_a_suite_with_a_database(tmp_path: Path) -> None:
     """A job of a transaction, and a handler that is a plain function, in virtual time."""
     assert "1 passed" in run(SUITE_WITH_A_DATABASE, tmp_path)
+
+
+def test_the_clock_of_the_fixture_on_another_loop(tmp_path: Path) -> None:
+    """It would stand still: an error, unless the clock is one that tests move themselves."""
+    assert "3 passed" in run(SUITE_ON_OTHER_LOOPS, tmp_path)
 
 
 def run(suite: str, tmp_path: Path) -> str:
