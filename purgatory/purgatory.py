@@ -316,10 +316,10 @@ class Purgatory(JobsMixin):
             raise ValueError(
                 f"purgatory {self.name!r} has the clock of the fixture purgatory_clock, which "
                 f"stands still on this event loop, {type(loop).__name__}, so its deadlines would "
-                "never pass: run the test on a loop of purgatory_loop_factory, as with the fixture "
-                "anyio_backend or pytest_asyncio_loop_factories, or with purgatory_run; Starlette's "
-                "TestClient has a loop of its own: use httpx.AsyncClient with ASGITransport, or "
-                "Purgatory() without a clock"
+                "never pass: run the test with the fixture purgatory_run, or with "
+                "purgatory_loop_factory in anyio_backend; Starlette's TestClient has a loop of its "
+                "own: use httpx.AsyncClient with ASGITransport, or Purgatory() without a clock; "
+                "for pytest-asyncio, see 'Testing code that waits' in the documentation"
             )
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
