@@ -180,6 +180,21 @@ def test_the_head_moves_past_waits_that_began_ahead_of_a_loss(read: int, head: i
     assert (replica.head(), replica.cursor(head)) == (head, "bbbbbbbbbbbb-5")
 
 
+def test_the_head_stays_behind_waits_that_are_not_ahead_of_a_loss() -> None:
+    """Also if there was a loss before, since which positions and offsets differ."""
+    replica = _replica()
+    epochs = [Epoch("aaaaaaaaaaaa", 0), Epoch("bbbbbbbbbbbb", 3)]
+    for offset in range(1, 6):
+        replica.apply(_entry(offset))
+    replica.extend(epochs)
+    for offset in (4, 5):
+        replica.apply(_entry(offset))
+    head = replica.head()
+    assert replica.position("k", "bbbbbbbbbbbb-5") == head
+    replica.extend([*epochs, Epoch("cccccccccccc", 5)])
+    assert replica.head() == head
+
+
 def test_what_was_missing_is_forgotten_once_all_up_to_the_head_is_applied() -> None:
     """What has removed it is here too, so that it cannot return."""
     replica = _replica()
@@ -430,6 +445,7 @@ def test_what_was_missing_returns_once(read: int, next_kept: int) -> None:
     replica.note_page(1, [_entry(3)], 4)
     epochs = [Epoch("aaaaaaaaaaaa", 0), Epoch("bbbbbbbbbbbb", 3)]
     first = replica.extend(epochs)
+    assert replica.earliest("k") == replica.earliest("other") == replica.head()
     second = replica.extend([*epochs, Epoch("cccccccccccc", next_kept)])
     assert first is not None and first.is_incomplete
     assert second is not None and not second.is_incomplete
