@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from purgatory.jobs import (
     JobState,
     MemoryJobStore,
 )
+from purgatory.jobs.job_wait import JobWait
 from purgatory.jobs.model import AddStatus
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.runs import Log, Make, now_ms, on_time
@@ -329,7 +331,7 @@ async def test_a_wait_for_a_job_is_one_operation(
 
 
 async def test_a_wait_for_a_job_outlasts_its_cancellation(purgatory: Purgatory) -> None:
-    """By its key, as of all that waits: the caller is still there, and has its answer."""
+    """By its key, as of all that waits: the caller has its answer, and nothing stays behind."""
     job = await purgatory.defer("note", delay=100)
     waiting = asyncio.create_task(job.wait())
     await asyncio.sleep(1)
@@ -338,6 +340,9 @@ async def test_a_wait_for_a_job_outlasts_its_cancellation(purgatory: Purgatory) 
     assert purgatory.parked == 1
     assert (await waiting).state is JobState.DONE
     assert counted(purgatory) == {"cancelled": 1, "fired": 1}
+    gc.collect()
+    left = [each for each in gc.get_objects() if type(each) is JobWait]
+    assert not [wait for wait in left if wait.job_id == job.id]
 
 
 async def test_a_change_while_a_day_ends_is_noticed_at_once(

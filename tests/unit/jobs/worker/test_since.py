@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from purgatory import BadCursorError, CursorExpiredError, Limits, Purgatory
-from purgatory.jobs import InvalidJobError, JobOutcome, JobState, MemoryJobStore
+from purgatory.jobs import DuplicateJobError, InvalidJobError, JobOutcome, JobState, MemoryJobStore
 from purgatory.jobs.model import Add, FireJob, Step, StoreUnavailableError
 from purgatory.jobs.model.steps import Result
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
@@ -60,6 +60,18 @@ async def test_what_fired_before_the_cursor_does_not_count(purgatory: Purgatory,
         assert (await handle.get()).is_undecided
     handle = await purgatory.defer("note", delay=900, keys=["k"], since="0")
     assert (await handle.get()).outcome is JobOutcome.FIRED
+
+
+async def test_a_second_job_of_a_dedupe_key_is_refused_with_a_cursor_too(
+    purgatory: Purgatory,
+) -> None:
+    """What fired since then is not looked for, as there is no job that would count it."""
+    options: dict[str, Any] = {"delay": 900, "keys": ["k"], "dedupe_key": "once"}
+    await purgatory.defer("note", **options)
+    since = purgatory.cursor("k")
+    await purgatory.fire("other")
+    with pytest.raises(DuplicateJobError):
+        await purgatory.defer("note", since=since, **options)
 
 
 async def test_a_fire_while_the_job_is_stored_counts_once(make_purgatory: Make, log: Log) -> None:
