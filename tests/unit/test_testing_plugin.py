@@ -98,7 +98,7 @@ def test_a_clock_that_is_moved_by_hand():
 
 def test_a_suite_of_a_user(tmp_path: Path) -> None:
     """The one that the how-to shows, with warnings as errors."""
-    [suite] = [block.text for block in blocks(PAGE) if "pytest_plugins" in block.text]
+    [suite] = [block.text for block in blocks(PAGE) if "# test_orders.py" in block.text]
     assert "4 passed" in run(suite, tmp_path)
 
 
