@@ -8,15 +8,34 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from purgatory.cli import job_commands, key_commands, server_commands, store_commands
-from purgatory.cli.doctor import doctor
+from purgatory.cli.doctor import doctor, installed_version
 from purgatory.cli.exit_status import OK, REFUSED, STATUSES, run_reported
+from purgatory.cli.output import print_line
 from purgatory.cli.session import Session, read_token
 
 _DEFAULT_URL: Final = "http://127.0.0.1:8000"
 
+
+class _Group(TyperGroup):
+    """The commands; says where shared options belong."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; the error of a shared option after it says that it belongs before."""
+        try:
+            return super().invoke(ctx)
+        except Exception as exc:
+            # NoSuchOption of click, of which newer versions of typer have a copy of their own.
+            option = getattr(exc, "option_name", None)
+            if any(option in parameter.opts for parameter in self.params):
+                exc.message += ": give it before the command"  # type: ignore[attr-defined]  # it has one
+            raise
+
+
 application: Final = typer.Typer(
+    cls=_Group,
     name="purgatory",
     no_args_is_help=True,
     epilog=STATUSES,
@@ -24,6 +43,12 @@ application: Final = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(is_given: bool) -> None:
+    if is_given:
+        print_line(installed_version())
+        raise typer.Exit
 
 
 @application.callback()
@@ -45,6 +70,12 @@ def _shared(
     ] = 10.0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Lines of JSON in place of tables.")
+    ] = False,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     try:

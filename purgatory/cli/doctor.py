@@ -86,13 +86,17 @@ def doctor(
     return REFUSED if any(finding.result == "failed" for finding in findings) else OK
 
 
+def installed_version() -> str:
+    """Return the version that is installed, or that none is."""
+    try:
+        return version("fastapi-purgatory")
+    except PackageNotFoundError:
+        return "not installed, imported from a checkout"
+
+
 def _library() -> Iterator[Finding]:
     yield Finding("ok", "python", f"{platform.python_implementation()} {platform.python_version()}")
-    try:
-        installed = version("fastapi-purgatory")
-    except PackageNotFoundError:
-        installed = "not installed, imported from a checkout"
-    yield Finding("ok", "fastapi-purgatory", installed)
+    yield Finding("ok", "fastapi-purgatory", installed_version())
     yield (
         Finding("ok", "core", "compiled")
         if compiled

@@ -279,7 +279,13 @@ def resume(
     by_handler: ByHandler = None,
 ) -> None:
     """End the pause of a handler, or of all: what was due meanwhile runs now."""
-    _pause(session_of(context), "/jobs:resume", handler, by_handler, every=every)
+    session = session_of(context)
+    found = _pause(session, "/jobs:resume", handler, by_handler, every=every)
+    if every and found["handlers"] and not session.as_json:
+        print_error(
+            f"still paused, by name: {', '.join(found['handlers'])}; resume each with "
+            "`purgatory jobs resume HANDLER`"
+        )
 
 
 @jobs.command()
@@ -292,14 +298,15 @@ def paused(context: typer.Context) -> None:
 
 def _pause(
     session: Session, path: str, handler: str | None, by_handler: str | None, *, every: bool
-) -> None:
+) -> dict[str, Any]:
     if [handler is not None, by_handler is not None, every].count(True) != 1:
         raise typer.BadParameter("give one handler, or --all")
     handler = handler if by_handler is None else by_handler
     with session.client() as client:
         query = {"all": "true"} if handler is None else {"handler": handler}
-        found = client.call("POST", path, query=query)
+        found: dict[str, Any] = client.call("POST", path, query=query)
     print_fields(found, as_json=session.as_json)
+    return found
 
 
 def _change(session: Session, ids: Sequence[str], method: str, suffix: str) -> None:
@@ -330,6 +337,9 @@ def _row(fields: Mapping[str, Any], *, is_narrow: bool) -> dict[str, Any]:
     row = _with_local_times(fields)
     row["state"] = _BLOCKED_STATES.get(fields.get("blocked_by") or "", row["state"])
     row["attempt"] = f"{fields['attempt']} of {fields['max_attempts']}"
+    if row["state"] == JobState.DONE:
+        # That of an attempt before: `show` and --json have it.
+        row["error"] = None
     if is_narrow:
         # Without the year, the seconds and the zone.
         row["due"] = row["due"][5:16]

@@ -50,7 +50,8 @@ def wait(
     if result:
         return OK
     if not session.as_json:
-        print_error(f"{result.reason} after up to {timeout:g} s")
+        how = f": no key fired within {timeout:g} s" if result.reason == "expired" else ""
+        print_error(f"{result.reason}{how}")
     return CANCELLED if result.reason == "cancelled" else EXPIRED
 
 

@@ -86,6 +86,7 @@ def test_waiting_and_firing(server: ThreadServer, run: Run, tell: Tell) -> None:
     for cursor in re.findall("from '([^']+)'", said):
         assert said.count(cursor) == 1
     assert said.endswith(" for what is still kept. The option is --cursor.\n")
+    assert tell("wait", "c", "--timeout", "0") == (3, "expired: no key fired within 0 s\n")
     fired = [run("fire", "b", "--idempotency-key", "once") for _ in range(2)]
     assert fired[0] == fired[1]
 
@@ -220,6 +221,16 @@ def test_pausing_and_retrying(run: Run) -> None:
     assert run("jobs", "retry", "--all", "--handler", "note") == (0, [{"retried": 0}])
 
 
+def test_resuming_all_names_what_was_paused_by_name(server: ThreadServer, tell: Tell) -> None:
+    """It stays paused, and with one handler nothing is said of others."""
+    known = ["--url", server.url, "jobs"]
+    for arguments in (["pause", "note"], ["pause", "--all"]):
+        assert tell(*known, *arguments)[0] == 0
+    assert "still paused, by name: note; resume each with" in tell(*known, "resume", "--all")[1]
+    assert "still" not in tell(*known, "resume", "note")[1]
+    assert "still" not in tell(*known, "resume", "--all")[1]
+
+
 def test_tokens(tmp_path: Path, tell: Tell) -> None:
     """What `token` prints is what a server and a client take."""
     status, said = tell("token", "wait:a*")
@@ -256,6 +267,10 @@ def test_what_is_wrong_is_one_sentence(tell: Tell) -> None:
         status, said = tell(*nobody, "defer", "note", *due)
         assert status == 2 and "--delay" in said and "--at" in said
     assert tell("fire")[0] == 2
+    for command in (["doctor"], ["jobs", "list"]):
+        status, said = tell(*command, "--url", "http://127.0.0.1:1")
+        assert status == 2 and "No such option: --url: give it before the command" in said
+        assert "before the command" not in tell(*command, "--nonsense")[1]
     assert tell("--url", "http://127.0.0.1:1", "doctor")[0] == 1
 
 

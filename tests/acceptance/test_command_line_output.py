@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from purgatory import Purgatory
 from purgatory.__main__ import main
+from purgatory.cli.doctor import installed_version
 from purgatory.cli.output import counted, local_time, without_pointer
 from purgatory.cli.unknown_variables import KNOWN, unknown_variables
 from purgatory.client import Client
@@ -145,6 +146,33 @@ def test_a_job_between_two_attempts_shows_the_next_one(capfd: pytest.CaptureFixt
     assert "due" in header and "deadline" not in header
     assert all(due in line and "1 of 4" in line for line in (row, wide))
     assert due[5:16] in narrow
+
+
+def test_a_job_that_is_done_shows_no_error(capfd: pytest.CaptureFixture[str]) -> None:
+    """That of an earlier attempt would look like its end; `show` has it."""
+    app, purgatory = FastAPI(), Purgatory(jobs=MemoryJobStore())
+
+    @purgatory.handler("fragile", http=True)
+    def fail_once(job: JobContext) -> None:
+        if job.attempt == 1:
+            raise RetryJobError("not yet", after=0)
+
+    install(app, purgatory, authorize=ALLOW_ANYONE)
+    with serve(app, purgatory, KINDS[2]) as running, Client(running.url) as client:
+        job = client.defer("fragile", delay=0, max_attempts=2)
+        assert job.wait(PATIENCE_S).state == "done"
+        said = []
+        for command in (["list"], ["show", job.id]):
+            capfd.readouterr()
+            assert main(["--url", running.url, "jobs", *command]) == 0
+            said.append("not yet" in capfd.readouterr().out)
+    assert said == [False, True]
+
+
+def test_the_version(capfd: pytest.CaptureFixture[str]) -> None:
+    """Without a command."""
+    assert main(["--version"]) == 0
+    assert capfd.readouterr().out == f"{installed_version()}\n"
 
 
 def test_a_closed_standard_output_is_as_if_thrown_away(server: ThreadServer) -> None:
