@@ -33,6 +33,19 @@ def test_a_short_delay_after_an_idle_hour_takes_no_detour(
     assert bench.timer.wheel.overflow is None
 
 
+def test_a_short_delay_takes_no_detour_beside_a_far_task(
+    make_bench: Callable[..., Bench],
+) -> None:
+    """The wheel's time is caught up to where the far one has its bucket, and no further."""
+    bench = make_bench(wheel_size=256)
+    bench.add(HOUR_MS * 3 // 2, "far")
+    bench.clock.advance(HOUR_MS)
+    bench.add(7, "task")
+    assert (bench.step(), bench.names(), bench.timer.cascaded) == (1, ["task"], 0)
+    bench.run_out()
+    assert bench.times() == [1_000 + HOUR_MS + 7, 1_000 + HOUR_MS * 3 // 2]
+
+
 def test_times_are_whole_milliseconds_after_an_idle_hour_too(
     make_bench: Callable[..., Bench],
 ) -> None:
