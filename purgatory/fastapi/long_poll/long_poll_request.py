@@ -8,7 +8,7 @@ from typing import Final
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from purgatory.errors import PurgatoryError
+from purgatory.errors import PurgatoryClosedError, PurgatoryError
 from purgatory.fastapi.http.eager_send import send_from_outside, send_response
 from purgatory.fastapi.http.etag import EntityTags, opaque_tag
 from purgatory.fastapi.http.problem_mapping import problem_of_error
@@ -21,7 +21,13 @@ from purgatory.fastapi.long_poll.key_header import Headers
 from purgatory.fastapi.long_poll.long_poll_operation import LongPollOperation
 from purgatory.fastapi.long_poll.not_modified import not_modified
 from purgatory.fastapi.long_poll.request_messages import RequestMessages
-from purgatory.fastapi.long_poll.unparked_routes import BAD_KEY, NO_ETAG, NO_KEY, UnparkedRoutes
+from purgatory.fastapi.long_poll.unparked_routes import (
+    BAD_KEY,
+    CLOSED,
+    NO_ETAG,
+    NO_KEY,
+    UnparkedRoutes,
+)
 from purgatory.fastapi.watch.interruptible_receive import CLIENT_CLOSED_REQUEST
 from purgatory.fastapi.watch.per_client_limit import PerClientLimit
 from purgatory.purgatory import Purgatory
@@ -221,6 +227,9 @@ class LongPoll:
                 self._count()
                 purgatory.park_operation(operation, operation.watched_keys)
             except (Problem, PurgatoryError) as exc:
+                if type(exc) is PurgatoryClosedError:
+                    # The client is not told how the application is made.
+                    self._unparked.say(call.scope, CLOSED, exc)
                 problem = exc if isinstance(exc, Problem) else problem_of_error(exc)
                 await self._respond(problem.response(self._prefix, self._scope["path"]))
             else:

@@ -16,6 +16,7 @@ NO_KEY: Final = (
     "it names no key: give it Depends(LongPollKey(...)), or its response the header Long-Poll-Key"
 )
 NO_ETAG: Final = 'its response has no ETag such as "1" or W/"1", in quotes'
+CLOSED: Final = "the client gets 503"
 BAD_KEY: Final = "it names a key that cannot be watched"
 
 

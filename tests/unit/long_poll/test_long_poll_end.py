@@ -193,11 +193,16 @@ async def test_clients_are_counted_one_by_one(purgatory: Purgatory, order: Order
         assert (await request.reply()).status == 304
 
 
-async def test_a_purgatory_that_is_not_open(order: Order) -> None:
-    """A clear 503 rather than an answer that has the client ask again and again."""
+async def test_a_purgatory_that_is_not_open(order: Order, caplog: pytest.LogCaptureFixture) -> None:
+    """A clear 503 rather than an answer that has the client ask again and again.
+
+    The log says once what to do.
+    """
     app = application(order.show, Middleware(LongPollMiddleware, purgatory=Purgatory()))
-    refused = await poll().begin(app).reply()
-    assert (refused.status, refused.json()["type"]) == (503, "/purgatory/problems/not-open")
+    for _ in range(2):
+        refused = await poll().begin(app).reply()
+        assert (refused.status, refused.json()["type"]) == (503, "/purgatory/problems/not-open")
+    assert caplog.text.count("install it in the application that serves it") == 1
     assert (await ask(app, "/orders/42")).status == 200
 
 
