@@ -11,6 +11,8 @@ from purgatory.fastapi.http.problems import bad_parameter
 
 # etagc: no spaces and no quotes; commas are allowed, so that a list cannot be split at them.
 _TAG: Final = re.compile(rb'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
+# A tag without its quotes: of a list of these, nobody knows where one ends.
+_UNQUOTED: Final = re.compile(rb"(?:W/)?([\x21\x23-\x2b\x2d-\x7e\x80-\xff]+)")
 # A field in OpenAPI, without the empty elements that are accepted all the same.
 ENTITY_TAGS_PATTERN: Final = r'^(\*|(W/)?"[!#-~]*"( *, *(W/)?"[!#-~]*")*)$'
 _SEPARATOR: Final = re.compile(rb"[ \t]*(?:,[ \t]*)+|[ \t]*$")
@@ -51,6 +53,16 @@ class EntityTags:
                 strong.add(tag[1])
             position = separator.end()
         return cls(frozenset(tags), strong_tags=frozenset(strong)) if tags else None
+
+    @classmethod
+    def parse_leniently(cls, fields: Sequence[bytes]) -> EntityTags | None:
+        """Return the tags, as `parse` does, or a single one that lacks its quotes."""
+        tags = cls.parse(fields)
+        if tags is None and len(fields) == 1:
+            bare = _UNQUOTED.fullmatch(fields[0].strip(b" \t"))
+            if bare is not None:
+                return cls(frozenset({b'"' + bare[1] + b'"'}))
+        return tags
 
     def match(self, etag: bytes) -> bool:
         """Return True iff the client has the representation with this ETag.

@@ -124,7 +124,8 @@ class LongPollMiddleware:
             # A preference that cannot be parsed is ignored (RFC 7240, section 2).
             return None
         fields = [value for name, value in headers if name == b"if-none-match"]
-        tags = EntityTags.parse(fields)
+        # It would respond at once for ever to a client that forgets the quotes.
+        tags = EntityTags.parse_leniently(fields)
         if wait is None or tags is None:
             return None
         return LongPollRequest(tags, min(wait, self._max_wait))

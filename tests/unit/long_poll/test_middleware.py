@@ -167,16 +167,18 @@ async def test_the_keys_are_those_of_the_latest_answer(
         ('"a,b"', '"a,b"'),
         ("*", '"1"'),
         ("*", 'W/"1"'),
+        ("1", '"1"'),
+        ("W/1", '"1"'),
     ],
 )
 async def test_tags_are_compared_weakly(app: ASGIApp, order: Order, asked: str, etag: str) -> None:
-    """Lists and the star, as RFC 9110 has them."""
+    """Lists and the star, as RFC 9110 has them, and one tag without its quotes."""
     order.headers["ETag"] = etag
     order.make = lambda: Response("x", headers=order.headers)
     check_not_modified(await poll(1, asked).begin(app).reply(), "1", etag)
 
 
-@pytest.mark.parametrize("asked", ['"2"', '"W/1"', '"1', "1", 'w/"1"', '*, "1"', ""])
+@pytest.mark.parametrize("asked", ['"2"', '"W/1"', '"1', "2", "0, 1", 'w/"1"', '*, "1"', ""])
 async def test_other_tags_and_what_is_no_tag(app: ASGIApp, order: Order, asked: str) -> None:
     """Answered at once, as without the middleware."""
     reply = await poll(20, asked).begin(app).reply()
