@@ -170,10 +170,17 @@ def _payload_type(name: str, called: Any, parameter: inspect.Parameter) -> Paylo
 
 def _annotation(name: str, called: Any, parameter: inspect.Parameter) -> Any:
     try:
-        return get_type_hints(called, include_extras=True)[parameter.name]
+        hints = get_type_hints(called, include_extras=True)
     except NameError as exc:
         # A postponed annotation may use a name that exists only in the enclosing function.
         raise TypeError(
             f"handler {name!r}: its payload's type {parameter.annotation!r} is not known in its "
             f"module ({exc}): define the type at the top of the module"
         ) from exc
+    # Classes, and functions with a `__signature__` of their own, have it there only.
+    found = hints.get(parameter.name, parameter.annotation)
+    if isinstance(found, str):
+        raise TypeError(
+            f"handler {name!r}: its payload's type is the text {found!r}: give the type"
+        )
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -318,3 +319,22 @@ async def test_a_default_that_no_payload_can_replace_is_named(make_purgatory: Ma
         remind.__annotations__["client"] = annotation
         with pytest.raises(TypeError, match=r"'remind' gets the payload as 'client'.*after a \*"):
             make_purgatory(jobs=MemoryJobStore()).handler("remind")(remind)
+
+
+async def test_the_payload_of_a_class_and_of_a_signature(make_purgatory: Make) -> None:
+    """Their annotations are those of the signature; a text there is refused."""
+
+    class Remind:
+        def __init__(self, job: JobContext, days: int) -> None: ...
+
+    def pass_on(*arguments: object) -> None: ...
+
+    purgatory = make_purgatory(jobs=MemoryJobStore())
+    signature = inspect.signature(Remind, eval_str=True)
+    pass_on.__signature__ = signature  # type: ignore[attr-defined] # as decorators do
+    purgatory.handler("remind")(pass_on)
+    async with purgatory:
+        with pytest.raises(InvalidPayloadError, match="its handler takes int"):
+            await purgatory.defer("remind", "7", delay=1)
+    with pytest.raises(TypeError, match="its payload's type is the text 'int': give the type"):
+        purgatory.handler("class")(Remind)
