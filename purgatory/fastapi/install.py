@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 
 from purgatory.fastapi.access.bearer_tokens import BearerTokens
+from purgatory.fastapi.declared_keys import warn_of_useless_keys
 from purgatory.fastapi.endpoint_groups import Authorize, EndpointGroup
 from purgatory.fastapi.exception_handlers import (
     ProblemDetailsOf,
@@ -107,7 +108,7 @@ def install(
         endpoints=endpoints,
         metrics=metrics,
     )
-    _check_workers_first(app, purgatory, allow_separate_workers=allow_separate_workers)
+    _check_at_start(app, purgatory, allow_separate_workers=allow_separate_workers)
     include_in_app(app, router)
     app.state.purgatory = purgatory
     if isinstance(authorize, BearerTokens):
@@ -116,15 +117,17 @@ def install(
     add_exception_handlers(app, prefix, problem_details)
 
 
-def _check_workers_first(
-    app: FastAPI, purgatory: Purgatory, *, allow_separate_workers: bool
-) -> None:
-    """Refuse several workers before the application's own lifespan opens anything."""
+def _check_at_start(app: FastAPI, purgatory: Purgatory, *, allow_separate_workers: bool) -> None:
+    """Refuse several workers before the application's own lifespan opens anything.
+
+    Log keys of long polls that are useless: now all routes are there.
+    """
     own = app.router.lifespan_context
 
     # Not async: it is called where the lifespan of `own` is.
-    def lifespan(app: Any) -> AbstractAsyncContextManager[Any]:
+    def lifespan(started: Any) -> AbstractAsyncContextManager[Any]:
         refuse_several_workers(purgatory, allow_separate_workers=allow_separate_workers)
-        return own(app)
+        warn_of_useless_keys(app)
+        return own(started)
 
     app.router.lifespan_context = lifespan

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 
-from purgatory.fastapi.long_poll.long_poll_key import LongPollKey
+from purgatory.fastapi.declared_keys import declared_keys
 from purgatory.fastapi.long_poll.middleware import LongPollMiddleware
 from purgatory.fastapi.routing.openapi import response_header
 from purgatory.fastapi.servers.fastapi_internals import route_contexts
@@ -55,19 +55,12 @@ def document_long_polls(app: FastAPI) -> None:
         schema = described()
         if any(getattr(each, "cls", None) is LongPollMiddleware for each in app.user_middleware):
             for route in route_contexts(app):
-                # Routes of Starlette have none; those of WebSockets have no methods.
-                names_key = _names_key(getattr(route, "dependant", None))
-                if names_key and "GET" in (getattr(route, "methods", None) or ()):
+                # Those of WebSockets have no methods.
+                if "GET" in (getattr(route, "methods", None) or ()) and any(declared_keys(route)):
                     _declare_long_poll(schema["paths"].get(route.path_format, {}).get("get"))
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign] # as above
-
-
-def _names_key(dependant: Any) -> bool:
-    return dependant is not None and (
-        isinstance(dependant.call, LongPollKey) or any(map(_names_key, dependant.dependencies))
-    )
 
 
 def _declare_long_poll(operation: dict[str, Any] | None) -> None:

@@ -45,6 +45,11 @@ class LongPollKey:
                     "of a path parameter, such as {order_id}"
                 )
 
+    @property
+    def names(self) -> set[str]:
+        """The path parameters that the template has."""
+        return {name for _, name, _, _ in Formatter().parse(self.template) if name is not None}
+
     # Nothing is awaited, but FastAPI would run a plain function in a thread.
     async def __call__(self, request: HTTPConnection) -> str:
         """Add the key for the middleware, and return it."""

@@ -18,6 +18,7 @@ from purgatory.fastapi import (
     PurgatoryDep,
     get_park,
     get_purgatory,
+    install,
 )
 from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange, ask
@@ -219,3 +220,35 @@ async def test_park_and_purgatory_are_overridden_as_any_dependency(
             assert (await client.post("/orders/42/payment")).json() == 1
             assert (await parked).json() == {"paid": True, "by": "card"}
             assert (await client.get("/orders/42/payment")).json() == {"paid": False, "by": None}
+
+
+def test_keys_without_use_are_named_at_start(caplog: pytest.LogCaptureFixture) -> None:
+    """A misspelt name, and a key that no GET has; not that of a router, or of one that fires it."""
+    shops = APIRouter(prefix="/shops/{shop}", dependencies=[Depends(LongPollKey("shop:{shop}"))])
+    app = FastAPI()
+    install(app, Purgatory())
+
+    @app.get("/orders/{number}", dependencies=[Depends(LongPollKey("order:{nummer}"))])
+    @app.post("/users/{user}", dependencies=[Depends(LongPollKey("user:{user}"))])
+    @shops.get("/items")
+    @shops.put("/items")
+    async def nothing() -> None:
+        pass
+
+    @app.post("/orders/{number}")
+    async def pay(key: Annotated[str, Depends(LongPollKey("order:{number}"))]) -> str:
+        return key
+
+    @app.websocket("/socket", dependencies=[Depends(LongPollKey("socket"))])
+    async def socket(websocket: WebSocket) -> None:
+        pass
+
+    app.include_router(shops)
+    with TestClient(app):
+        pass
+    assert [message for message in caplog.messages if "LongPollKey" in message] == [
+        "LongPollKey(template='order:{nummer}') at GET /orders/{number} fails requests with 500, "
+        "as the path has no parameter 'nummer'; it has 'number'",
+        "LongPollKey(template='user:{user}') at POST /users/{user} has no effect: only a GET "
+        "waits; give it to the endpoint that clients read",
+    ]
