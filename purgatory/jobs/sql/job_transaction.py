@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import text
 
@@ -86,20 +86,6 @@ class JobTransaction:
         self._limits = limits
         self._is_careful = is_careful
         self._places = JobPlaces(work, limits.max_batch)
-        self._runs: Mapping[type[Step[Any]], Callable[[Sequence[Any]], list[Any]]] = {
-            Add: self._add_all,
-            Fire: self._decide_all,
-            CancelForKey: self._decide_all,
-            Claim: self._claim_all,
-            WaitAgain: self._wait_again_all,
-            Start: self._start_all,
-            Pause: self._pause_all,
-            Resume: self._resume_all,
-            Prune: self._prune_all,
-            Renew: self._renew_all,
-            Quarantine: self._quarantine_all,
-            TakeFires: self._take_all,
-        }
 
     def run(self, kinds: Mapping[type[Step[Any]], Sequence[Any]]) -> dict[type, Iterator[Any]]:
         """Run steps, given by their kinds; return their results, in order, by kind."""
@@ -115,8 +101,8 @@ class JobTransaction:
             self._places.lock(bounded | self._work.placed_handlers)
         results = {}
         for kind, steps in kinds.items():
-            run = self._runs.get(kind, self._apply_all)
-            results[kind] = iter(run(steps))
+            run = _RUNS.get(kind, JobTransaction._apply_all)
+            results[kind] = iter(run(self, steps))
         self._places.hand_over()
         self._work.end()
         return results
@@ -402,3 +388,20 @@ class JobTransaction:
         work.delete(gone)
         self._places.mend()
         return len(gone)
+
+
+# Not bound: a transaction that had its own methods would be freed by the garbage collector only.
+_RUNS: Final[Mapping[type[Step[Any]], Callable[[JobTransaction, Sequence[Any]], list[Any]]]] = {
+    Add: JobTransaction._add_all,
+    Fire: JobTransaction._decide_all,
+    CancelForKey: JobTransaction._decide_all,
+    Claim: JobTransaction._claim_all,
+    WaitAgain: JobTransaction._wait_again_all,
+    Start: JobTransaction._start_all,
+    Pause: JobTransaction._pause_all,
+    Resume: JobTransaction._resume_all,
+    Prune: JobTransaction._prune_all,
+    Renew: JobTransaction._renew_all,
+    Quarantine: JobTransaction._quarantine_all,
+    TakeFires: JobTransaction._take_all,
+}
