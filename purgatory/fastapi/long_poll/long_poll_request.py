@@ -125,6 +125,8 @@ class LongPoll:
         finally:
             if self._operation is not None:
                 self._operation.abandon()
+                # Its callback refers to this: a cycle, which would keep the request.
+                self._operation = None
             if self._is_counted:
                 self._clients.leave(self._client)
 

@@ -1,6 +1,8 @@
 """Clients that leave, drains, bounds, and crowds."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
 
 import httpx
@@ -13,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from purgatory import Limits, Purgatory
 from purgatory.fastapi import LongPollMiddleware, WaitSettings
+from tests.patience import until_in_turns
 from tests.unit.exchange import ask
 from tests.unit.long_poll.order import Order, application, check_not_modified, poll, until_parked
 
@@ -29,6 +32,31 @@ async def test_a_client_that_leaves_while_it_is_parked(
     await request.end()
     assert (purgatory.parked, order.calls, request.sent) == (0, 1, [])
     assert purgatory.statistics().cancelled == 1
+
+
+@pytest.mark.parametrize("end", ["expired", "fired", "left"])
+async def test_a_request_that_was_parked_is_freed_without_the_garbage_collector(
+    app: ASGIApp, purgatory: Purgatory, order: Order, end: str
+) -> None:
+    """However it ends: the collector seldom looks at what has waited for long."""
+    # The first one also makes what the application keeps.
+    await ask(app, "/orders/42")
+    gc.collect()
+    gc.disable()
+    try:
+        request = poll(wait=1).begin(app)
+        await until_parked(purgatory)
+        order.version = 2
+        if end == "fired":
+            await purgatory.fire("order:42")
+        if end == "left":
+            request.leave()
+        await request.end()
+        found = weakref.ref(request)
+        del request
+        await until_in_turns(lambda: found() is None)
+    finally:
+        gc.enable()
 
 
 async def test_middleware_outside_that_waits_for_an_answer(
