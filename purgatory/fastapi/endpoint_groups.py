@@ -41,6 +41,8 @@ class EndpointGroups:
     closed: frozenset[EndpointGroup]
     """Groups that would be offered with `authorize`."""
     authorize: Authorize | None
+    lacks_store: bool = False
+    """True iff all groups were asked for, and there is no job store for "jobs"."""
 
     @classmethod
     def of(
@@ -61,12 +63,13 @@ class EndpointGroups:
             raise TypeError(f"authorize is {authorize!r}, which cannot be called: {_WAY_OUT}")
         if asked is None:
             possible = frozenset(_GROUPS)
-            if purgatory.job_limits is None:
+            lacks_store = purgatory.job_limits is None
+            if lacks_store:
                 possible -= {"jobs"}
             if not has_metrics:
                 possible -= {"metrics"}
             offered = possible & _OPEN_GROUPS if authorize is None else possible
-            return cls(offered, possible - offered, authorize)
+            return cls(offered, possible - offered, authorize, lacks_store)
         if isinstance(asked, str):
             raise TypeError(f"endpoints is the string {asked!r}: give a set, {{{asked!r}}}")
         offered = frozenset(asked)
@@ -85,9 +88,12 @@ class EndpointGroups:
         return cls(offered, frozenset(), authorize)
 
     def add_refusals(self, router: APIRouter) -> None:
-        """Respond 403 at the addresses of closed groups, with the way to open them."""
-        for group in sorted(self.closed):
-            refusal = _Refusal(group, router.prefix)
+        """Respond 403 at the addresses of closed groups, with the way to open them.
+
+        And 404 at those of jobs without a job store, with the reason.
+        """
+        for group in sorted(self.closed | {"jobs"} if self.lacks_store else self.closed):
+            refusal = _Refusal(group, router.prefix, is_closed=group in self.closed)
             more = ("/waits",) if group == "dashboard" else (f"/{group}:batch",)
             for path in (f"/{group}", f"/{group}/{{rest:path}}", *more):
                 # Starlette takes an ASGI application, too, and then for every method.
@@ -117,18 +123,26 @@ class EndpointGroups:
 
 
 class _Refusal:
-    """The ASGI endpoint at the addresses of a group that is closed."""
+    """The ASGI endpoint at the addresses of a group that is closed, or lacks its store."""
 
-    def __init__(self, group: EndpointGroup, prefix: str) -> None:
+    def __init__(self, group: EndpointGroup, prefix: str, *, is_closed: bool) -> None:
         self._group = group
         self._prefix = prefix
+        self._is_closed = is_closed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        problem = Problem(
-            "endpoint-closed",
-            f"the endpoints of {self._group} are closed, as install() was called without "
-            f"authorize: {_WAY_OUT}",
-        )
+        if self._is_closed:
+            problem = Problem(
+                "endpoint-closed",
+                f"the endpoints of {self._group} are closed, as install() was called without "
+                f"authorize: {_WAY_OUT}",
+            )
+        else:
+            problem = Problem(
+                "not-found",
+                f"nothing exists at {scope['path']}: this purgatory has no job store, such as "
+                "Purgatory(jobs=MemoryJobStore())",
+            )
         await send_response(send, problem.response(self._prefix, scope["path"]))
 
 

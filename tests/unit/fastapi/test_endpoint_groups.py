@@ -128,6 +128,20 @@ def test_with_authorize_everything_is_offered(authorize: Any) -> None:
     assert paths(app) - paths(other) == GROUP_PATHS["jobs"]
 
 
+@pytest.mark.parametrize("authorize", [None, ALLOW_ANYONE])
+async def test_jobs_without_a_store(authorize: Any) -> None:
+    """404 with the reason, unless the groups were chosen."""
+    app, chosen = FastAPI(), FastAPI()
+    install(app, Purgatory(), authorize=authorize)
+    install(chosen, Purgatory(), authorize=authorize, endpoints={"watch"})
+    for method, path in (("POST", "/jobs"), ("GET", "/jobs/1"), ("POST", "/jobs:batch")):
+        reply = await ask(app, method, f"/purgatory{path}")
+        assert (reply.status, reply.json()["type"]) == (404, "/purgatory/problems/not-found")
+        assert "this purgatory has no job store" in reply.json()["detail"]
+        reply = await ask(chosen, method, f"/purgatory{path}")
+        assert (reply.status, "job store" in reply.json()["detail"]) == (404, False)
+
+
 @pytest.mark.parametrize("asked", [{"keys"}, ["watch", "statistics"], ("jobs",), {"watch"}])
 async def test_endpoints_chooses_what_exists(asked: Any) -> None:
     """The others are not there at all."""
