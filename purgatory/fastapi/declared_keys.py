@@ -9,7 +9,8 @@ from typing import Any
 from fastapi import FastAPI
 
 from purgatory.fastapi.long_poll.long_poll_key import LongPollKey
-from purgatory.fastapi.servers.fastapi_internals import route_contexts
+from purgatory.fastapi.routing.lazy_route import LazyRoute
+from purgatory.fastapi.servers.fastapi_internals import original_route, route_contexts
 
 logger = logging.getLogger("purgatory.fastapi")
 
@@ -38,6 +39,9 @@ def warn_of_useless_keys(app: FastAPI) -> None:
     useful: set[int] = set()
     others: dict[int, tuple[LongPollKey, str]] = {}
     for route in route_contexts(app):
+        if isinstance(original_route(route), LazyRoute):
+            # One of ours, whose dependencies are built only for OpenAPI.
+            continue
         # Those of WebSockets have no methods.
         methods = getattr(route, "methods", None) or ()
         for key, is_used in declared_keys(route) if methods else ():
