@@ -15,7 +15,11 @@ from starlette.responses import Response
 
 from purgatory.errors import CursorError, PurgatoryClosedError, PurgatoryError
 from purgatory.fastapi.http.bodies.body_schema import pointer
-from purgatory.fastapi.http.problem_mapping import log_fault, problem_of_exception
+from purgatory.fastapi.http.problem_mapping import (
+    internal_error,
+    log_fault,
+    problem_of_exception,
+)
 from purgatory.fastapi.http.problems import Problem
 from purgatory.jobs.model.errors import UnknownHandlerError
 
@@ -67,7 +71,7 @@ def add_exception_handlers(app: FastAPI, prefix: str, problem_details: ProblemDe
         return _response(_validation_problem(exc), prefix, request)
 
     async def on_error(request: Request, exc: Exception) -> Response:
-        return _response(_internal_error(), prefix, request)
+        return _response(internal_error(), prefix, request)
 
     for error, handler in ((Problem, on_problem), (PurgatoryError, on_purgatory_error)):
         if error not in app.exception_handlers:
@@ -107,7 +111,7 @@ def _own_problem(request: Request, exc: Exception) -> Problem:
     if isinstance(exc, UnknownHandlerError):
         # Its text has the names of the handlers, and only the endpoint chooses one.
         log_fault(exc, _method(request), request.scope["path"])
-        return _internal_error()
+        return internal_error()
     if isinstance(exc, ValueError) and not isinstance(exc, CursorError):
         _warn(request, exc, action="invalid-argument")
     return problem_of_exception(exc, _method(request), request.scope["path"])
@@ -129,11 +133,6 @@ def _method(request: Request) -> str:
     # Starlette also hands WebSockets to these handlers; their handshake is a GET.
     method: str = request.scope.get("method", "GET")
     return method
-
-
-def _internal_error() -> Problem:
-    # The server logs the exception, whose text is not for the client.
-    return Problem("internal-error", "the request failed; the server's log has the reason")
 
 
 def _http_problem(request: Request, exc: HTTPException) -> Problem:

@@ -56,11 +56,15 @@ def problem_of_exception(error: Exception, method: str, path: str) -> Problem:
         return error
     if isinstance(error, PurgatoryError):
         problem = problem_of_error(error)
-    else:
-        problem = Problem("internal-error", "the request failed; the server's log has the reason")
-    if problem.status == 500:
-        log_fault(error, method, path)
-    return problem
+        if problem.status != 500:
+            return problem
+    log_fault(error, method, path)
+    return internal_error()
+
+
+def internal_error() -> Problem:
+    """Return the problem of a fault, whose reason is for the log and not for the client."""
+    return Problem("internal-error", "the request failed; the server's log has the reason")
 
 
 def log_fault(error: Exception, method: str, path: str) -> None:

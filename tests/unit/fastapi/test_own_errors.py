@@ -316,6 +316,24 @@ async def test_an_invalid_argument_in_an_endpoint_is_logged(
     assert record.levelname == level
 
 
+async def test_a_missing_job_store_is_no_secret_of_its_developers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The client of an endpoint that defers learns of a failure; the log what to do."""
+    app = FastAPI()
+    install(app, Purgatory())
+
+    @app.get("/defer")
+    async def defer(purgatory: PurgatoryDep) -> None:
+        await purgatory.defer("nope", delay=1)
+
+    async with app.router.lifespan_context(app):
+        reply = await ask(app, "GET", "/defer")
+    assert (reply.status_code, reply.headers["content-type"]) == (500, PROBLEM)
+    assert reply.json()["detail"] == "the request failed; the server's log has the reason"
+    assert "GET /defer failed" in caplog.text and "Purgatory(jobs=" in caplog.text
+
+
 @pytest.mark.anyio
 async def test_a_purgatory_that_is_not_open_is_no_secret_of_its_developers(
     caplog: pytest.LogCaptureFixture,
