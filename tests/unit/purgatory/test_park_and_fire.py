@@ -22,7 +22,7 @@ async def test_a_parked_call_is_fired(make_purgatory: Make) -> None:
         await asyncio.sleep(1.5)
         fired = await purgatory.fire("order:42:paid", {"by": "card"})
         outcome = await task
-        assert (fired.completed, fired.seq) == (1, 1)
+        assert (fired.completed, fired.seq, fired.jobs, fired.jobs_pending) == (1, 1, 0, False)
         assert outcome == Outcome(
             Status.FIRED, "order:42:paid", {"by": "card"}, fired.cursor, 1_500
         )
