@@ -9,10 +9,16 @@ from typing import Any
 from fastapi import FastAPI
 
 from purgatory.fastapi.long_poll.long_poll_key import LongPollKey
+from purgatory.fastapi.long_poll.middleware import LongPollMiddleware
 from purgatory.fastapi.routing.lazy_route import LazyRoute
 from purgatory.fastapi.servers.fastapi_internals import original_route, route_contexts
 
 logger = logging.getLogger("purgatory.fastapi")
+
+
+def has_long_polls(app: FastAPI) -> bool:
+    """Return True iff LongPollMiddleware was added to `app`."""
+    return any(getattr(each, "cls", None) is LongPollMiddleware for each in app.user_middleware)
 
 
 def declared_keys(route: Any) -> Iterator[tuple[LongPollKey, bool]]:
@@ -34,8 +40,11 @@ def _keys(dependant: Any) -> Iterator[tuple[LongPollKey, bool]]:
 def warn_of_useless_keys(app: FastAPI) -> None:
     """Log the keys of `app` that fail each request, or that no GET has and no endpoint uses.
 
-    Those of a router may be there for one of its routes.
+    Those of a router may be there for one of its routes. Looks at nothing without the middleware:
+    FastAPI makes the dependencies of a route when they are first asked for.
     """
+    if not has_long_polls(app):
+        return
     useful: set[int] = set()
     others: dict[int, tuple[LongPollKey, str]] = {}
     for route in route_contexts(app):

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 
-from purgatory.fastapi.declared_keys import declared_keys
-from purgatory.fastapi.long_poll.middleware import LongPollMiddleware
+from purgatory.fastapi.declared_keys import declared_keys, has_long_polls
 from purgatory.fastapi.routing.openapi import response_header
 from purgatory.fastapi.servers.fastapi_internals import route_contexts
 
@@ -53,7 +52,7 @@ def document_long_polls(app: FastAPI) -> None:
 
     def openapi() -> dict[str, Any]:
         schema = described()
-        if any(getattr(each, "cls", None) is LongPollMiddleware for each in app.user_middleware):
+        if has_long_polls(app):
             for route in route_contexts(app):
                 # Those of WebSockets have no methods.
                 if "GET" in (getattr(route, "methods", None) or ()) and any(declared_keys(route)):

@@ -225,8 +225,9 @@ async def test_park_and_purgatory_are_overridden_as_any_dependency(
 def test_keys_without_use_are_named_at_start(caplog: pytest.LogCaptureFixture) -> None:
     """A misspelt name, and a key that no GET has; not that of a router, or of one that fires it."""
     shops = APIRouter(prefix="/shops/{shop}", dependencies=[Depends(LongPollKey("shop:{shop}"))])
-    app = FastAPI()
-    install(app, Purgatory())
+    app, purgatory = FastAPI(), Purgatory()
+    install(app, purgatory)
+    app.add_middleware(LongPollMiddleware, purgatory=purgatory)
 
     @app.get("/orders/{number}", dependencies=[Depends(LongPollKey("order:{nummer}"))])
     @app.post("/users/{user}", dependencies=[Depends(LongPollKey("user:{user}"))])
