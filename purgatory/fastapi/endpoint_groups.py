@@ -92,7 +92,8 @@ class EndpointGroups:
 
         And 404 at those of jobs without a job store, with the reason.
         """
-        for group in sorted(self.closed | {"jobs"} if self.lacks_store else self.closed):
+        refused: set[EndpointGroup] = {*self.closed, *(("jobs",) if self.lacks_store else ())}
+        for group in sorted(refused):
             refusal = _Refusal(group, router.prefix, is_closed=group in self.closed)
             more = ("/waits",) if group == "dashboard" else (f"/{group}:batch",)
             for path in (f"/{group}", f"/{group}/{{rest:path}}", *more):
