@@ -22,6 +22,7 @@ _JAVASCRIPT: Final = EndpointSpec(
     name="javascript",
     method="GET",
     path="/purgatory.js",
+    allows_head=True,
     summary="The JavaScript client",
     description="A module for browsers and Node.js, with `follow` and `fire`.",
     action=None,

@@ -82,12 +82,16 @@ async def test_anyone_may_load_the_page_and_nothing_else() -> None:
             policy = response.headers["content-security-policy"]
             assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy
             assert "unsafe" not in policy and "*" not in policy
+            head = await http.head(f"/purgatory{path}")
+            assert (head.status_code, head.headers["etag"]) == (200, response.headers["etag"])
             known = {"If-None-Match": response.headers["etag"]}
             again = await http.get(f"/purgatory{path}", headers=known)
             assert (again.status_code, again.content) == (304, b"")
         for path in ("/dashboard/stream", "/waits"):
             assert (await http.get(f"/purgatory{path}")).status_code == 401
         assert (await http.post("/purgatory/dashboard/actions")).status_code == 401
+        assert (await http.put("/purgatory/dashboard")).headers["allow"] == "GET, HEAD"
+        assert (await http.head("/purgatory/waits")).status_code == 405
         for name in ("../routes.py", "..%2Froutes.py", "x"):
             assert (await http.get(f"/purgatory/dashboard/static/{name}")).status_code == 404
 

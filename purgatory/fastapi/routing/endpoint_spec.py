@@ -37,6 +37,8 @@ class EndpointSpec:
     """Below the prefix of the router, with Starlette's convertors."""
     summary: str
     description: str
+    allows_head: bool = False
+    """HEAD is served like GET; servers leave out the body."""
     action: Action | None
     """What the endpoint lets a client do; None if everyone may."""
     parameters: Parameters = NO_PARAMETERS

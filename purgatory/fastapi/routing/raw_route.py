@@ -90,7 +90,11 @@ class RawRoute(LazyRoute):
 
         Dependencies of the application, or with which the router was included, come first.
         """
-        if scope["method"] not in (self.methods or ()):
+        method = scope["method"]
+        # HEAD is no method of the route: FastAPI would put it into OpenAPI.
+        if method not in (self.methods or ()) and not (
+            method == "HEAD" and self.declared.spec.allows_head
+        ):
             await self.declared.refuse_method(scope, receive, send)
             return
         included = effective_route(scope) or self
@@ -119,7 +123,7 @@ def add_endpoint(router: APIRouter, spec: EndpointSpec, raw: BoundedApp) -> None
         if isinstance(route, RawRoute) and route.path == router.prefix + spec.path
     ]
     methods = siblings[0].methods if siblings else []
-    methods.append(spec.method)
+    methods += [spec.method, "HEAD"] if spec.allows_head else [spec.method]
     endpoint = DeclaredEndpoint(spec, raw, router.prefix, methods)
     router.add_api_route(spec.path, endpoint, **endpoint.route_options)
 
