@@ -82,8 +82,14 @@ class ParkOperation(WaitOperation):
 
     def result(self) -> Outcome | None:
         """Return the outcome, or raise the error; called by the task when it resumes."""
-        if self._error is not None:
-            raise self._error
+        error = self._error
+        if error is not None:
+            self._error = None
+            try:
+                raise error
+            finally:
+                # Or it and its traceback, which has this frame, would keep each other.
+                del error
         return self.outcome
 
     def cancel(self, msg: object = _NOT_BY_TASK) -> bool:

@@ -62,6 +62,8 @@ class WakeUps:
         count = 0
         try:
             first(argument)
+            # An error of the task may refer to this frame, and must not keep the task.
+            del first, argument
             if others is None:
                 return
             for callback, argument, context in others:
@@ -70,6 +72,9 @@ class WakeUps:
                     callback(argument)
                 else:
                     context.run(callback, argument)
+            # As above.
+            others = None
+            del callback, argument, context
         except BaseException:
             # An interrupt, as a task raises no other error: the others are still resumed.
             for callback, argument, context in () if others is None else others[count:]:

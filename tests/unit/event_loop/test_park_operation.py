@@ -2,9 +2,11 @@
 
 import asyncio
 import contextvars
+import gc
 import logging
 import sys
 import types
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import Any
 
@@ -13,6 +15,7 @@ import uvloop
 
 from purgatory import DelayedOperation, Outcome, Purgatory, Status
 from purgatory.operations import OperationEvent
+from tests.patience import until_in_turns
 
 TIMEOUT = 30.0
 
@@ -104,6 +107,35 @@ async def test_a_task_that_is_cancelled_and_parks_again(purgatory: Purgatory) ->
     assert purgatory.watched_keys() == {"b": 1}
     await purgatory.fire("b")
     assert (await task).key == "b"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_cancelled_tasks_are_freed_without_the_garbage_collector(
+    purgatory: Purgatory, count: int
+) -> None:
+    """The collector seldom looks at what has waited for long."""
+
+    class Large:
+        pass
+
+    async def wait(large: Large) -> None:
+        await purgatory.park("a", timeout=TIMEOUT)
+
+    gc.collect()
+    gc.disable()
+    try:
+        larges = [Large() for _ in range(count)]
+        tasks = [asyncio.create_task(wait(large)) for large in larges]
+        found = [weakref.ref(large) for large in larges]
+        del larges
+        await turn()
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        del task, tasks
+        await until_in_turns(lambda: all(each() is None for each in found))
+    finally:
+        gc.enable()
 
 
 async def test_an_operation_that_is_cancelled_by_hand(purgatory: Purgatory) -> None:
