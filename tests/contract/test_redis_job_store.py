@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from itertools import product
-from pathlib import Path
-from typing import Any
 
 import pytest
 from redis.asyncio import ConnectionPool, Redis
-from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from purgatory.jobs import Job, JobState, StoreUnavailableError
 from purgatory.jobs.model import (
-    Added,
-    AddStatus,
     Finish,
     Fire,
     JobCounts,
@@ -32,54 +24,9 @@ from purgatory.jobs.model import (
 )
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.redis.change_subscription import ChangeSubscription
+from tests.contract.opened_redis_stores import LEASE_MS, Heard, added, claimed, opened, spec
 from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
-
-LEASE_MS = 30_000
-
-
-def spec(payload: Any = None, **options: Any) -> JobSpec:
-    options.setdefault("delay", 0)
-    return JobSpec.of("note", payload, wall_ms=1_800_000_000_000, **options)
-
-
-@asynccontextmanager
-async def opened(given: str | Redis | RedisCluster, **options: Any) -> AsyncIterator[RedisJobStore]:
-    store = RedisJobStore(given, **options)
-    await store.open()
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-async def added(store: RedisJobStore, *specs: JobSpec) -> list[Job]:
-    results = await store.add(specs)
-    assert all(isinstance(result, Added) for result in results), results
-    return [result.job for result in results if isinstance(result, Added)]
-
-
-async def claimed(store: RedisJobStore) -> list[Job]:
-    return (await store.claim("w", within_ms=0, limit=100, lease_ms=LEASE_MS)).jobs
-
-
-class Heard:
-    """A listener that knows what it heard of, and when."""
-
-    def __init__(self) -> None:
-        self.is_due = asyncio.Event()
-        self.is_changed = asyncio.Event()
-        self.changed: list[str] = []
-
-    def on_due(self, due_ms: int) -> None:
-        self.is_due.set()
-
-    def on_change(self, job_id: str) -> None:
-        self.changed.append(job_id)
-        self.is_changed.set()
-
-
-# Crashes
 
 
 async def test_what_was_acknowledged_survives_the_server(lone_redis_server: ValkeyServer) -> None:
@@ -543,88 +490,3 @@ async def test_a_large_batch_takes_few_round_trips(
         await added(store, *(spec(number) for number in range(count)))
         assert script_calls(lone_redis_server) - before == round_trips
         assert (await store.counts()).waiting == count
-
-
-# Clusters
-
-
-@pytest.fixture
-def cluster_server(tmp_path: Path) -> Iterator[ValkeyServer]:
-    """A cluster of one node that has all slots."""
-    server = ValkeyServer(tmp_path).start_as_cluster()
-    yield server
-    server.close()
-
-
-async def test_shards_work_in_a_cluster(cluster_server: ValkeyServer) -> None:
-    """Every step keeps to the slot of its shard, whichever keys it finds there."""
-    heard = Heard()
-    async with (
-        RedisCluster.from_url(cluster_server.url) as client,
-        opened(client, shards=4) as store,
-        opened(client, shards=4) as other,
-    ):
-        store.subscribe(heard)
-        jobs = await added(
-            other,
-            *(
-                spec(number, keys=["k", f"k{number}"], dedupe_key=f"d{number}")
-                for number in range(9)
-            ),
-            *(spec(number, delay=3_600 * number, keys=["late"]) for number in range(1, 9)),
-        )
-        for number in range(4):
-            assert await client.execute_command("HLEN", f"{{purgatory:{number}}}:at") > 0
-        # redis-py 5 cannot subscribe in a cluster. Where it can, it may need more than one attempt,
-        # and looks for what is due once it hears.
-        if hasattr(client, "pubsub"):
-            async with asyncio.timeout(PATIENCE_S):
-                await heard.is_due.wait()
-        assert store.hears_others == hasattr(client, "pubsub")
-        due = await claimed(store)
-        # Each shard has looked at its own clock.
-        assert [job.id for job in due] == [
-            job.id for job in sorted(jobs[:9], key=lambda job: (job.due_ms, job.id))
-        ]
-        await store.start([job.claim for job in due[:5]], lease_ms=LEASE_MS)
-        results = [Finish(job.claim, JobState.DONE) for job in due[:5]]
-        assert await store.finish(results) == [True] * 5
-        (fired,) = await store.fire([Fire("k", "1")], limit=10)
-        assert set(fired.run) == {job.id for job in due[5:]}
-        assert len((await store.cancel_for_key("late", limit=10)).cancelled) == 8
-        assert await store.prune(finished_before_ms=0, keep=3, limit=100) == 10
-        page = await store.query(JobFilter(), limit=100)
-        assert [job.id for job in page.jobs] == sorted((job.id for job in page.jobs), reverse=True)
-        assert len(page.jobs) == 7
-
-
-async def test_a_request_is_stored_once_whatever_its_shard(redis_server: ValkeyServer) -> None:
-    """A repeat with another dedupe key belongs to another shard, and finds the job of the first."""
-    async with opened(redis_server.url, prefix="repeats", shards=4) as store:
-        keys: list[str | None] = [f"d{number}" for number in range(9)]
-        (first,) = await added(store, spec(0, dedupe_key="d").of_request("r", wall_ms=0))
-        for wall_ms, dedupe_key in product((0, 3_600_000), [*keys, None]):
-            again = spec(0, dedupe_key=dedupe_key).of_request("r", wall_ms=wall_ms)
-            assert await store.add([again]) == [Added(first, AddStatus.KEPT)]
-        assert (await store.counts()).waiting == 1
-
-
-@pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2)])
-async def test_another_number_of_shards_is_refused(
-    redis_server: ValkeyServer, first: int, then: int
-) -> None:
-    """Else some of the jobs would be where nobody looks."""
-    prefix = f"from {first} to {then}"
-    async with opened(redis_server.url, prefix=prefix, shards=first) as store:
-        await added(store, *(spec(number) for number in range(10)))
-    with pytest.raises(StoreNotReadyError, match=f"are in {first} shards.*: give shards={first}"):
-        await RedisJobStore(redis_server.url, prefix, then).open()
-    async with opened(redis_server.url, prefix=prefix, shards=first) as store:
-        assert len(await claimed(store)) == 10
-
-
-async def test_a_client_of_one_node_is_warned_of_its_cluster(cluster_server: ValkeyServer) -> None:
-    """It works while the node has every slot."""
-    async with opened(cluster_server.url, shards=2) as store:
-        await added(store, *(spec(number) for number in range(10)))
-        assert any("RedisCluster" in warning for warning in await store.check())

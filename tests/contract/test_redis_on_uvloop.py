@@ -11,7 +11,7 @@ import uvloop
 from purgatory.jobs import StoreUnavailableError
 from purgatory.jobs.redis import RedisJobStore
 from tests.chaos.signals.proxy import Proxy
-from tests.contract.test_redis_job_store import spec
+from tests.contract.opened_redis_stores import spec
 from tests.valkey_server import ValkeyServer
 
 
