@@ -19,6 +19,7 @@ from tests.house.table import HOUSE, PUBLIC, USES, VENDORS
 
 # About 15: what a reader takes in at a glance.
 MAX_MODULES = 18
+MAX_TEST_LINES = 600
 
 
 def test_every_file_keeps_to_the_house() -> None:
@@ -36,6 +37,13 @@ def test_every_entry_of_the_table_exists() -> None:
     modules = {module_name(path) for path in files()}
     named = HOUSE.keys() | PUBLIC | set().union(*VENDORS.values())
     assert named - modules == set()
+
+
+def test_files_of_tests_are_short() -> None:
+    """A longer one holds more than its name says."""
+    lines = {path: len(path.read_text().splitlines()) for path in (ROOT / "tests").rglob("*.py")}
+    assert len(lines) > 300
+    assert {path for path, count in lines.items() if count > MAX_TEST_LINES} == set()
 
 
 def test_no_circle_between_rooms() -> None:
