@@ -327,7 +327,7 @@ async def test_pointers_are_json_pointers(connection: Connection) -> None:
         (WATCH, {"until": {"count": 1, "of": 2}}, "/until/of", "until.of", "the field count"),
         (WATCH, {"wait": True}, "/wait", "wait", 'such as 25, "500ms"'),
         (WATCH, {"limit": "1"}, "/limit", "limit", "a whole number from 1 to 1000"),
-        (WATCH, {"keys": {"k": 0}}, "/keys/k", "keys", "a text such as"),
+        (WATCH, {"keys": {"k": 0}}, "/keys/k", "keys", "a text, such as"),
         (WATCH, {"keys": {}}, "/keys", "keys", "an object of 1 to 100 names"),
         (WATCH, {"unknown": 1}, "/unknown", "unknown", "the fields keys, wait, until"),
         (WATCH, None, "", "body", "an object with the fields keys"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -155,6 +156,15 @@ async def test_what_is_to_blame_is_named_as_the_client_knows_it(
     assert document["param"] == param
     assert document["allowed"] != "what the API's documentation says"
     assert " ms" not in document["detail"]
+
+
+async def test_the_example_follows_what_is_allowed(connection: Connection) -> None:
+    """And not null, which needs none."""
+    reply = await connection.request("POST", JOBS, {"handler": "note", "at": "tomorrow"})
+    allowed = check_refusal(reply, 422, "bad-parameter", "tomorrow")["allowed"]
+    assert re.fullmatch(
+        r'a time as in RFC 3339, with a zone, such as "[0-9TZ:-]+", or null', allowed
+    )
 
 
 async def test_another_deadline_that_makes_no_sense(connection: Connection) -> None:

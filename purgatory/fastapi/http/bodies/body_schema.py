@@ -73,10 +73,12 @@ class BodySchema:
         if "$ref" in schema:
             return self._alternatives(self._definitions[schema["$ref"].removeprefix(_REFERENCE)])
         if "anyOf" in schema:
-            rest = {"examples": schema["examples"]} if "examples" in schema else {}
-            # The examples are of the union: they follow its last alternative, once.
-            *others, last = [one for part in schema["anyOf"] for one in self._alternatives(part)]
-            return [*others, {**last, **rest}]
+            found = [one for part in schema["anyOf"] for one in self._alternatives(part)]
+            # The examples are of the union: they follow its last alternative but null, once.
+            last = max(index for index, one in enumerate(found) if one.get("type") != "null")
+            if "examples" in schema:
+                found[last] = {**found[last], "examples": schema["examples"]}
+            return found
         return [schema]
 
     def _children(self, schema: Schema, part: int | str) -> list[Schema]:
@@ -93,7 +95,7 @@ class BodySchema:
         # A whole body is too long for an example.
         given = () if "properties" in schema else schema.get("examples", ())
         examples = ", ".join(map(json.dumps, given))
-        return self._kind(schema) + (f" such as {examples}" if examples else "")
+        return self._kind(schema) + (f", such as {examples}" if examples else "")
 
     def _kind(self, schema: Schema) -> str:
         match schema:
