@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from typing import Any, Literal, Protocol
+from types import UnionType
+from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origin
 
 from purgatory.escaped_text import escaped
 from purgatory.jobs.model.errors import InvalidPayloadError
@@ -96,7 +98,7 @@ class TypedPayload:
             self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
         except PydanticUserError as exc:
             raise TypeError(f"pydantic cannot check a payload of type {annotation!r}") from exc
-        self._annotation = annotation
+        self._members = _members(annotation)
         self._error = ValidationError
 
     def encode(self, payload: Any, max_bytes: int) -> str:
@@ -142,8 +144,8 @@ class TypedPayload:
 
     def _refuse_lost_fields(self, payload: Any, dumped: Any) -> None:
         # An instance of a subclass is dumped as the annotated class, without a word.
-        kind = self._annotation
-        if kind not in type(payload).__mro__[1:] or not isinstance(dumped, dict):
+        kind = next((each for each in type(payload).__mro__ if each in self._members), None)
+        if kind is None or kind is type(payload) or not isinstance(dumped, dict):
             return
         lost = _dumped_fields(type(payload)) - _dumped_fields(kind) - dumped.keys()
         if lost:
@@ -193,10 +195,23 @@ class PlainPayload:
         return payload
 
 
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """Return the types of a union; of anything else, itself."""
+    if get_origin(annotation) is Annotated:
+        return _members(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return tuple(member for each in get_args(annotation) for member in _members(each))
+    return (annotation,)
+
+
 def _dumped_fields(kind: type) -> set[str]:
     """Return the names of the fields of a model or a dataclass, but those that are not dumped."""
-    fields = getattr(kind, "model_fields", None) or getattr(kind, "__dataclass_fields__", {})
-    return {name for name, field in fields.items() if not getattr(field, "exclude", None)}
+    checked = getattr(kind, "__pydantic_fields__", {})
+    names = set(checked)
+    if dataclasses.is_dataclass(kind):
+        # Without ClassVar and InitVar, which an instance does not have.
+        names = {each.name for each in dataclasses.fields(kind) if each.init}
+    return {name for name in names if not getattr(checked.get(name), "exclude", None)}
 
 
 def _encode_plain(payload: Any, max_bytes: int) -> str:

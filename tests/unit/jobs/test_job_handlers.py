@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
+import pydantic.dataclasses
 import pytest
 from pydantic import BaseModel, Field, Json, computed_field
 
@@ -65,9 +66,29 @@ class Voxel(Point):
     z: float
 
 
+@dataclass
+class Pixel(Point):
+    shades: ClassVar[int] = 256
+    shift: InitVar[float] = 0
+    drawn: bool = field(default=False, init=False)
+
+
+@pydantic.dataclasses.dataclass
+class Size:
+    width: int
+
+
+@pydantic.dataclasses.dataclass
+class LabelledSize(Size):
+    label: str = Field("", exclude=True)
+
+
 async def take_order(job: JobContext, order: Order) -> None: ...
 async def take_model(job: JobContext, model: BaseModel) -> None: ...
 async def take_either(job: JobContext, order: Order | Parcel) -> None: ...
+async def take_order_or_none(job: JobContext, order: Order | None) -> None: ...
+async def take_noted(job: JobContext, order: Annotated[Order, "noted"]) -> None: ...
+async def take_size(job: JobContext, size: Size) -> None: ...
 async def take_point(job: JobContext, point: Point) -> None: ...
 async def take_many(job: JobContext, orders: list[Order]) -> None: ...
 async def take_renamed(job: JobContext, renamed: Renamed) -> None: ...
@@ -106,6 +127,9 @@ def payload_type(function: Any) -> Any:
         (take_point, Point(1, 2), '{"x":1.0,"y":2.0}', Point(1, 2)),
         (take_many, [{"id": 1, "by": AT.isoformat()}], None, [ORDER]),
         (take_order, Labelled(id=1, by=AT, label="x"), ORDER_JSON, ORDER),
+        (take_point, Pixel(1, 2), '{"x":1.0,"y":2.0}', Point(1, 2)),
+        (take_size, LabelledSize(width=1, label="x"), '{"width":1}', Size(width=1)),
+        (take_order_or_none, ORDER, ORDER_JSON, ORDER),
         (take_either, PARCEL, ORDER_JSON[:-1] + ',"weight":1}', PARCEL),
         (take_many, [ORDER], f"[{ORDER_JSON}]", [ORDER]),
         (take_renamed, RENAMED, '{"size":7,"colour":"red"}', RENAMED),
@@ -144,6 +168,8 @@ def test_payloads_come_back_as_they_are_annotated(
         (take_order, Point(1, 2), "/id"),
         (take_order, object(), "object"),
         (take_order, PARCEL, "Parcel, whose 'weight' its handler would not get: that takes Order"),
+        (take_order_or_none, PARCEL, "Parcel, whose 'weight' .* takes Order"),
+        (take_noted, PARCEL, "Parcel, whose 'weight' .* takes Order"),
         (take_model, ORDER, "Order, whose 'by' .* takes BaseModel; annotate it with Order"),
         (take_point, Voxel(1, 2, 3), "Voxel, whose 'z'"),
         (take_many, [{"id": 1}], "/0/by"),
