@@ -83,7 +83,7 @@ class Callback:
         }
 
     @classmethod
-    def payload_type(cls) -> CallbackPayload:
+    def purgatory_payload_type(cls) -> CallbackPayload:
         """Return the payload type, for `purgatory.jobs.handlers.payload_type`."""
         return CallbackPayload()
 

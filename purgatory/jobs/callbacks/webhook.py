@@ -116,7 +116,7 @@ class Webhook:
         self._new_look_ups = partial(DnsLookups, look_up, max_threads=max_running)
         self._slots, self._look_ups = self._new_slots(), self._new_look_ups()
 
-    def payload_type(self) -> CallbackPayload:
+    def purgatory_payload_type(self) -> CallbackPayload:
         """Return the payload type, which refuses the private addresses that a URL has itself."""
         return CallbackPayload(self._refuse_private_host)
 

@@ -62,8 +62,8 @@ class Handler:
         self._lane_of: Callable[[Job], Lane] | None = getattr(function, "lane_of", None)
         self.payload: PayloadType = NoPayload(name)
         if self._takes_payload:
-            # A handler that is an object may have a payload type of its own.
-            own = getattr(function, "payload_type", None)
+            # As a Webhook has. Named so that no attribute of an application is taken for one.
+            own = getattr(function, "purgatory_payload_type", None)
             self.payload = _payload_type(name, called, parameters[1]) if own is None else own()
             if parameters[1].default is not inspect.Parameter.empty:
                 self.payload, self._default_for = OptionalPayload(self.payload), NULL

@@ -231,8 +231,8 @@ def payload_type(annotation: Any) -> PayloadType:
         return AnyPayload()
     if annotation in (str, int, float, bool, list, dict):
         return PlainPayload(annotation)
-    if hasattr(annotation, "payload_type"):
+    if hasattr(annotation, "purgatory_payload_type"):
         # One of our own types, which checks itself: pydantic may not be installed.
-        own: PayloadType = annotation.payload_type()
+        own: PayloadType = annotation.purgatory_payload_type()
         return own
     return TypedPayload(annotation)

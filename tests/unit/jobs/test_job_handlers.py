@@ -83,6 +83,11 @@ class LabelledSize(Size):
     label: str = Field("", exclude=True)
 
 
+@dataclass
+class Message:
+    payload_type: str = "order"
+
+
 async def take_order(job: JobContext, order: Order) -> None: ...
 async def take_model(job: JobContext, model: BaseModel) -> None: ...
 async def take_either(job: JobContext, order: Order | Parcel) -> None: ...
@@ -229,6 +234,18 @@ def test_functions_that_cannot_be_handlers() -> None:
     handlers.add("h", take_nothing)
     with pytest.raises(ValueError, match="registered already"):
         handlers.add("h", take_nothing)
+
+
+def test_names_of_an_application_are_its_own() -> None:
+    """A field of a payload, or an attribute of a handler, may be called payload_type."""
+
+    class Handle:
+        payload_type = Order
+
+        async def __call__(self, job: JobContext, message: Message) -> None: ...
+
+    kind = payload_type(Handle())
+    assert kind.decode(kind.encode(Message(), 1_000)) == Message()
 
 
 def test_a_keyword_only_parameter_without_a_default_is_named() -> None:
