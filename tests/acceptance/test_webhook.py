@@ -230,7 +230,8 @@ async def test_private_addresses_are_not_called(host: str) -> None:
     with pytest.raises(RetryJobError, match="not on the public internet") as refused:
         await webhook(CONTEXT, Callback.of(f"http://{host}/hook"))
     # Which address a name has is not for everyone who may read the job.
-    assert refused.value.detail.count("127.0.0.1") == (host in ("127.0.0.1", "[::ffff:127.0.0.1]"))
+    is_given = host in ("127.0.0.1", "[::ffff:127.0.0.1]")
+    assert ("127.0.0.1" in refused.value.detail) is is_given
 
 
 async def test_a_url_with_a_private_address_is_no_job() -> None:

@@ -53,7 +53,7 @@ class DnsLookups:
         if not allow_private and not all(map(is_public, addresses)):
             # Retried: a service that was started without the setting must not fail its jobs for
             # good. Without the address, which everyone who may read the job would learn.
-            raise RetryJobError(how_to_allow(host))
+            raise RetryJobError(how_to_allow(host, port))
         return addresses[0]
 
     def shut(self) -> None:

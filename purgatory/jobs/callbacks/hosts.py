@@ -43,5 +43,8 @@ def parsed_host(text: str) -> tuple[str, int | None]:
     except ValueError:
         host = port = None
     if not host or parts.netloc != text or "@" in text:
-        raise ValueError(f"{text!r} is not a host: give name, name:port, or an address like those")
+        raise ValueError(
+            f"{text!r} is not a host: give name, name:port, or an address like "
+            "those, of IPv6 in brackets"
+        )
     return host, port

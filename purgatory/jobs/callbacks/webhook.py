@@ -125,7 +125,7 @@ class Webhook:
         parts = urlsplit(callback.url)
         host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme]
         if is_private_host(host) and not self._is_private_allowed(host, port):
-            raise InvalidPayloadError(f"the callback's {how_to_allow(host)}", param="url")
+            raise InvalidPayloadError(f"the callback's {how_to_allow(host, port)}", param="url")
 
     def _is_private_allowed(self, host: str, port: int) -> bool:
         return self._allow_private or (host, port) in self._allowed_hosts

@@ -62,7 +62,7 @@ def test_invalid_options_of_the_handler_are_refused() -> None:
                 Webhook(**{name: bound})  # type: ignore[arg-type]  # what is wrong is tested
     with pytest.raises(TypeError, match="list of hosts"):
         Webhook(allowed_hosts="hooks.internal")
-    for host in ("", "a/b", "http://a", "a:x", "a:99999", "u@a", "a?b", "[::1"):
+    for host in ("", "a/b", "http://a", "a:x", "a:99999", "u@a", "a?b", "[::1", "::1"):
         with pytest.raises(ValueError, match="is not a host"):
             Webhook(allowed_hosts=[host])
     for value in ("", "a\nb", "ß", " a", "a "):
@@ -162,3 +162,16 @@ def test_a_callback_waits_in_the_lane_of_its_owner_and_host(payload: Any, host: 
     lane = webhook.lane_of(job)
     assert (lane.owner, lane.host) == ("a", host)
     assert lane.slots is webhook.lane_of(replace(job, owner=None)).slots
+
+
+@pytest.mark.parametrize(
+    "url", ["http://LOCALHOST/", "https://10.0.0.1/", "http://localhost:8080/", "http://[::1]:81/"]
+)
+def test_the_refusal_of_a_private_host_names_what_allows_it(url: str) -> None:
+    """With its port, and in brackets, where these are needed."""
+    callback = Callback(url=url)
+    with pytest.raises(InvalidPayloadError, match=r"can allow '.*' with") as refused:
+        Webhook().purgatory_payload_type().encode(callback, 1_000)
+    allowed = str(refused.value).partition("can allow '")[2].partition("'")[0]
+    webhook = Webhook(allowed_hosts=[allowed])
+    assert webhook.purgatory_payload_type().encode(callback, 1_000)
