@@ -97,7 +97,9 @@ class CallbackPayload:
 
     def encode(self, payload: Any, max_bytes: int) -> str:
         """Return compact JSON of a Callback, or of a dict with its fields."""
-        callback = payload if isinstance(payload, Callback) else _of_document(payload)
+        # One that was not made with `of` is not checked yet.
+        document = payload.document() if isinstance(payload, Callback) else payload
+        callback = _of_document(document)
         if self._check is not None:
             self._check(callback)
         return encode_payload(callback.document(), max_bytes)

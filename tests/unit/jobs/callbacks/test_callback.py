@@ -133,6 +133,7 @@ def test_a_callback_survives_its_storage() -> None:
         ({"url": "http://a.example/", "to": 1, "via": 2}, "has no 'to'"),
         ({"url": "http://a.example/", "headers": []}, "headers are an object"),
         ({"url": "http://a.example/", "payload": "x" * 100}, "bytes"),
+        *((Callback(url=url), "give http:// or https://") for url in ("ftp://a/", "http://[")),
     ],
 )
 def test_objects_that_are_no_callbacks_are_refused(document: Any, complaint: str) -> None:
