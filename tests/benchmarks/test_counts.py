@@ -14,6 +14,7 @@ from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.operations import DelayedOperationPurgatory
 from purgatory.testing import AutojumpEventLoop, MockClock
 from purgatory.timer import SystemTimer, TimerTask, compiled
+from tests.garbage import without_collector
 
 Args = TypeVarTuple("Args")
 
@@ -86,15 +87,11 @@ def blocks_each(make: Callable[[int], object]) -> int:
     kept: list[object] = [None] * (2 * MANY)
     for index in range(MANY):
         kept[index] = make(index)
-    gc.collect()
-    gc.disable()
-    try:
+    with without_collector():
         before = sys.getallocatedblocks()
         for index in range(MANY, 2 * MANY):
             kept[index] = make(index)
         return round((sys.getallocatedblocks() - before) / MANY)
-    finally:
-        gc.enable()
 
 
 def test_a_timer_is_one_object(timer: SystemTimer) -> None:

@@ -32,6 +32,7 @@ from purgatory.jobs.sql import SqlJobStore, migrate
 from purgatory.jobs.sql.application.session import call_on_commit, connection_of
 from purgatory.jobs.sql.job_transaction import JobTransaction
 from tests.contract.sql_job_stores import SqliteJobStores, SqlJobStores
+from tests.garbage import without_collector
 from tests.patience import until
 
 Begin = Callable[[], Awaitable[Any]]
@@ -127,13 +128,9 @@ async def test_a_transaction_of_the_store_is_freed_without_the_garbage_collector
     purgatory: Purgatory,
 ) -> None:
     """With all jobs that it has read."""
-    gc.collect()
-    gc.disable()
-    try:
+    with without_collector():
         await purgatory.defer("note", delay=600)
         await until(lambda: not any(type(each) is JobTransaction for each in gc.get_objects()))
-    finally:
-        gc.enable()
 
 
 async def test_a_fire_follows_the_commit(purgatory: Purgatory, begin: Begin) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextvars
-import gc
 import logging
 import sys
 import types
@@ -15,6 +14,7 @@ import uvloop
 
 from purgatory import DelayedOperation, Outcome, Purgatory, Status
 from purgatory.operations import OperationEvent
+from tests.garbage import without_collector
 from tests.patience import until_in_turns
 
 TIMEOUT = 30.0
@@ -121,9 +121,7 @@ async def test_cancelled_tasks_are_freed_without_the_garbage_collector(
     async def wait(large: Large) -> None:
         await purgatory.park("a", timeout=TIMEOUT)
 
-    gc.collect()
-    gc.disable()
-    try:
+    with without_collector():
         larges = [Large() for _ in range(count)]
         tasks = [asyncio.create_task(wait(large)) for large in larges]
         found = [weakref.ref(large) for large in larges]
@@ -134,8 +132,6 @@ async def test_cancelled_tasks_are_freed_without_the_garbage_collector(
         await asyncio.wait(tasks)
         del task, tasks
         await until_in_turns(lambda: all(each() is None for each in found))
-    finally:
-        gc.enable()
 
 
 async def test_an_operation_that_is_cancelled_by_hand(purgatory: Purgatory) -> None:

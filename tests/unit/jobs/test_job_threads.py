@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 import sys
 import threading
@@ -13,6 +12,7 @@ from contextvars import ContextVar
 import pytest
 
 from purgatory.jobs.handlers.threads import JobThreads, ThreadLeftError
+from tests.garbage import without_collector
 from tests.patience import PATIENCE_S, until
 
 NAME: ContextVar[str] = ContextVar("NAME")
@@ -63,15 +63,12 @@ async def test_what_a_failed_call_had_is_freed_without_the_garbage_collector() -
     found = weakref.ref(large)
     task = asyncio.create_task(threads.run(fail, large))
     del large
-    gc.disable()
-    try:
+    with without_collector():
         await asyncio.wait([task])
         assert isinstance(task.exception(), KeyError)
         del task
         await until(lambda: found() is None)
-    finally:
-        gc.enable()
-        threads.shut()
+    threads.shut()
 
 
 async def test_a_call_has_the_context_and_tells_of_its_end() -> None:

@@ -1,7 +1,6 @@
 """Clients that leave, drains, bounds, and crowds."""
 
 import asyncio
-import gc
 import weakref
 from collections.abc import Callable
 
@@ -15,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from purgatory import Limits, Purgatory
 from purgatory.fastapi import LongPollMiddleware, WaitSettings
+from tests.garbage import without_collector
 from tests.patience import until_in_turns
 from tests.unit.exchange import ask
 from tests.unit.long_poll.order import Order, application, check_not_modified, poll, until_parked
@@ -41,9 +41,7 @@ async def test_a_request_that_was_parked_is_freed_without_the_garbage_collector(
     """However it ends: the collector seldom looks at what has waited for long."""
     # The first one also makes what the application keeps.
     await ask(app, "/orders/42")
-    gc.collect()
-    gc.disable()
-    try:
+    with without_collector():
         request = poll(wait=1).begin(app)
         await until_parked(purgatory)
         order.version = 2
@@ -55,8 +53,6 @@ async def test_a_request_that_was_parked_is_freed_without_the_garbage_collector(
         found = weakref.ref(request)
         del request
         await until_in_turns(lambda: found() is None)
-    finally:
-        gc.enable()
 
 
 async def test_middleware_outside_that_waits_for_an_answer(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import traceback
 import weakref
 from collections.abc import Coroutine
@@ -14,6 +13,7 @@ import pytest
 from purgatory.jobs import JobContext, JobState, MemoryJobStore
 from purgatory.jobs.worker.running.slow_steps import SlowSteps
 from purgatory.testing import AutojumpEventLoop, MockClock
+from tests.garbage import without_collector
 from tests.unit.jobs.worker.runs import Make
 
 
@@ -139,15 +139,12 @@ async def test_what_a_failed_handler_had_is_freed_without_the_garbage_collector(
     found = weakref.ref(large)
     task = asyncio.create_task(watched(steps, "h", fail(large)))
     del large
-    gc.disable()
-    try:
+    with without_collector():
         await asyncio.wait([task])
         assert isinstance(task.exception(), KeyError)
         del task
         await asyncio.sleep(0)
         assert found() is None
-    finally:
-        gc.enable()
 
 
 def test_a_watched_coroutine_that_is_closed_is_closed_within() -> None:
