@@ -11,7 +11,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from purgatory.jobs.callbacks.public_address import Address, how_to_allow, is_public
+from purgatory.jobs.callbacks.hosts import how_to_allow
+from purgatory.jobs.callbacks.public_address import Address, is_public
 from purgatory.jobs.handlers.fair_slots import Lane
 from purgatory.jobs.handlers.threads import JobThreads, ThreadLeftError
 from purgatory.jobs.model.errors import RetryJobError

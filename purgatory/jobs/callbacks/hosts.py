@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 from urllib.parse import urlsplit
 
-_DEFAULT_PORTS = (80, 443)
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 class Hosts:
@@ -19,7 +20,7 @@ class Hosts:
         self._allowed = {
             (host, wanted)
             for host, port in map(parsed_host, listed_hosts(hosts))
-            for wanted in ((port,) if port is not None else _DEFAULT_PORTS)
+            for wanted in ((port,) if port is not None else DEFAULT_PORTS.values())
         }
 
     def __contains__(self, place: tuple[str, int]) -> bool:
@@ -48,3 +49,19 @@ def parsed_host(text: str) -> tuple[str, int | None]:
             "those, of IPv6 in brackets"
         )
     return host, port
+
+
+def how_to_allow(host: str, port: int) -> str:
+    """Return the text of the error of a host that is not on the public internet.
+
+    It names what `Hosts` takes to allow that host at that port.
+    """
+    shown = f"[{host}]" if ":" in host else host
+    if port not in DEFAULT_PORTS.values():
+        shown += f":{port}"
+    return (
+        f"host {host!r} is not on the public internet: operators can allow {shown!r} with "
+        "PURGATORY_CALLBACK_ALLOWED_HOSTS, or all such callbacks with "
+        "PURGATORY_CALLBACK_ALLOW_PRIVATE; in Python with Webhook(allowed_hosts=) or "
+        "allow_private="
+    )

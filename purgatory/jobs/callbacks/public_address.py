@@ -30,20 +30,6 @@ def is_private_host(host: str) -> bool:
         return False
 
 
-def how_to_allow(host: str, port: int) -> str:
-    """Return the text of the error of a host that is not on the public internet."""
-    # As `Hosts` takes it, where a name alone is allowed at two ports only.
-    shown = f"[{host}]" if ":" in host else host
-    if port not in (80, 443):
-        shown += f":{port}"
-    return (
-        f"host {host!r} is not on the public internet: operators can allow {shown!r} with "
-        "PURGATORY_CALLBACK_ALLOWED_HOSTS, or all such callbacks with "
-        "PURGATORY_CALLBACK_ALLOW_PRIVATE; in Python with Webhook(allowed_hosts=) or "
-        "allow_private="
-    )
-
-
 def is_public(address: Address) -> bool:
     """Return True iff `address` is on the public internet, also if embedded in an IPv6 address."""
     if isinstance(address, ipaddress.IPv6Address):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from purgatory.jobs.callbacks.hosts import listed_hosts, parsed_host
+from purgatory.jobs.callbacks.hosts import DEFAULT_PORTS, listed_hosts, parsed_host
 from purgatory.jobs.model.errors import FailJobError, RetryJobError
 
 PREFIX = "secret:"
@@ -55,7 +55,7 @@ def _origin(text: str) -> tuple[str, str, int]:
     if scheme == "http" and port is not None:
         return scheme, host, port
     if scheme == "https" or not separator:
-        return "https", host, 443 if port is None else port
+        return "https", host, DEFAULT_PORTS["https"] if port is None else port
     raise ValueError(
         f"{text!r} is not a host of a secret: give name or name:port for https, or http://name:port"
     )

@@ -23,8 +23,8 @@ except ImportError as exc:
 
 from purgatory.jobs.callbacks.callback import CALLBACK, Callback, CallbackPayload, stored_url
 from purgatory.jobs.callbacks.dns_lookups import DnsLookups, LookUp
-from purgatory.jobs.callbacks.hosts import Hosts
-from purgatory.jobs.callbacks.public_address import how_to_allow, is_private_host
+from purgatory.jobs.callbacks.hosts import DEFAULT_PORTS, Hosts, how_to_allow
+from purgatory.jobs.callbacks.public_address import is_private_host
 from purgatory.jobs.callbacks.secret_headers import CallbackSecret, with_secrets
 from purgatory.jobs.callbacks.signature import SIGNATURE_HEADER, sign
 from purgatory.jobs.handlers.fair_slots import FairSlots, Lane
@@ -41,7 +41,6 @@ MAX_RESPONSE_BYTES = 64 * 1024
 MAX_RETRY_AFTER_S = 3_600.0
 # The 4xx statuses after which the same request may succeed later.
 RETRIED = frozenset((408, 409, 421, 423, 425, 429))
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 _DEFAULT_USER_AGENT = "fastapi-purgatory"
 
 
@@ -123,7 +122,7 @@ class Webhook:
     def _refuse_private_host(self, callback: Callback) -> None:
         # What a name leads to is checked at each call, as it may change.
         parts = urlsplit(callback.url)
-        host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme]
+        host, port = parts.hostname or "", parts.port or DEFAULT_PORTS[parts.scheme]
         if is_private_host(host) and not self._is_private_allowed(host, port):
             raise InvalidPayloadError(f"the callback's {how_to_allow(host, port)}", param="url")
 
@@ -162,7 +161,7 @@ class Webhook:
 
     async def _request(self, job: JobContext, callback: Callback) -> httpx.Request:
         url = _url(callback)
-        port = url.port or _DEFAULT_PORTS[url.scheme]
+        port = url.port or DEFAULT_PORTS[url.scheme]
         lane = self._lane(job.owner, callback.url)
         host = lane.host
         allow_private = self._is_private_allowed(host, port)
