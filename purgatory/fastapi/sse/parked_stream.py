@@ -159,11 +159,11 @@ class ParkedStream(ParkedRequest):
         return any(self.signals.last(key) > position for key, position in pairs)
 
     def _problem_event(self, error: Exception) -> bytes:
-        prefix = self.streams.registry.context.prefix
-        keys = self.watched_keys
-        path = f"{prefix}/watch/{keys[0]}" if len(keys) == 1 else f"{prefix}/watch"
+        registry = self.streams.registry
+        path = registry.path_of(self.watched_keys)
         problem = problem_of_exception(error, "GET", path)
-        return problem_event(problem.kind.slug, problem.response(prefix, path).body)
+        response = problem.response(registry.context.prefix, path)
+        return problem_event(problem.kind.slug, response.body)
 
     def _fail(self, last: bytes) -> bool:
         if not self.abandon():

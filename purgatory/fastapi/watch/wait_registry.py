@@ -92,10 +92,14 @@ class WaitRegistry:
 
     def failed(self, keys: tuple[str, ...], error: Exception) -> RawResponse:
         """Return the response to a wait whose response could not be made, and log why."""
-        prefix = self.context.prefix
-        path = f"{prefix}/watch/{keys[0]}" if len(keys) == 1 else f"{prefix}/watch"
+        path = self.path_of(keys)
         method = "GET" if len(keys) == 1 else "POST"
-        return problem_of_exception(error, method, path).response(prefix, path)
+        return problem_of_exception(error, method, path).response(self.context.prefix, path)
+
+    def path_of(self, keys: tuple[str, ...]) -> str:
+        """Return the path of a request that waits for `keys`, decoded."""
+        path = f"{self.context.prefix}/watch"
+        return f"{path}/{keys[0]}" if len(keys) == 1 else path
 
     def enter(self, client: str) -> None:
         """Count a request of `client` that is parked by other means than `park`; then `leave`.
@@ -180,9 +184,7 @@ class WaitRegistry:
                 try:
                     signals.position(key, signals.cursor(position))
                 except PurgatoryError as exc:
-                    return problem_of_error(exc).response(
-                        self.context.prefix, f"{self.context.prefix}/watch/{key}"
-                    )
+                    return problem_of_error(exc).response(self.context.prefix, self.path_of((key,)))
         raise AssertionError("an outdated wait has a position before the earliest")
 
     def _superseded(self, name: str) -> RawResponse:
