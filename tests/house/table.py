@@ -23,6 +23,7 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.trace_context": (2, "operations"),
     "purgatory.wrong_type": (2, "operations"),
     "purgatory.group_commit": (3, "group_commit"),
+    "purgatory.turn_budget": (3, "group_commit"),
     "purgatory.redis_server": (3, "redis_server"),
     "purgatory.signals": (3, "signals"),
     "purgatory.signals.redis": (3, "signals/redis"),

@@ -31,6 +31,7 @@ from purgatory.signals.redis.shard_log import (
 from purgatory.signals.shared_signals import SignalListener
 from purgatory.timer import SystemClock
 from purgatory.trace_context import TracePropagation
+from purgatory.turn_budget import TurnBudget
 
 logger = logging.getLogger("purgatory.signals.redis")
 
@@ -42,8 +43,6 @@ CHUNK: Final = 200
 # A message of more is applied in slices, by the task.
 _AT_ONCE: Final = 16
 _AT_ONCE_BYTES: Final = 64 * 1024
-# Longest time without yielding to the event loop.
-_SLICE_S: Final = 0.002
 _STOP_S: Final = 0.5
 _REFRESH_S: Final = 0.05
 _RECONNECT: Final = RetryPolicy(first_ms=50, max_ms=1_000)
@@ -493,13 +492,11 @@ class Follower:
         return list(filter(self._has_key, self._listener.watched()))
 
     async def _apply_all(self, entries: Sequence[LogEntry]) -> None:
-        until_s = _now_s() + _SLICE_S
+        budget = TurnBudget()
         for entry in entries:
             if entry.offset > self.replica.applied:
                 self._apply(entry)
-            if _now_s() > until_s:
-                await asyncio.sleep(0)
-                until_s = _now_s() + _SLICE_S
+            await budget.yield_if_spent()
 
     def _apply(self, entry: LogEntry) -> None:
         self.replica.apply(entry)
