@@ -102,7 +102,7 @@ ROOTS = {"purgatory", "examples"}
 USES: dict[str, set[str]] = {
     "event_loop": {"signals"},
     "jobs": {"jobs/handlers", "jobs/model", "jobs/stores", "jobs/worker"},
-    "jobs/callbacks": {"jobs/handlers", "jobs/model"},
+    "jobs/callbacks": {"group_commit", "jobs/handlers", "jobs/model"},
     "jobs/clients": {"jobs", "jobs/model", "jobs/stores"},
     "jobs/handlers": {"jobs/model"},
     "jobs/redis": {"group_commit", "jobs/model", "jobs/stores", "redis_server"},

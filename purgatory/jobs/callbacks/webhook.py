@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
 try:
@@ -24,6 +24,7 @@ except ImportError as exc:
 from purgatory.jobs.callbacks.callback import CALLBACK, Callback, CallbackPayload, stored_url
 from purgatory.jobs.callbacks.dns_lookups import DnsLookups, LookUp
 from purgatory.jobs.callbacks.hosts import DEFAULT_PORTS, Hosts, how_to_allow
+from purgatory.jobs.callbacks.http_connection import ExchangeError, HttpConnection, ResponseHead
 from purgatory.jobs.callbacks.public_address import is_private_host
 from purgatory.jobs.callbacks.secret_headers import CallbackSecret, with_secrets
 from purgatory.jobs.callbacks.signature import SIGNATURE_HEADER, sign
@@ -37,11 +38,16 @@ from purgatory.timer import Clock, SystemClock
 __all__ = ["CALLBACK", "Callback", "Webhook"]
 
 MIN_SECRET_LENGTH = 16
-MAX_RESPONSE_BYTES = 64 * 1024
 MAX_RETRY_AFTER_S = 3_600.0
 # The 4xx statuses after which the same request may succeed later.
 RETRIED = frozenset((408, 409, 421, 423, 425, 429))
 _DEFAULT_USER_AGENT = "fastapi-purgatory"
+
+
+class _Request(NamedTuple):
+    address: str
+    port: int
+    content: bytes
 
 
 class Webhook:
@@ -50,7 +56,7 @@ class Webhook:
     A 2xx response completes the job. A 4xx fails it, except 408, 409, 421, 423, 425 and 429, which
     are retried, as are 5xx, timeouts and connection errors; `Retry-After` sets the delay, up to an
     hour. Redirects are not followed, but fail the job. Each request has its own connection, to the
-    address that was looked up and checked for it.
+    address that was looked up and checked for it, and only the head of the response counts.
 
     Callbacks have slots of their own, which owners (`Job.owner`) share. One that waits for a slot
     is not started, which costs no attempt.
@@ -71,7 +77,7 @@ class Webhook:
         look_up: LookUp = socket.getaddrinfo,
         clock: Clock | None = None,
     ) -> None:
-        """Sign with `secret` if given; `timeout` is in seconds, for the whole request.
+        """Sign with `secret` if given; `timeout` is in seconds, from the look-up to the status.
 
         `allow_private` allows callbacks to loopback, private and link-local addresses, and
         `allowed_hosts` to these hosts at any address: `name` at ports 80 and 443, `name:port` at
@@ -107,7 +113,7 @@ class Webhook:
         self._secrets = {} if secrets is None else dict(secrets)
         self._user_agent = user_agent
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._client: httpx.AsyncClient | None = None
+        self._tls: ssl.SSLContext | None = None
         self._new_slots = partial(
             FairSlots, max_running, per_owner=max_per_owner, per_host=max_per_host
         )
@@ -136,31 +142,34 @@ class Webhook:
     async def __call__(self, job: JobContext, callback: Callback) -> None:
         """Send the request; raise RetryJobError or FailJobError unless the response is 2xx."""
         try:
-            # httpx's own timeout applies to each read, and not to the look-up of the name: a server
-            # that sends a byte at a time, or a silent name server, would block for ever.
-            async with asyncio.timeout(self._timeout):
-                response = await self._send(await self._request(job, callback))
-        except (httpx.TimeoutException, TimeoutError) as exc:
+            response = await self._send(job, callback)
+        except TimeoutError as exc:
             raise RetryJobError(
                 f"{_shown(callback)} did not respond within {self._timeout:g} seconds"
             ) from exc
-        except httpx.HTTPError as exc:
+        except (OSError, ExchangeError) as exc:
             raise RetryJobError(f"{_shown(callback)} could not be called: {_reason(exc)}") from exc
-        if response.is_success:
-            return
-        self._raise_for(callback, response)
+        if not 200 <= response.status < 300:
+            self._raise_for(callback, response)
 
     async def aclose(self) -> None:
-        """Close every connection; the thread of a look-up may continue."""
+        """Begin no further look-up; the thread of one may continue."""
         self._look_ups.shut()
         # For the next opening: look-ups that continue keep none of its slots.
         self._slots, self._look_ups = self._new_slots(), self._new_look_ups()
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
 
-    async def _request(self, job: JobContext, callback: Callback) -> httpx.Request:
+    async def _send(self, job: JobContext, callback: Callback) -> ResponseHead:
         url = _url(callback)
+        host, is_tls = self._lane(job.owner, callback.url).host, url.scheme == "https"
+        async with HttpConnection(self._open_tls() if is_tls else None, host) as connection:
+            async with asyncio.timeout(self._timeout):
+                request = await self._request(job, callback, url)
+                await connection.open(request.address, request.port)
+                response = await connection.send(request.content)
+            await connection.read_body(response)
+        return response
+
+    async def _request(self, job: JobContext, callback: Callback, url: httpx.URL) -> _Request:
         port = url.port or DEFAULT_PORTS[url.scheme]
         lane = self._lane(job.owner, callback.url)
         host = lane.host
@@ -168,19 +177,20 @@ class Webhook:
         given = with_secrets(callback.headers, self._secrets, url.scheme, host, port)
         address = await self._look_ups.address(lane, port=port, allow_private=allow_private)
         body = b"" if callback.method == "GET" else _body(job, callback)
-        headers = httpx.Headers(
-            {
-                "user-agent": self._user_agent,
-                **given,
-                "host": url.netloc.decode("ascii"),
-                "idempotency-key": job.id,
-                "purgatory-job-id": job.id,
-                "purgatory-attempt": str(job.attempt),
-                "purgatory-outcome": str(job.outcome),
-            }
-        )
+        headers = {
+            "host": url.netloc.decode("ascii"),
+            "accept": "*/*",
+            "user-agent": self._user_agent,
+            **given,
+            "connection": "close",
+            "idempotency-key": job.id,
+            "purgatory-job-id": job.id,
+            "purgatory-attempt": str(job.attempt),
+            "purgatory-outcome": str(job.outcome),
+        }
         if body:
             headers["content-type"] = "application/json"
+            headers["content-length"] = str(len(body))
         if self._secret is not None:
             timestamp = self._clock.wall_ms() // 1000
             headers[SIGNATURE_HEADER] = sign(
@@ -191,15 +201,11 @@ class Webhook:
                 timestamp=timestamp,
                 body=body,
             )
-        # The checked address; the certificate is still verified for the name.
-        pinned = url.copy_with(host=str(address))
-        return self._open_client().build_request(
-            callback.method,
-            pinned,
-            headers=headers,
-            content=body,
-            extensions={"sni_hostname": host},
-        )
+        lines = [f"{callback.method} {url.raw_path.decode('ascii')} HTTP/1.1"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        content = "\r\n".join((*lines, "", "")).encode("ascii") + body
+        # To the checked address; the certificate is still verified for the name.
+        return _Request(str(address), port, content)
 
     def _lane(self, owner: str | None, url: str) -> Lane:
         try:
@@ -208,42 +214,25 @@ class Webhook:
             host = None
         return Lane(self._slots, owner, host or "")
 
-    def _open_client(self) -> httpx.AsyncClient:
-        if self._client is None:
-            self._client = httpx.AsyncClient(
-                timeout=self._timeout,
-                follow_redirects=False,
-                # The machine's proxies and netrc are not for addresses that clients give.
-                trust_env=False,
-                # A kept connection to an address would be reused for another name there.
-                limits=httpx.Limits(max_keepalive_connections=0),
-            )
-        return self._client
+    def _open_tls(self) -> ssl.SSLContext:
+        if self._tls is None:
+            # The machine's own settings are not for addresses that clients give.
+            self._tls = httpx.create_ssl_context(trust_env=False)
+            # A server could have us check its certificate again and again.
+            self._tls.options |= ssl.OP_NO_RENEGOTIATION
+            self._tls.set_alpn_protocols(["http/1.1"])
+        return self._tls
 
-    async def _send(self, request: httpx.Request) -> httpx.Response:
-        client = self._open_client()
-        response = await client.send(request, stream=True)
-        try:
-            received = 0
-            async for chunk in response.aiter_raw():
-                received += len(chunk)
-                if received > MAX_RESPONSE_BYTES:
-                    break
-        finally:
-            await response.aclose()
-        return response
-
-    def _raise_for(self, callback: Callback, response: httpx.Response) -> NoReturn:
-        status = response.status_code
+    def _raise_for(self, callback: Callback, response: ResponseHead) -> NoReturn:
+        status = response.status
         result = f"{callback.method} {_shown(callback)} returned {status}"
         if status in RETRIED or status >= 500:
-            raise RetryJobError(result, after=self._retry_after(response))
+            raise RetryJobError(result, after=self._retry_after(response.retry_after))
         if 300 <= status < 400:
             raise FailJobError(f"{result}: redirects are not followed, give the final address")
         raise FailJobError(f"{result}: it is not retried")
 
-    def _retry_after(self, response: httpx.Response) -> float | None:
-        text = response.headers.get("retry-after", "").strip()
+    def _retry_after(self, text: str) -> float | None:
         if text.isascii() and text.isdigit():
             seconds = float(text[:9])
         else:
@@ -273,18 +262,13 @@ def _shown(callback: Callback) -> str:
     return f"{parts.scheme}://{parts.netloc}/..."
 
 
-def _reason(exc: httpx.HTTPError) -> str:
-    # Not the text of the exception: it can contain what the server sent, and the error can be read
-    # by everyone who may read the job.
-    cause: BaseException | None = exc
-    while cause is not None:
-        if isinstance(cause, ssl.SSLError):
-            return f"TLS failed ({cause.reason or 'no reason given'})"
-        cause = cause.__cause__ or cause.__context__
-    if isinstance(exc, httpx.ConnectError):
-        return "there was no connection"
-    if isinstance(exc, httpx.RemoteProtocolError):
-        return "its response is not HTTP"
+def _reason(exc: OSError | ExchangeError) -> str:
+    # Not the text of what the server sent, or of the system: the error can be read by everyone who
+    # may read the job.
+    if isinstance(exc, ExchangeError):
+        return str(exc)
+    if isinstance(exc, ssl.SSLError):
+        return f"TLS failed ({exc.reason or 'no reason given'})"
     return "the connection failed"
 
 
