@@ -271,6 +271,17 @@ def test_a_silent_name_server_keeps_no_process_from_ending() -> None:
     assert has_ended.wait(PATIENCE_S)
 
 
+async def test_a_host_with_very_many_addresses_is_not_called() -> None:
+    """A name server of the receiver decides how many there are, and each has to be checked."""
+    found = [
+        (None, None, 0, "", (f"192.0.{count // 256}.{count % 256}", 80)) for count in range(101)
+    ]
+    webhook = Webhook(look_up=lambda *arguments, **options: found)
+    with pytest.raises(RetryJobError, match="101 addresses, more than 100"):
+        await webhook(CONTEXT, Callback.of("http://many.example/"))
+    await webhook.aclose()
+
+
 async def test_a_host_may_be_allowed_by_name(receiver: CallbackReceiver) -> None:
     """That one, at that port, and no other: a name alone is at ports 80 and 443."""
     webhook = Webhook(allowed_hosts=[f"LocalHost:{receiver.port}", "127.0.0.1"])

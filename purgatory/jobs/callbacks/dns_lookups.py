@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from purgatory.jobs.callbacks.hosts import how_to_allow
 from purgatory.jobs.callbacks.public_address import Address, is_public
@@ -19,6 +19,9 @@ from purgatory.jobs.model.errors import RetryJobError
 
 LookUp = Callable[..., list[Any]]
 """`socket.getaddrinfo`, or a function that is called like it."""
+
+# Each is checked, and a name server can return thousands.
+MAX_ADDRESSES: Final = 100
 
 
 class DnsLookups:
@@ -35,7 +38,8 @@ class DnsLookups:
         """Return the address at which to call the host of `lane`.
 
         The caller connects to this address and to no other, which makes DNS rebinding ineffective.
-        Raises RetryJobError for a host that has any private address, and if the look-up fails.
+        Raises RetryJobError for a host that has any private address, or more than 100 addresses,
+        and if the look-up fails.
         """
         host = lane.host
         try:
@@ -48,6 +52,10 @@ class DnsLookups:
             # A look-up has no side effects: its thread may continue.
             _keep_slot(lane, exc.call)
             raise asyncio.CancelledError from exc
+        if len(found) > MAX_ADDRESSES:
+            raise RetryJobError(
+                f"host {host!r} has {len(found)} addresses, more than {MAX_ADDRESSES}"
+            )
         addresses = [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
         if not addresses:
             raise RetryJobError(f"host {host!r} has no address")
