@@ -148,8 +148,8 @@ class Claimer:
         for number, job in enumerate(claimed.jobs, 1):
             handler = self._handlers.get(job.handler)
             assert handler is not None, "a claim returns jobs of its handlers only"
-            # Workers of older versions without its handler may have put it off.
-            overdue += min(job.due_ms, job.deadline_ms) < claimed.now_ms
+            # Not by its deadline: one that was spread comes again, and would count again.
+            overdue += job.due_ms < since_ms
             if self._recovery.is_exceptional(job, since_ms):
                 exceptional.append(job)
             else:

@@ -173,8 +173,4 @@ def report_abandoned(jobs: Sequence[Job]) -> None:
 
 def is_missed(job: Job, due_before_ms: int) -> bool:
     """Return True iff a job is undecided and was due before that: for its misfire policy."""
-    due_ms = job.due_ms
-    if job.misfire is Misfire.SKIP:
-        # Workers of older versions without its handler may have put it off since its deadline.
-        due_ms = min(due_ms, job.deadline_ms)
-    return job.is_undecided and due_ms < due_before_ms
+    return job.is_undecided and job.due_ms < due_before_ms
