@@ -30,7 +30,7 @@ NAMES = {
         RetryJobError RetryPolicy StoreError StoreUnavailableError UnknownHandlerError
         WorkerSettings
     """,
-    "purgatory.testing": "AutojumpEventLoop DeadlockError MockClock",
+    "purgatory.testing": "AutojumpEventLoop Clock DeadlockError MockClock current_clock",
 }
 MAXIMUM = {"purgatory": 25, "purgatory.fastapi": 22, "purgatory.jobs": 25, "purgatory.testing": 5}
 ROOMS = [

@@ -53,8 +53,13 @@ class SignalListener(Protocol):
 class SharedSignals(Protocol):
     """Signals that several processes share: a log, and a copy of it in each of them."""
 
-    propagation: TracePropagation | None
-    """Reads the trace context of fires, which entries carry, and restores it where they apply."""
+    @property
+    def propagation(self) -> TracePropagation | None:
+        """Reads the trace context of fires, which entries carry; restores it where they apply."""
+        ...
+
+    @propagation.setter
+    def propagation(self, propagation: TracePropagation | None) -> None: ...
 
     def bind(self, clock: Clock, limits: Limits) -> MemorySignals:
         """Return the copy in this process; called once, by the purgatory that uses it."""

@@ -89,6 +89,16 @@ class _AutojumpSelector(selectors.DefaultSelector):
         return []
 
 
+def current_clock() -> MockClock:
+    """Return the clock of the running AutojumpEventLoop; raise RuntimeError if another one runs."""
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, AutojumpEventLoop):
+        raise RuntimeError(
+            f"{loop!r} has no clock of its own: run the test on an AutojumpEventLoop"
+        )
+    return loop.clock
+
+
 class AutojumpEventLoop(asyncio.SelectorEventLoop):
     """An asyncio event loop on a MockClock, which jumps to the next timer when it is idle.
 

@@ -7,7 +7,7 @@ PRELUDES: dict[str, dict[str, str]] = {
 import asyncio
 
 
-async def end():
+async def end() -> None:
     async with purgatory:
         waiting = asyncio.create_task(is_paid("42"))
         while not purgatory.parked:
@@ -84,7 +84,7 @@ from purgatory.fastapi import install
 
 app, purgatory = FastAPI(), Purgatory()
 pathlib.Path("tokens").write_text("sha256:" + 64 * "0" + " wait:order:*")
-Path = lambda path: pathlib.Path(pathlib.Path(path).name)
+def Path(path: str) -> pathlib.Path: return pathlib.Path(pathlib.Path(path).name)
 """,
         "async def authorize": """
 from typing import Annotated, Any
@@ -96,4 +96,36 @@ from purgatory.fastapi import AccessesDep
 CurrentUser = Annotated[Any, Depends(object)]
 """,
     },
+}
+
+# What the type checkers take for granted beside these, by page: names that a page only mentions.
+GIVEN: dict[str, str] = {
+    "README.md": """
+from typing import Any
+
+from purgatory import Purgatory
+from purgatory.jobs import JobContext
+
+purgatory = Purgatory()
+orders: dict[str, str] = {}
+
+
+async def read_order(order: int) -> Any: ...
+""",
+    "reference/jobs.md": """
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+engine: AsyncEngine
+
+
+async def ask_to_pack(order: int) -> None: ...
+async def cancel(order: int) -> None: ...
+async def charge_card(order: dict[str, object]) -> None: ...
+async def index(document: str) -> None: ...
+async def read_is_paid(order: str) -> bool: return True
+async def refund(order: int) -> None: ...
+async def send(order: int) -> None: ...
+async def send_report() -> None: ...
+async def write_total(until: str) -> None: ...
+""",
 }
