@@ -20,7 +20,7 @@ from purgatory.fastapi.http.problem_mapping import (
     log_fault,
     problem_of_exception,
 )
-from purgatory.fastapi.http.problems import Problem
+from purgatory.fastapi.http.problems import Problem, release_frames
 from purgatory.jobs.model.errors import UnknownHandlerError
 
 logger = logging.getLogger("purgatory.fastapi")
@@ -50,6 +50,7 @@ def add_exception_handlers(app: FastAPI, prefix: str, problem_details: ProblemDe
 
     async def on_problem(request: Request, exc: Exception) -> Response:
         assert isinstance(exc, Problem)
+        release_frames(exc)
         return _response(exc, prefix, request)
 
     async def on_purgatory_error(request: Request, exc: Exception) -> Response:

@@ -17,7 +17,7 @@ from purgatory.fastapi.dashboard.schemas import (
 from purgatory.fastapi.dashboard.wait_list import WaitList
 from purgatory.fastapi.http.authorization import Access, Action
 from purgatory.fastapi.http.problem_mapping import problem_of_error
-from purgatory.fastapi.http.problems import Problem
+from purgatory.fastapi.http.problems import Problem, release_frames
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
@@ -90,10 +90,10 @@ class Actions:
         }[body.action]
         try:
             detail, is_done = await act(target, body.value, raw.permit.identity), True
-        except PurgatoryError as exc:
-            detail, is_done = problem_of_error(exc).detail, False
-        except Problem as problem:
+        except (PurgatoryError, Problem) as exc:
+            problem = exc if isinstance(exc, Problem) else problem_of_error(exc)
             detail, is_done = problem.detail, False
+            release_frames(exc)
         return _reported(raw, body.action, target, detail, is_done=is_done)
 
     async def _cancel_waits(self, raw: RawRequest, targets: Sequence[str]) -> list[ActionResult]:

@@ -153,11 +153,15 @@ class RepeatedRequests:
             # Retrieved, as there may be no repeat: asyncio would log it.
             future.exception()
             raise
-        future.set_result(response)
-        if self._remembered.get(name) is entry:
-            self._bytes += len(response.body)
-            owned.bytes += len(response.body)
-        return response
+        else:
+            future.set_result(response)
+            if self._remembered.get(name) is entry:
+                self._bytes += len(response.body)
+                owned.bytes += len(response.body)
+            return response
+        finally:
+            # The future keeps the frames of its exception, this one too.
+            del entry, future
 
     def _drop_old(self) -> None:
         oldest_ns = self._clock.now_ns() - RETENTION_NS

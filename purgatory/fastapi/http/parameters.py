@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeV
 from urllib.parse import parse_qsl
 
 from purgatory.errors import InvalidKeyError
-from purgatory.fastapi.http.problems import ALLOWED_KEY, Problem, bad_parameter
+from purgatory.fastapi.http.problems import ALLOWED_KEY, Problem, bad_parameter, release_frames
 from purgatory.fastapi.http.raw_request import RawRequest, only_line
 from purgatory.fastapi.http.schemas import KEY_PATTERN
 from purgatory.operations.watch_key import MAX_KEY_LENGTH, check_key
@@ -51,7 +51,8 @@ class ParameterErrors:
             return None
 
     def add(self, problem: Problem) -> None:
-        """Add one error."""
+        """Add one error, whose frames refer to this object as a rule."""
+        release_frames(problem)
         if self._problems is None:
             self._problems = []
         self._problems.append(problem)

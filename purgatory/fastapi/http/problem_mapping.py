@@ -25,6 +25,7 @@ from purgatory.fastapi.http.problems import (
     Problem,
     bad_parameter,
     draining_problem,
+    release_frames,
 )
 from purgatory.fastapi.http.raw_request import encoded_path
 from purgatory.fastapi.http.retry_after import retry_after
@@ -50,16 +51,18 @@ logger = logging.getLogger("purgatory.fastapi")
 def problem_of_exception(error: Exception, method: str, path: str) -> Problem:
     """Return the problem that reports an exception of an endpoint; log those that are faults.
 
-    `method` and `path` are those of the request.
+    `method` and `path` are those of the request. The exception ends here: its frames are released.
     """
-    if isinstance(error, Problem):
-        return error
+    problem = error if isinstance(error, Problem) else None
     if isinstance(error, PurgatoryError):
         problem = problem_of_error(error)
-        if problem.status != 500:
-            return problem
-    log_fault(error, method, path)
-    return internal_error()
+        if problem.status == 500:
+            problem = None
+    if problem is None:
+        log_fault(error, method, path)
+        problem = internal_error()
+    release_frames(error)
+    return problem
 
 
 def internal_error() -> Problem:

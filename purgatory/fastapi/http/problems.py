@@ -81,6 +81,21 @@ class Problem(HTTPException):
         )
 
 
+def release_frames(error: BaseException) -> None:
+    """Forget the frames that `error`, and what caused it, have passed; for where it ends.
+
+    A frame refers to all that its callers hold, the body of the request among it, and often to the
+    exception as well: such a cycle stays until the garbage collector runs, which may be very late.
+    """
+    left: list[BaseException | None] = [error]
+    while left:
+        one = left.pop()
+        # One without frames was released before, as it is raised in several requests.
+        if one is not None and one.__traceback__ is not None:
+            one.__traceback__ = None
+            left += (one.__cause__, one.__context__)
+
+
 def bad_parameter(param: str, detail: str, allowed: str) -> Problem:
     """Return the problem of one invalid parameter."""
     return Problem("bad-parameter", f"{detail}; allowed: {allowed}", param=param, allowed=allowed)

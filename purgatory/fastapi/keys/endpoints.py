@@ -180,17 +180,15 @@ class KeyEndpoints:
             return None
         check_key(key)
         positions: list[int] = []
-        errors: list[PurgatoryError] = []
+        problem: Problem | None = None
         for cursor in sorted(tag[1:-1].decode("latin-1") for tag in tags.strong_tags):
             try:
                 positions.append(self._purgatory.signals.position(key, cursor))
             except PurgatoryError as exc:
                 # One of several may be from before a restart, while another one is current.
-                errors.append(exc)
-        if errors and not positions:
-            raise problem_of_error(errors[0], "If-Match") from errors[0]
+                problem = problem or problem_of_error(exc, "If-Match")
         if not positions:
-            raise Problem(
+            raise problem or Problem(
                 "precondition-failed",
                 "If-Match names weak tags only, which match nothing: leave out the W/",
                 head=self._purgatory.signals.cursor_of((key,)),

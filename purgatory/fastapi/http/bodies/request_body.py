@@ -30,60 +30,75 @@ async def read_body(
         raise body_too_large(limit)
     reading = _BodyReading()
     try:
-        return await _read(receive, limit, reading, incoming)
+        return await reading.read(receive, limit, incoming)
     except asyncio.CancelledError:
         # Somebody else may have cancelled the task as well.
-        if reading.problem is None or reading.task.uncancel() > 0:
+        if not reading.is_refused or reading.task.uncancel() > 0:
             raise
-        raise reading.problem from None
     finally:
         incoming.release(reading)
-
-
-async def _read(
-    receive: Receive, limit: int, reading: _BodyReading, incoming: IncomingRequests
-) -> bytes:
-    body = bytearray()
-    received = 0
-    while True:
-        incoming.hold(reading, len(body))
-        if reading.problem is not None:
-            raise reading.problem
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Problem("bad-json", "the client left before the body was complete")
-        chunk = message.get("body", b"")
-        received += len(chunk)
-        if received <= limit:
-            body += chunk
-        else:
-            body.clear()
-            if received > MAX_DISCARDED:
-                raise body_too_large(limit)
-        if not message.get("more_body", False):
-            break
-    if received > limit:
-        raise body_too_large(limit)
-    return bytes(body)
+    # Outside of the `except`: the cancellation is no context of it.
+    raise reading.take_problem()
 
 
 class _BodyReading:
     """A body that is read by the current task."""
 
-    __slots__ = ("problem", "task")
+    __slots__ = ("_body", "_problem", "task")
 
     def __init__(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         self.task = task
-        self.problem: Problem | None = None
+        self._body = bytearray()
+        self._problem: Problem | None = None
+
+    @property
+    def is_refused(self) -> bool:
+        """True iff `refuse` was called."""
+        return self._problem is not None
+
+    def take_problem(self) -> Problem:
+        """Return the problem of a refused body, which is not kept.
+
+        Its frames will refer to this object: the body would stay until the garbage collector runs.
+        """
+        problem, self._problem = self._problem, None
+        assert problem is not None
+        return problem
 
     def refuse(self, problem: Problem) -> None:
-        """Have `read_body` raise `problem`."""
-        self.problem = problem
+        """Free the body, and have `read_body` raise `problem`."""
+        self._problem = problem
+        self._body.clear()
         # While the task itself is in `hold`, a cancellation would come later: in the endpoint.
         if self.task is not asyncio.current_task():
             self.task.cancel()
+
+    async def read(self, receive: Receive, limit: int, incoming: IncomingRequests) -> bytes:
+        """Return the whole body; raise Problem, or CancelledError once it is refused."""
+        body = self._body
+        received = 0
+        while True:
+            incoming.hold(self, len(body))
+            if self.is_refused:
+                raise self.take_problem()
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Problem("bad-json", "the client left before the body was complete")
+            chunk = message.get("body", b"")
+            received += len(chunk)
+            if received <= limit:
+                body += chunk
+            else:
+                body.clear()
+                if received > MAX_DISCARDED:
+                    raise body_too_large(limit)
+            if not message.get("more_body", False):
+                break
+        if received > limit:
+            raise body_too_large(limit)
+        return bytes(body)
 
 
 def _announced(scope: Scope) -> tuple[int, bool]:

@@ -146,9 +146,19 @@ class FallbackProtocol(HttpToolsProtocol):
         self._end(problem.status, problem.detail)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget half a head."""
+        """Forget half a head, and what was received of bodies."""
         self._incoming.release(self)
         super().connection_lost(exc)
+        # A scope refers to this protocol by its extension. What still runs has its own references.
+        self.pipeline.clear()
+        self.cycle = self.scope = None  # type: ignore[assignment] # done
+
+    def on_response_complete(self) -> None:
+        """Free what was not read of the body: it would stay as long as the connection."""
+        cycle: Any = self.cycle
+        if cycle is not None and cycle.response_complete:
+            cycle.body = bytearray()
+        super().on_response_complete()
 
     def on_message_begin(self) -> None:
         """Make a scope that offers the extension."""

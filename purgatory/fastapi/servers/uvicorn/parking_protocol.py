@@ -124,6 +124,7 @@ class ParkingProtocol(asyncio.Protocol):
         self._unread = b""
         if self._fallback is not None:
             self._fallback.connection_lost(exc)
+            self._fallback = None
         self._on_readable = None
         parked, self._parked = self._parked, None
         if parked is not None:
