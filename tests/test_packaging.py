@@ -25,7 +25,19 @@ REGISTRY = re.compile(
 )
 MACHINE_PATH = re.compile(r"(?<![\w.-])/(?:root|work|home/\w+|Users/\w+)/")
 # The kinds of file that the library consists of; a new kind is named here on purpose.
-KINDS = {".css", ".html", ".js", ".json", ".lua", ".properties", ".py", ".svg", ".ts", ".typed"}
+KINDS = {
+    ".css",
+    ".html",
+    ".js",
+    ".json",
+    ".lua",
+    ".properties",
+    ".py",
+    ".svg",
+    ".ts",
+    ".typed",
+    ".yml",
+}
 PIN = re.compile(r"[\w.-]+==[\w.]+(?: ; .+?)?(?: --hash=sha256:[0-9a-f]{64})+")
 
 
@@ -75,11 +87,17 @@ def _build_wheel(target: Path, **variables: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel_files(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The names in a wheel of the plain form."""
-    wheel = _build_wheel(tmp_path_factory.mktemp("wheel"), PURGATORY_PURE_PYTHON="1")
-    assert wheel.name.endswith("-py3-none-any.whl")
-    return set(zipfile.ZipFile(wheel).namelist())
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """A wheel of the plain form."""
+    path = _build_wheel(tmp_path_factory.mktemp("wheel"), PURGATORY_PURE_PYTHON="1")
+    assert path.name.endswith("-py3-none-any.whl")
+    return zipfile.ZipFile(path)
+
+
+@pytest.fixture(scope="module")
+def wheel_files(wheel: zipfile.ZipFile) -> set[str]:
+    """The names in that wheel."""
+    return set(wheel.namelist())
 
 
 def test_a_compiler_that_fails_leaves_the_plain_form(tmp_path: Path) -> None:
@@ -99,6 +117,16 @@ def test_an_sdist_holds_what_it_needs_and_little_else(tmp_path: Path) -> None:
     assert found | {"README.md", ".build/compile_core.py", "purgatory/timer/task.pxd"} <= names
     assert not {name for name in names if name.endswith((".c", ".so", ".pyc"))}
     assert sdist.stat().st_size < 2_500_000
+
+
+def test_links_of_the_description_are_absolute(wheel: zipfile.ZipFile) -> None:
+    """A page of a registry has no files beside it; README.md itself keeps relative ones."""
+    [metadata] = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    text = wheel.read(metadata).decode()
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert "Project-URL: Source, " in text
+    assert len(links) == len(re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text())) > 20
+    assert {link for link in links if not link.startswith(("https://", "#"))} == set()
 
 
 def test_the_wheel_is_typed(wheel_files: set[str]) -> None:

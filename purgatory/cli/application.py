@@ -115,6 +115,7 @@ for _command in (
     job_commands.defer,
     server_commands.stats,
     doctor,
+    server_commands.monitoring,
     server_commands.token,
     server_commands.bench,
     store_commands.recover,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.resources
 import secrets
 import threading
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from rich.live import Live
@@ -29,6 +30,7 @@ from purgatory.cli.output import (
 from purgatory.cli.session import session_of
 from purgatory.client import Client
 
+_MONITORING: Final = {"alerts": "alerts.yml", "grafana": "grafana-dashboard.json"}
 _LINE: Final = ("parked", "keys", "timers")
 _COUNTERS: Final = ("fires", "fired", "expired", "cancelled", "drained", "outdated", "wake_ups")
 _ONE_WORKER: Final = (
@@ -154,3 +156,12 @@ def _numbers(found: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, 
             yield from _numbers(value, f"{within}{name}, ")
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             yield f"{within}{name}", value
+
+
+def monitoring(
+    what: Annotated[Literal["alerts", "grafana"], typer.Argument(help="What to print.")],
+) -> None:
+    """Print the alert rules for Prometheus, or the dashboard to import into Grafana."""
+    # By path: importing the package needs the extra `metrics`.
+    file = importlib.resources.files("purgatory") / "metrics" / _MONITORING[what]
+    typer.echo(file.read_text(encoding="utf-8"), nl=False)

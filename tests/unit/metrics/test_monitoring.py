@@ -13,17 +13,25 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]  # it has no types
 
+from purgatory.cli.application import main
 from purgatory.metrics import catalog
 
 ROOT = Path(__file__).parents[3]
-ALERTS = ROOT / "docs/monitoring/alerts.yml"
-DASHBOARD = ROOT / "docs/monitoring/grafana-dashboard.json"
+ALERTS = ROOT / "purgatory/metrics/alerts.yml"
+DASHBOARD = ROOT / "purgatory/metrics/grafana-dashboard.json"
 PAGE = ROOT / "docs/reference/metrics.md"
 TESTS = Path(__file__).parent / "alerts_test.yml"
 
 PROMTOOL = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="needs promtool, of Prometheus"
 )
+
+
+@pytest.mark.parametrize(("what", "file"), [("alerts", ALERTS), ("grafana", DASHBOARD)])
+def test_a_command_prints_them(what: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As they are, for a file of Prometheus or of Grafana; they are in the wheel."""
+    assert main(["monitoring", what]) == 0
+    assert capsys.readouterr().out == file.read_text()
 
 
 def series() -> dict[str, set[str]]:
