@@ -27,6 +27,7 @@
         +-- UnknownHandlerError (LookupError) no handler is registered under that name
         +-- JobNotFoundError (LookupError)   no such job, or not any more
         +-- DuplicateJobError (RuntimeError) a waiting job has the same dedupe key
+        +-- IdempotencyConflictError (RuntimeError) the idempotency key was used for another job
         +-- JobConflictError (RuntimeError)  the job's state does not allow it
         +-- JobChangedError (RuntimeError)   the job is at another version than was asked for
         +-- CorruptJobError (ValueError)     a stored record that is not a job

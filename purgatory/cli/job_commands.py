@@ -95,7 +95,7 @@ def defer(
     max_attempts: MaxAttempts = None,
     misfire: MisfireOption = None,
     idempotency_key: Annotated[
-        str | None, typer.Option(help="A repeat with it within 24 hours adds nothing.")
+        str | None, typer.Option(help="A repeat with it adds nothing, while the job is kept.")
     ] = None,
 ) -> None:
     """Add a delayed job.
@@ -166,8 +166,6 @@ def list_jobs(
             print_rows((), (job.fields for job in found), as_json=True)
             _report_more(every, limit)
             return
-        # The server lists by id, of which those made with an Idempotency-Key have only the hour.
-        found = sorted(found, key=lambda job: job.fields["created"], reverse=True)
         is_narrow = is_terminal() and new_console().width < _WIDE
         rows = (_row(job.fields, is_narrow=is_narrow) for job in found)
         print_rows(_NARROW_COLUMNS if is_narrow else _COLUMNS, rows, as_json=False)

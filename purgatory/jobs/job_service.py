@@ -245,8 +245,10 @@ class JobService:
         if note is None:
             return
         for result in results:
-            # One that is kept was deferred by another call.
-            if isinstance(result, Added) and result.status is not AddStatus.KEPT:
+            # One that is kept, or of a repeat, was deferred by another call.
+            if not isinstance(result, Added) or result.is_repeat:
+                continue
+            if result.status is not AddStatus.KEPT:
                 note(result.job.id)
 
     async def fire_in(self, session: object, key: str, value_json: str, owner: str | None) -> None:

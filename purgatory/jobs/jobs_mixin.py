@@ -37,7 +37,8 @@ class JobsMixin:
 
     Every coroutine here raises NoJobStoreError if the purgatory has no store, PurgatoryClosedError,
     WrongThreadError, and StoreUnavailableError: then the request may or may not be done, and
-    repeating it is safe unless stated otherwise.
+    repeating it is safe, except for `defer` without an idempotency key, `retry_job` and
+    `reschedule`, which say how.
     """
 
     handlers: JobHandlers
@@ -122,6 +123,7 @@ class JobsMixin:
         max_attempts: int = 10,
         misfire: Literal["run", "skip", "spread"] = "run",
         ceiling: float | None = None,
+        idempotency_key: str | None = None,
         session: object | None = None,
     ) -> JobHandle:
         """Run a handler `delay` seconds from now, or `at` a time, or when `keys` fire.
@@ -143,17 +145,24 @@ class JobsMixin:
         `concurrency_key`: jobs with the same one share the `max_running_per_key` of their handler,
         and without that it has no effect.
 
+        `idempotency_key` names this call, so that it can be repeated: the same call again returns
+        the same job, whatever has become of it since, and changes nothing, from any process, for as
+        long as the store keeps the job (`JobLimits.history_age_ms`, `history_count`).
+        `handle.added.is_repeat` is True then.
+
         `session` is an AsyncSession or AsyncConnection of SQLAlchemy on the database of an
         SqlJobStore: the job is stored by its commit, and not at all if that is rolled back. Not
         together with `since`.
 
-        After StoreUnavailableError the job may be stored or not; with a dedupe key and
-        `on_conflict="keep"` the same call again is safe. With `since`, so is it after
-        SignalsUnavailableError, which may leave a job that has not counted what fired.
+        After StoreUnavailableError the job may be stored or not: with an idempotency key, the same
+        call again is safe. With `since`, so is it after SignalsUnavailableError, which may leave a
+        job that has not counted what fired.
 
         Raises UnknownHandlerError, InvalidPayloadError, InvalidDeadlineError, InvalidKeyError,
-        InvalidJobError, DuplicateJobError and StoreFullError; BadCursorError and
-        CursorExpiredError, after which no job waits; TypeError for an argument of the wrong type.
+        InvalidJobError, DuplicateJobError and StoreFullError; IdempotencyConflictError if the
+        idempotency key was used with other arguments than these (`since` and `session` aside);
+        BadCursorError and CursorExpiredError, after which no job waits; TypeError for an argument
+        of the wrong type.
         """
         spec = self.job_spec(
             handler,
@@ -170,7 +179,7 @@ class JobsMixin:
             max_attempts=max_attempts,
             misfire=misfire,
             ceiling=ceiling,
-        )
+        ).with_idempotency_key(idempotency_key)
         service = self._require_jobs()
         added: AddResult
         if session is not None:
@@ -292,6 +301,7 @@ class JobsMixin:
     ) -> Job:
         """Move the deadline of an undecided job, not beyond its ceiling; return the job.
 
+        Repeating is safe with `if_version`, or with `at`; a `delay` counts from each call.
         Raises JobNotFoundError, JobConflictError once it is decided, JobChangedError if its version
         is not `if_version`, and InvalidDeadlineError.
         """
@@ -304,6 +314,7 @@ class JobsMixin:
     async def run_now(self, job_id: str, *, if_version: int | None = None) -> Job:
         """Make a waiting job due now, for any process that runs it; return the job.
 
+        Repeating is safe while it waits; once it runs, it is a JobConflictError.
         Raises JobNotFoundError, JobConflictError unless it waits, and JobChangedError.
         """
         [result] = await self._require_jobs().ready().run([RunNow(job_id, if_version=if_version)])
@@ -312,6 +323,7 @@ class JobsMixin:
     async def retry_job(self, job_id: str, *, if_version: int | None = None) -> Job:
         """Let a failed job run again at once, with all its attempts; return the job.
 
+        Repeating is safe with `if_version`: without, a job that has failed again runs again.
         Raises JobNotFoundError, JobConflictError unless it has failed, and JobChangedError.
         """
         [result] = await self._require_jobs().ready().run([Retry(job_id, if_version=if_version)])

@@ -105,7 +105,7 @@ class MissedFires:
                 fired = self._history.fired_since(positions)
             except CursorExpiredError as exc:
                 counted[place] = exc
-                if added.status is AddStatus.ADDED:
+                if added.status is AddStatus.ADDED and not added.is_repeat:
                     await self._cancel(added.job)
                 continue
             if fired:

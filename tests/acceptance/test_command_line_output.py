@@ -205,7 +205,7 @@ def test_help_has_the_time_for_which_the_store_knows_a_repeat(
 ) -> None:
     """For a job it is that of docs/reference/http.md, and not that of a fire."""
     monkeypatch.setenv("COLUMNS", "200")
-    for command, words in (("defer", "within 24 hours"), ("fire", "within ten minutes")):
+    for command, words in (("defer", "while the job is kept"), ("fire", "within ten minutes")):
         assert main([command, "--help"]) == 0
         assert words in capfd.readouterr().out
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from purgatory.jobs import Job, JobLimits, JobOutcome, JobState
 from purgatory.jobs.model import (
+    Added,
     AddStatus,
     Bounds,
     Deadline,
@@ -30,6 +31,8 @@ class JobModel:
         self.limits = limits
         self.now_ms = now_ms
         self.jobs: dict[str, Job] = {}
+        # {name: id of the job, what was done, fingerprint}
+        self.requests: dict[str, tuple[str, AddStatus, str]] = {}
 
     def change(self, job: Job, *, is_freed: bool = False, **changes: Any) -> Job:
         """Store a job with changes and the next version."""
@@ -119,9 +122,23 @@ class JobModel:
             if job.is_undecided and key in job.keys and key not in job.fired_before
         ]
 
-    def add(self, spec: JobSpec, now_ms: int) -> tuple[Job, AddStatus] | str:
+    def add(self, spec: JobSpec, now_ms: int) -> Added | str:
+        if spec.request is None:
+            return self._add(spec, now_ms)
+        job_id, status, asked = self.requests.get(spec.request.name, ("", AddStatus.KEPT, ""))
+        if job_id in self.jobs:
+            if asked != spec.request.fingerprint:
+                return "IdempotencyConflictError"
+            return Added(self.jobs[job_id], status, is_repeat=True)
+        added = self._add(spec, now_ms)
+        if isinstance(added, Added):
+            noted = (added.job.id, added.status, spec.request.fingerprint)
+            self.requests[spec.request.name] = noted
+        return added
+
+    def _add(self, spec: JobSpec, now_ms: int) -> Added | str:
         if spec.id in self.jobs:
-            return self.jobs[spec.id], AddStatus.KEPT
+            return Added(self.jobs[spec.id], AddStatus.KEPT)
         assert spec.deadline.delay_ms is not None
         deadline_ms = now_ms + spec.deadline.delay_ms
         rivals = [
@@ -131,7 +148,7 @@ class JobModel:
         ]
         assert len(rivals) <= 1
         if rivals and spec.on_conflict is OnConflict.KEEP:
-            return rivals[0], AddStatus.KEPT
+            return Added(rivals[0], AddStatus.KEPT)
         if rivals and spec.on_conflict is OnConflict.ERROR:
             return "DuplicateJobError"
         ceiling_ms = rivals[0].ceiling_ms if rivals else None
@@ -156,9 +173,9 @@ class JobModel:
         } | {"deadline_ms": deadline_ms, "due_ms": deadline_ms, "ceiling_ms": ceiling_ms}
         fields["fired_before"] = ()
         if rivals:
-            return self.change(rivals[0], is_freed=True, **fields), AddStatus.REPLACED
+            return Added(self.change(rivals[0], is_freed=True, **fields), AddStatus.REPLACED)
         self.jobs[spec.id] = Job(id=spec.id, created_ms=now_ms, **fields)
-        return self.jobs[spec.id], AddStatus.ADDED
+        return Added(self.jobs[spec.id], AddStatus.ADDED)
 
     def claim(
         self,
@@ -407,6 +424,9 @@ class JobModel:
         ][:limit]
         for job_id in gone:
             del self.jobs[job_id]
+        self.requests = {
+            name: noted for name, noted in self.requests.items() if noted[0] in self.jobs
+        }
         return len(gone)
 
     def next_due_ms(self, now_ms: int) -> int | None:

@@ -27,7 +27,7 @@ from purgatory.jobs import (
     StoreUnavailableError,
     outbox_relay,
 )
-from purgatory.jobs.model import StoreNotReadyError
+from purgatory.jobs.model import Added, IdempotencyConflictError, StoreNotReadyError
 from purgatory.jobs.sql import SqlJobStore, migrate
 from purgatory.jobs.sql.application.session import call_on_commit, connection_of
 from purgatory.jobs.sql.job_transaction import JobTransaction
@@ -107,6 +107,41 @@ async def test_a_rollback_leaves_nothing(purgatory: Purgatory, begin: Begin) -> 
     assert (await parked).status == "expired"
     assert (await purgatory.job_counts()).waiting == 0
     assert not (await purgatory.jobs()).jobs
+
+
+async def test_a_repeated_call_is_stored_by_the_first_commit(
+    purgatory: Purgatory, begin: Begin, database: SqlJobStores
+) -> None:
+    """A rollback forgets its idempotency key; while one is not committed, a repeat waits for it."""
+
+    async def defer(session: Any = None) -> Added:
+        handle = await purgatory.defer(
+            "note", delay=600, idempotency_key="order-42", session=session
+        )
+        assert handle.added is not None
+        return handle.added
+
+    rolled_back = await begin()
+    gone = await defer(rolled_back)
+    await rolled_back.rollback()
+    session = await begin()
+    first = await defer(session)
+    assert not first.is_repeat and first.job.id != gone.job.id
+    assert (await defer(session)).is_repeat
+    other = asyncio.create_task(defer())
+    # It waits for the database, if not for the thread that is to ask it.
+    await asyncio.sleep(0)
+    await session.commit()
+    assert await other == (first.job, first.status, True)
+    last = await begin()
+    assert await defer(last) == await other
+    if not isinstance(database, SqliteJobStores):
+        # Such a transaction, which writes nothing, keeps nobody from the job.
+        await purgatory.cancel_job(first.job.id)
+    await last.rollback()
+    with pytest.raises(IdempotencyConflictError):
+        await purgatory.defer("note", delay=60, idempotency_key="order-42")
+    assert len((await purgatory.jobs()).jobs) == 1
 
 
 async def test_a_transaction_that_is_over_is_freed(

@@ -60,41 +60,6 @@ async def test_adding_the_same_again_changes_nothing(world: World) -> None:
     assert await world.add_spec(spec) == Added(cancelled, AddStatus.KEPT)
 
 
-async def test_a_request_is_stored_once_whatever_the_hour(world: World) -> None:
-    """Repeated by any process, now or hours later, or by a clock that is ahead, its job is kept."""
-    first = await world.add_spec(world.spec("note", 1).of_request("r", wall_ms=START_MS))
-    for store in (world.here, world.there):
-        for hours in (0, 1, 23, -1):
-            wall_ms = START_MS + hours * 3_600_000
-            (again,) = await store.add([world.spec("note", 1).of_request("r", wall_ms=wall_ms)])
-            assert again == Added(first.job, AddStatus.KEPT)
-    other = await world.add_spec(world.spec("note", 1).of_request("s", wall_ms=START_MS))
-    assert other.status is AddStatus.ADDED
-    cancelled = await world.here.cancel(first.job.id)
-    again = await world.add_spec(world.spec("note", 1).of_request("r", wall_ms=START_MS))
-    assert again == Added(cancelled, AddStatus.KEPT)
-    world.now_ms += 1
-    late_ms = START_MS + 30 * 3_600_000
-    again = await world.add_spec(world.spec("note", 1).of_request("r", wall_ms=late_ms))
-    assert again.status is AddStatus.ADDED
-
-
-async def test_a_request_that_comes_twice_at_once_is_stored_once(world: World) -> None:
-    """Though the hour is over in between, or the clocks of two processes differ."""
-    for number in range(20):
-        specs = [
-            world.spec().of_request(f"r{number}", wall_ms=START_MS + hours * 3_600_000)
-            for hours in (0, 1, 0, 1)
-        ]
-        stores = (world.here, world.there, world.there, world.here)
-        added = await asyncio.gather(
-            *(store.add([spec]) for store, spec in zip(stores, specs, strict=True))
-        )
-        ids = {each.job.id for (each,) in added if isinstance(each, Added)}
-        assert len(ids) == 1
-    assert (await world.here.counts()).waiting == 20
-
-
 async def test_each_of_a_batch_is_acknowledged_or_refused_by_itself(world: World) -> None:
     """What is wrong with one is not held against the others; results are in order."""
     late = world.spec(at=datetime(2020, 1, 1, tzinfo=UTC))

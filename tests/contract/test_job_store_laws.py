@@ -121,6 +121,7 @@ class JobStoreMachine(RuleBasedStateMachine):
         on_conflict=st.sampled_from(["error", "replace", "keep"]),
         until=st.sampled_from(["any", "any", "all", 2]),
         ceiling=st.sampled_from([None, None, 0.03, 0.2]),
+        idempotency_key=st.sampled_from([None, None, "r", "s"]),
         handler=st.sampled_from(["note", "note", "other"]),
         is_here=st.booleans(),
     )
@@ -135,6 +136,7 @@ class JobStoreMachine(RuleBasedStateMachine):
         until: str | int,
         ceiling: float | None,
         handler: str,
+        idempotency_key: str | None,
         is_here: bool,
     ) -> JobSpec:
         """A new job."""
@@ -152,14 +154,17 @@ class JobStoreMachine(RuleBasedStateMachine):
             ceiling=ceiling,
             until=until,
         )
-        spec = replace(spec, id=f"{self.random.getrandbits(128):032x}")
+        spec = self.renamed(spec).with_idempotency_key(idempotency_key)
         self.add_spec(spec, is_here)
         return spec
 
-    @rule(spec=specs, is_here=st.booleans())
-    def add_again(self, spec: JobSpec, is_here: bool) -> None:
-        """The answer was lost, or the job was forgotten since."""
-        self.add_spec(spec, is_here)
+    @rule(spec=specs, is_renamed=st.booleans(), is_here=st.booleans())
+    def add_again(self, spec: JobSpec, is_renamed: bool, is_here: bool) -> None:
+        """The answer was lost, or the job was forgotten since; perhaps by another call."""
+        self.add_spec(self.renamed(spec) if is_renamed else spec, is_here)
+
+    def renamed(self, spec: JobSpec) -> JobSpec:
+        return replace(spec, id=f"{self.random.getrandbits(128):032x}")
 
     def add_spec(self, spec: JobSpec, is_here: bool) -> None:
         (added,) = self.wait(self.store(is_here).add([spec]))

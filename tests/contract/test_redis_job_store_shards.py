@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 
 import pytest
 from redis.asyncio.cluster import RedisCluster
 
 from purgatory.jobs import JobState
-from purgatory.jobs.model import Added, AddStatus, Finish, Fire, JobFilter, StoreNotReadyError
+from purgatory.jobs.model import (
+    Finish,
+    Fire,
+    IdempotencyConflictError,
+    JobFilter,
+    StoreNotReadyError,
+)
 from purgatory.jobs.redis import RedisJobStore
 from tests.contract.opened_redis_stores import LEASE_MS, Heard, added, claimed, opened, spec
 from tests.patience import PATIENCE_S
@@ -68,14 +73,16 @@ async def test_shards_work_in_a_cluster(cluster_server: ValkeyServer) -> None:
         assert len(page.jobs) == 7
 
 
-async def test_a_request_is_stored_once_whatever_its_shard(redis_server: ValkeyServer) -> None:
-    """A repeat with another dedupe key belongs to another shard, and finds the job of the first."""
+async def test_a_request_that_was_another_is_refused_whatever_its_shard(
+    redis_server: ValkeyServer,
+) -> None:
+    """With another dedupe key it belongs to another shard."""
     async with opened(redis_server.url, prefix="repeats", shards=4) as store:
-        keys: list[str | None] = [f"d{number}" for number in range(9)]
-        (first,) = await added(store, spec(0, dedupe_key="d").of_request("r", wall_ms=0))
-        for wall_ms, dedupe_key in product((0, 3_600_000), [*keys, None]):
-            again = spec(0, dedupe_key=dedupe_key).of_request("r", wall_ms=wall_ms)
-            assert await store.add([again]) == [Added(first, AddStatus.KEPT)]
+        (first,) = await added(store, spec(0, dedupe_key="d").with_idempotency_key("r"))
+        for dedupe_key in (*(f"d{number}" for number in range(9)), None):
+            again = spec(0, dedupe_key=dedupe_key).with_idempotency_key("r")
+            (refused,) = await store.add([again])
+            assert isinstance(refused, IdempotencyConflictError) and refused.job == first
         assert (await store.counts()).waiting == 1
 
 

@@ -399,7 +399,7 @@ async def test_jobs_of_the_revision_before_stay(url: URL) -> None:
         f"ix_purgatory_jobs_{name}"
         for name in ("placed", "blocked", "blocked_by_key", "held_up", "free_by_handler")
     ]
-    tables = ["purgatory_outbox", "purgatory_paused_handlers"]
+    tables = ["purgatory_outbox", "purgatory_paused_handlers", "purgatory_job_requests"]
     for drop in (
         *(f"DROP INDEX {index}" for index in indexes),
         *(f"ALTER TABLE purgatory_jobs DROP COLUMN {column}" for column in columns),

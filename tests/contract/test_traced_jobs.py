@@ -24,7 +24,7 @@ from purgatory.signals.redis import RedisSignals
 from purgatory.timer import SystemClock
 from purgatory.tracing import PurgatoryTracing, SpanPropagation
 from tests.contract.test_redis_signals import until
-from tests.contract.world import World
+from tests.contract.world import NOBODY, World
 from tests.kept_spans import Provider, ids
 from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
@@ -70,11 +70,10 @@ async def test_a_job_that_is_replaced_has_that_of_its_new_defer(world: World) ->
 
 
 async def test_a_repeat_in_another_trace_is_the_same_request(world: World) -> None:
-    spec = replace(world.spec().of_request("r", wall_ms=world.now_ms), traceparent=FIRST)
-    job = (await world.add_spec(spec)).job
-    repeat = replace(spec, traceparent=SECOND)
-    assert (await world.add_spec(repeat)).job.traceparent == FIRST
-    assert repeat.may_be(job, world.limits)
+    spec = replace(world.spec().with_idempotency_key("r"), traceparent=FIRST)
+    await world.add_spec(spec)
+    repeated = await world.add_spec(replace(spec, id=NOBODY, traceparent=SECOND))
+    assert repeated.is_repeat and repeated.job.traceparent == FIRST
 
 
 async def test_records_in_redis_of_what_is_not_traced_have_not_a_byte_more(

@@ -31,6 +31,7 @@ from purgatory.fastapi.http.raw_request import encoded_path
 from purgatory.fastapi.http.retry_after import retry_after
 from purgatory.jobs.model.errors import (
     DuplicateJobError,
+    IdempotencyConflictError,
     InvalidDeadlineError,
     InvalidJobError,
     InvalidPayloadError,
@@ -167,6 +168,8 @@ def _of_job_error(error: JobError) -> Problem:
             return Problem("unknown-job", error.detail)
         case DuplicateJobError():
             return Problem("duplicate-job", error.detail)
+        case IdempotencyConflictError():
+            return Problem("idempotency-conflict", error.detail)
         case JobConflictError(job=job):
             outcome = None if job.outcome is None else str(job.outcome)
             return Problem("job-decided", error.detail, state=str(job.state), outcome=outcome)

@@ -16,10 +16,11 @@ from purgatory.fastapi.http.asgi_request import AsgiRequest
 from purgatory.fastapi.http.authorization import Access, Action
 from purgatory.fastapi.http.bodies.request_body import read_body
 from purgatory.fastapi.http.eager_send import ResponseUnreadError, send_response, sending
-from purgatory.fastapi.http.parameters import NO_PARAMETERS
+from purgatory.fastapi.http.idempotency import request_name
 from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.jobs import parameters
 from purgatory.fastapi.jobs.endpoints import add_problem, check_access, job_spec
 from purgatory.fastapi.jobs.schemas import (
     BatchLine,
@@ -56,7 +57,7 @@ class JobBatchEndpoint:
         """Respond to one request, a chunk of lines at a time."""
         raw = AsgiRequest(scope, "")
         try:
-            lines = await self._lines(raw, scope, receive)
+            lines, key = await self._lines(raw, scope, receive)
         except Exception as exc:
             await send_response(
                 send,
@@ -66,7 +67,7 @@ class JobBatchEndpoint:
         headers = [(b"content-type", b"application/jsonl"), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         with suppress(ResponseUnreadError):
-            async for results in self._results(raw, lines):
+            async for results in self._results(raw, lines, key):
                 body = b"".join(
                     result.model_dump_json(exclude_none=True).encode() + b"\n" for result in results
                 )
@@ -75,23 +76,22 @@ class JobBatchEndpoint:
                     await send({"type": "http.response.body", "body": body, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
 
-    async def _lines(self, raw: RawRequest, scope: Scope, receive: Receive) -> list[bytes]:
+    async def _lines(
+        self, raw: RawRequest, scope: Scope, receive: Receive
+    ) -> tuple[list[bytes], str | None]:
         # Before the body: a client without a token need not send one.
         raw.permit = self.context.authenticate(raw)
         check_content(raw)
         raw.permit.check(Access(Action.DEFER))
-        NO_PARAMETERS.parse(raw)
-        if raw.header(b"idempotency-key") is not None:
-            raise bad_parameter(
-                "Idempotency-Key",
-                "a batch has no Idempotency-Key, as each of its lines is stored by itself",
-                "none; use a dedupe_key with on_conflict keep in each line",
-            )
+        key = parameters.ADD.parse(raw)[parameters.IDEMPOTENCY_KEY]
         # A closed purgatory or an unavailable store is reported before the body is read.
         self.context.purgatory.job_service().ready()
-        return split_lines(await read_body(scope, receive, self.max_body, self.context.incoming))
+        body = await read_body(scope, receive, self.max_body, self.context.incoming)
+        return split_lines(body), key
 
-    async def _results(self, raw: RawRequest, lines: list[bytes]) -> AsyncIterator[list[BatchLine]]:
+    async def _results(
+        self, raw: RawRequest, lines: list[bytes], key: str | None
+    ) -> AsyncIterator[list[BatchLine]]:
         for start in range(0, len(lines), CHUNK):
             results: dict[int, BatchLine] = {}
             specs: dict[int, JobSpec] = {}
@@ -99,7 +99,11 @@ class JobBatchEndpoint:
             async for line in in_turns(lines[start : start + CHUNK]):
                 number += 1
                 try:
-                    specs[number] = self._spec(raw, line)
+                    spec = self._spec(raw, line)
+                    if key is not None:
+                        # Each line is stored by itself, and so each may be a repeat.
+                        spec = spec.of_request(*request_name(raw, key), number)
+                    specs[number] = spec
                 except Exception as exc:
                     results[number] = self._refused(
                         raw, number, problem_of_exception(exc, "POST", raw.path)

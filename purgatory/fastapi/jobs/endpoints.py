@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from typing import Any, Final
@@ -13,7 +12,7 @@ from purgatory.fastapi.http.authorization import READ, Access, Action, Permit
 from purgatory.fastapi.http.bodies.body_schema import Location
 from purgatory.fastapi.http.bodies.json_bodies import bad_field
 from purgatory.fastapi.http.etag import EntityTags
-from purgatory.fastapi.http.idempotency import RepeatedRequests, key_reused, request_name
+from purgatory.fastapi.http.idempotency import request_name
 from purgatory.fastapi.http.parameters import NO_PARAMETERS, ParameterValues
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import ALLOWED_KEY, Problem, bad_parameter
@@ -48,36 +47,24 @@ class JobEndpoints:
     def __init__(self, purgatory: Purgatory, limits: JobLimits) -> None:
         """Work on the jobs of `purgatory`, whose store has `limits`."""
         self._purgatory = purgatory
-        self._limits = limits
         self._job = job_json(limits)
         self._deadline = reschedule_json(limits)
-        self._repeats = RepeatedRequests(purgatory.clock)
 
     async def add(self, raw: RawRequest) -> RawResponse:
         """Add a job."""
         raw.permit.check(Access(Action.DEFER))
         key = parameters.ADD.parse(raw)[parameters.IDEMPOTENCY_KEY]
-        # Before a kept response: a client without permission gets none.
         body = self._job.parse(raw.body)
         check_access(raw.permit, body)
-        # A repeat to this process soon gets the very same response, others the job in the store.
-        return await self._repeats.respond(key, raw, lambda: self._add(key, body, raw))
-
-    async def _add(self, key: str | None, body: JobBody, raw: RawRequest) -> RawResponse:
         spec = job_spec(self._purgatory, body, raw.permit)
         if key is not None:
-            wall_ms = self._purgatory.clock.wall_ms()
-            name = json.dumps(["POST jobs", *request_name(raw, key)])
-            spec = spec.of_request(name, wall_ms=wall_ms)
+            spec = spec.of_request(*request_name(raw, key))
         [added] = await self._purgatory.add_jobs([spec])
         if not isinstance(added, Added):
             raise add_problem(added, raw.address)
-        is_repeat = added.status is AddStatus.KEPT and added.job.id in spec.ids
-        if key is not None and is_repeat and not spec.may_be(added.job, self._limits):
-            raise key_reused(key)
-        is_new = is_repeat or added.status is AddStatus.ADDED
         location = {"Location": f"{raw.address}/{added.job.id}"}
-        return job_response(added.job, raw.permit, 201 if is_new else 200, location)
+        status = 201 if added.status is AddStatus.ADDED else 200
+        return job_response(added.job, raw.permit, status, location)
 
     async def change(self, raw: RawRequest) -> RawResponse:
         """Move a job's deadline."""

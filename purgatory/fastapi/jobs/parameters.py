@@ -68,7 +68,7 @@ JOB_ID: Final[Parameter[str]] = Parameter(
     schema={"max_length": 64, "examples": ["019aa6d0f48b3f6c2e9d1a7b4c5d6e7f"]},
 )
 IDEMPOTENCY_KEY: Final = idempotency_key(
-    "a repeat of it within 24 hours gets the same job, and adds none."
+    "a repeat of it gets the same job, and adds none, for as long as the job is kept."
 )
 IF_MATCH: Final = _entity_tags("If-Match", "ETags of the job: only if it is still at one of them.")
 IF_NONE_MATCH: Final = _entity_tags("If-None-Match", "The ETag of the job as the client has it.")

@@ -70,7 +70,7 @@ def _add(limits: JobLimits) -> EndpointSpec:
 
         With the response the job is stored: its handler runs at least once, or its callback is
         made, and one outcome is recorded, whatever process dies. With an `Idempotency-Key`, a
-        repeat within 24 hours gets the same job, from whichever process, and adds none.""",
+        repeat gets the same job, from whichever process, and adds none.""",
         action=Action.DEFER,
         parameters=parameters.ADD,
         body=job_json(limits),
@@ -138,8 +138,10 @@ _ADD_BATCH: Final = EndpointSpec(
     description="""Add up to 10,000 jobs: JSON Lines, each a job as in `POST /jobs`.
 
     Each line is acknowledged or refused by itself; the response has a line for each, in order,
-    and is sent as the jobs are stored.""",
+    and is sent as the jobs are stored. With an `Idempotency-Key`, a repeat of the same lines gets
+    the same jobs, and adds those that are missing.""",
     action=Action.DEFER,
+    parameters=parameters.ADD,
     response_description="The result of each line.",
     responses={200: {"content": {_JSON_LINES: {"schema": BatchLine.model_json_schema()}}}},
     problems=("body-too-large", "unsupported-media-type", "not-open", "store-unavailable"),

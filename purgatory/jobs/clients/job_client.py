@@ -74,6 +74,7 @@ class JobClient:
         max_attempts: int = 10,
         misfire: Literal["run", "skip", "spread"] = "run",
         ceiling: float | None = None,
+        idempotency_key: str | None = None,
     ) -> Job:
         """Add a job and return it, as `Purgatory.defer` does; raises what that raises."""
         limits = self._store.limits
@@ -93,7 +94,7 @@ class JobClient:
             misfire=misfire,
             ceiling=ceiling,
             limits=limits,
-        )
+        ).with_idempotency_key(idempotency_key)
         refuse_masked_model(payload, spec.payload_json)
         traceparent = current_traceparent(self._propagation)
         if traceparent is not None:

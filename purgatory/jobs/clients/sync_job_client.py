@@ -78,6 +78,7 @@ class SyncJobClient:
         max_attempts: int = 10,
         misfire: Literal["run", "skip", "spread"] = "run",
         ceiling: float | None = None,
+        idempotency_key: str | None = None,
     ) -> Job:
         """Add a job and return it, as `Purgatory.defer` does; raises what that raises."""
         return self._call(
@@ -95,6 +96,7 @@ class SyncJobClient:
                 max_attempts=max_attempts,
                 misfire=misfire,
                 ceiling=ceiling,
+                idempotency_key=idempotency_key,
             )
         )
 

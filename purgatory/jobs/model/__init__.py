@@ -10,6 +10,7 @@ from purgatory.jobs.model.errors import (
     CorruptJobError,
     DuplicateJobError,
     FailJobError,
+    IdempotencyConflictError,
     InvalidDeadlineError,
     InvalidJobError,
     InvalidPayloadError,
@@ -47,7 +48,7 @@ from purgatory.jobs.model.queries import (
     JobPage,
     QuarantinedRecord,
 )
-from purgatory.jobs.model.spec import JobSpec, OnConflict, encode_payload
+from purgatory.jobs.model.spec import JobSpec, OnConflict, Request, encode_payload
 from purgatory.jobs.model.steps import (
     STEPS,
     Add,
@@ -95,6 +96,7 @@ __all__ = [
     "FireJob",
     "GiveBack",
     "HandlerState",
+    "IdempotencyConflictError",
     "InvalidDeadlineError",
     "InvalidJobError",
     "InvalidPayloadError",
@@ -123,6 +125,7 @@ __all__ = [
     "Prune",
     "QuarantinedRecord",
     "Renew",
+    "Request",
     "Reschedule",
     "Resume",
     "Retry",

@@ -71,6 +71,18 @@ class DuplicateJobError(JobError, RuntimeError):
         self.job = job
 
 
+class IdempotencyConflictError(JobError, RuntimeError):
+    """The idempotency key was used for another job."""
+
+    def __init__(self, job: Job) -> None:
+        """Set the job of the earlier request."""
+        super().__init__(
+            f"the idempotency key was used for job {job.id}, with another handler, payload, "
+            "deadline or option: use a new key, or repeat that call as it was"
+        )
+        self.job = job
+
+
 class JobConflictError(JobError, RuntimeError):
     """The job's state does not allow this."""
 

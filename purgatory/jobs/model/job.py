@@ -98,8 +98,7 @@ class Job:
     """
 
     id: str
-    """Opaque; sorts by time of creation, on the clock of the process that created it, to the hour
-    if it has an idempotency key (`JobSpec.of_request`)."""
+    """Opaque; sorts by time of creation, on the clock of the process that created it."""
     handler: str
     payload_json: str
     """The payload as compact JSON."""

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import json
+from base64 import urlsafe_b64encode
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from operator import attrgetter
-from typing import Any, TypeVar
+from hashlib import sha256
+from typing import Any, Final, NamedTuple, TypeVar
 
 from purgatory.errors import InvalidKeyError
 from purgatory.jobs.model.deadline import Deadline, seconds_to_ms
 from purgatory.jobs.model.dedupe_key import shown_dedupe_key
-from purgatory.jobs.model.errors import InvalidDeadlineError, InvalidJobError, InvalidPayloadError
+from purgatory.jobs.model.errors import InvalidJobError, InvalidPayloadError
 from purgatory.jobs.model.job import Job, JobState, Misfire, OnFire, new_job, new_job_id
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.model.request_ids import request_ids
 from purgatory.json_value import encode_json
 from purgatory.operations.watch_key import check_key
 from purgatory.wrong_type import check_keys_type
+
+NAME_LENGTH: Final = 22
+"""Characters of `Request.name`."""
+MAX_REQUESTS: Final = 100
+"""How many requests a store remembers of one job: the last that added, replaced or kept it."""
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
@@ -32,6 +38,15 @@ class OnConflict(StrEnum):
     """Replace all fields of the waiting job except id, time of creation and ceiling."""
     KEEP = "keep"
     """Leave the waiting job as it is, and return it."""
+
+
+class Request(NamedTuple):
+    """What identifies a request to add a job, so that its repeat is recognized."""
+
+    name: str
+    """A hash of the idempotency key and its owner: URL-safe characters."""
+    fingerprint: str
+    """A hash of what is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +67,8 @@ class JobSpec:
     misfire: Misfire = Misfire.RUN
     ceiling_delay_ms: int | None = None
     """The job's ceiling, in milliseconds from now."""
-    other_ids: tuple[str, ...] = ()
-    """Other ids under which the same job may have been added before; see `of_request`."""
+    request: Request | None = None
+    """The request that may be repeated; see `of_request`."""
     needed: int = 1
     """How many of `keys` have to fire to decide the job."""
     since: tuple[tuple[str, int], ...] = ()
@@ -107,36 +122,39 @@ class JobSpec:
             needed=needed_keys(until, unique_keys),
         )
 
-    def of_request(self, request: str, *, wall_ms: int) -> JobSpec:
-        """Return the same job with ids derived from `request`, so that repeats add it only once.
+    def with_idempotency_key(self, key: str | None) -> JobSpec:
+        """Return the job of a request of this application with `key`; itself without one.
 
-        This holds for all processes, within 24 hours by `wall_ms`, while the store retains the job,
-        if clocks differ by less than an hour. `request` identifies the request: it contains the
-        client's identity and the name that the client gave.
+        Raises InvalidKeyError, and TypeError for what is no string.
         """
-        first, *others = request_ids(request, wall_ms)
-        return replace(self, id=first, other_ids=tuple(others))
+        if key is None:
+            return self
+        check_key(key)
+        return self.of_request(None, key)
 
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """Every id under which the job may be stored; `id` first."""
-        return (self.id, *self.other_ids)
+    def of_request(self, *name: str | int | None) -> JobSpec:
+        """Return the same job as that of a request, which stores add once however often it comes.
 
-    def may_be(self, job: Job, limits: JobLimits) -> bool:
-        """Return False if `job` was certainly not added by this specification.
-
-        If the job has changed since, its deadline is not compared, as it may have been rescheduled,
-        and with a dedupe key, or once it has waited again, no field that may have been replaced.
+        `name` identifies the request: who has sent it, None for this application, and its
+        idempotency key. No two names are the same unless all of their parts are.
         """
-        if job.version > 1 and (job.dedupe_key is not None or job.round):
-            return self.dedupe_key == job.dedupe_key
-        try:
-            deadline_ms = self.deadline.resolve(job.created_ms, limits)
-        except InvalidDeadlineError:
-            return False
-        asked = self.job(job.created_ms, deadline_ms)
-        is_moved = job.version == 1 and asked.deadline_ms != job.deadline_ms
-        return not is_moved and _fixed_of(asked) == _fixed_of(job)
+        asked = (
+            self.handler,
+            self.payload_json,
+            self.deadline.delay_ms,
+            self.deadline.at_ms,
+            self.keys,
+            self.needed,
+            self.on_fire,
+            self.dedupe_key,
+            self.on_conflict,
+            self.concurrency_key,
+            self.owner,
+            self.max_attempts,
+            self.misfire,
+            self.ceiling_delay_ms,
+        )
+        return replace(self, request=Request(_hash(name, NAME_LENGTH), _hash(asked, 12)))
 
     def job(self, now_ms: int, deadline_ms: int, *, ceiling_ms: int | None = None) -> Job:
         """Return the new job, with the deadline limited by the ceiling.
@@ -168,20 +186,10 @@ class JobSpec:
         )
 
 
-# The fields that only a replacing `add` changes.
-_fixed_of = attrgetter(
-    "handler",
-    "payload_json",
-    "keys",
-    "on_fire",
-    "dedupe_key",
-    "concurrency_key",
-    "owner",
-    "max_attempts",
-    "misfire",
-    "ceiling_ms",
-    "needed",
-)
+def _hash(values: tuple[Any, ...], length: int) -> str:
+    # As JSON, where no two rows of values are written alike.
+    digest = sha256(json.dumps(values).encode("ascii")).digest()
+    return urlsafe_b64encode(digest).decode("ascii")[:length]
 
 
 def encode_payload(payload: Any, max_bytes: int) -> str:

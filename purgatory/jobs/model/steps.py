@@ -36,8 +36,10 @@ class Added(NamedTuple):
     """The result of `Add`: a job that was acknowledged."""
 
     job: Job
-    """As stored: with `replace` and `keep`, its id may be another than the spec's."""
+    """As stored: with `replace` and `keep`, and of a repeat, its id is another than the spec's."""
     status: AddStatus
+    is_repeat: bool = False
+    """The request came before: that was its status then, and nothing was changed now."""
 
 
 class Claimed(NamedTuple):
@@ -114,8 +116,12 @@ class Add(Step[Added | JobError]):
     Errors: InvalidDeadlineError, by the store's clock; DuplicateJobError if an undecided job has
     its dedupe key and on_conflict is "error"; StoreFullError. The deadline is that of the spec, but
     not beyond the ceiling. Replacing sets version + 1, epoch + 1, the lease free. Idempotent by id:
-    a spec one of whose `ids` is stored already is KEPT, whatever happened to the job since. To look
-    for all of them and to store the job is one step, in any process.
+    a spec whose id is stored already is KEPT, whatever happened to the job since.
+
+    Idempotent by `request`, too: one that has added, replaced or kept a job before gets that job as
+    it is, while it is stored, unless MAX_REQUESTS later ones got it. IdempotencyConflictError if
+    the request had another fingerprint. To look for it, to store the job and to note the request is
+    one step, in any process. Errors are not remembered.
     """
 
     spec: JobSpec

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from purgatory.jobs.model.errors import (
     DuplicateJobError,
+    IdempotencyConflictError,
     JobError,
     StoreFullError,
     StoreNotReadyError,
     StoreReadOnlyError,
     StoreUnavailableError,
 )
-from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import Add, Added, AddStatus
@@ -21,9 +21,10 @@ from purgatory.jobs.model.transitions import added
 from purgatory.jobs.redis.change_listeners import ChangeListeners
 from purgatory.jobs.redis.job_records import JobRecords
 from purgatory.jobs.redis.reader import RedisReader
+from purgatory.jobs.redis.record import SEPARATOR
 from purgatory.jobs.redis.shard import RedisShard, is_error, step_error
 from purgatory.jobs.redis.shards import RedisShards
-from purgatory.jobs.redis.step_codec import add_step, with_room
+from purgatory.jobs.redis.step_codec import add_step, step_of, with_room
 
 
 class JobAdder:
@@ -49,10 +50,9 @@ class JobAdder:
         results: dict[int, Added | JobError] = {}
         # {shard: [(place, step)]}
         parts: dict[RedisShard, list[tuple[int, bytes]]] = {}
-        elsewhere = await self._repeated(specs)
+        results |= await self._conflicts(specs)
         for place, spec in enumerate(specs):
-            if place in elsewhere:
-                results[place] = Added(elsewhere[place], AddStatus.KEPT)
+            if place in results:
                 continue
             try:
                 parts.setdefault(self._shards.home(spec), []).append((place, add_step(spec)))
@@ -63,24 +63,31 @@ class JobAdder:
         await (adding[0] if len(adding) == 1 else asyncio.gather(*adding))
         return [results[place] for place in range(len(specs))]
 
-    async def _repeated(self, specs: Sequence[JobSpec]) -> dict[int, Job]:
-        """Return the jobs of requests that came before, perhaps with another dedupe key, by place.
+    async def _conflicts(self, specs: Sequence[JobSpec]) -> dict[int, JobError]:
+        """Return the errors of requests that came before as others, in another shard, by place.
 
-        Another dedupe key leads to another shard, where a second job would have the same id. Two
-        such requests that come at the same time are still stored twice: to prevent it would take a
-        lock in a third place, for what is a client's mistake. Repeats with the same dedupe key
-        belong to one shard, where looking and storing are one step.
+        The dedupe key of those leads there. Two such requests that come at the same time are still
+        stored both: to prevent it would take a lock in a third place, for what is a client's
+        mistake. Repeats belong to one shard, where looking and storing are one step.
         """
-        if len(self._shards.all) == 1:
+        asked = {place: spec.request for place, spec in enumerate(specs) if spec.request}
+        if len(self._shards.all) == 1 or not asked:
             return {}
-        asked = [
-            (place, job_id)
-            for place, spec in enumerate(specs)
-            if spec.other_ids
-            for job_id in spec.ids
-        ]
-        found = await self._reader.get([job_id for _, job_id in asked]) if asked else []
-        return {place: job for (place, _), job in zip(asked, found, strict=True) if job is not None}
+        replies = await self._shards.ask_each(
+            [step_of("requested", request.name) for request in asked.values()]
+        )
+        # {place: id of the job}
+        others: dict[int, str] = {}
+        for (place, request), reply in zip(asked.items(), replies, strict=True):
+            job_id, _, fingerprint = reply.decode().partition(SEPARATOR)
+            if reply and fingerprint != request.fingerprint:
+                others[place] = job_id
+        jobs = await self._reader.get(list(others.values())) if others else []
+        return {
+            place: IdempotencyConflictError(job)
+            for place, job in zip(others, jobs, strict=True)
+            if job is not None
+        }
 
     async def _add(
         self,
@@ -114,7 +121,10 @@ class JobAdder:
 
     async def _added(self, spec: JobSpec, reply: bytes) -> Added:
         status, _, rest = reply.partition(b"\0")
-        if status == b"added":
+        is_repeat = status == b"repeated"
+        if is_repeat:
+            status, _, rest = rest.partition(b"\0")
+        elif status == b"added":
             # What the script stored is what this makes of the same clock.
             job = added(spec, int(rest), self._limits)
             self._listeners.notify(job.id, None)
@@ -128,4 +138,6 @@ class JobAdder:
         job = await self._records.decode(rest)
         if status == b"duplicate":
             raise DuplicateJobError(job)
-        return Added(job, AddStatus(status.decode()))
+        if status == b"reused":
+            raise IdempotencyConflictError(job)
+        return Added(job, AddStatus(status.decode()), is_repeat)

@@ -38,6 +38,7 @@ _INDEXES = (
     *("waiting", "running", "done", "failed", "cancelled", "meta", "places", "place_names"),
     "blocked",
     "aside",
+    "requests",
 )
 _ERROR = b"error\0"
 # Reads need not wait for a disk, nor does what is done again if it is lost.
@@ -47,6 +48,7 @@ _READS = (
     b"paused",
     b"get\0",
     b"query\0",
+    b"requested\0",
     b"counts",
     b"look_back\0",
     b"relist",

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from purgatory.errors import PurgatoryClosedError
-from purgatory.jobs.model.request_ids import common_part
 from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.redis.shard import RedisShard, is_error, step_error
 from purgatory.jobs.redis.step_codec import names_field, step_of
@@ -89,7 +88,8 @@ class RedisShards:
         """Return the shard where a new job belongs."""
         # Jobs with the same dedupe key have to meet in one shard, and so have the repeats of one
         # request. Those with the same concurrency key are counted where they meet.
-        name = spec.dedupe_key or spec.concurrency_key or common_part(spec.id)
+        own_name = spec.id if spec.request is None else spec.request.name
+        name = spec.dedupe_key or spec.concurrency_key or own_name
         return self.all[crc32(name.encode("utf-8", "backslashreplace")) % len(self.all)]
 
 

@@ -82,14 +82,14 @@ def add_step(spec: JobSpec) -> bytes:
             KEY_SEPARATOR.join(spec.keys),
             spec.handler,
             spec.payload_json,
-            KEY_SEPARATOR.join(spec.other_ids),
+            KEY_SEPARATOR.join(spec.request or ()),
             spec.owner or "",
             "" if spec.needed == 1 else str(spec.needed),
             spec.concurrency_key or "",
             spec.traceparent or "",
         )
     )
-    separators = max(0, len(spec.keys) - 1) + max(0, len(spec.other_ids) - 1)
+    separators = max(0, len(spec.keys) - 1) + (spec.request is not None)
     if step.count(SEPARATOR) != 17 or step.count(KEY_SEPARATOR) > separators:
         raise InvalidJobError(
             f"job {spec.id[:64]!r} holds control characters: make it with JobSpec.of, which says "

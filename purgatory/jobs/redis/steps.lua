@@ -26,6 +26,8 @@
 --                   are in `held`, too, without a lease: workers of older versions do not look here,
 --                   and find them in d:<n> after a while.
 --   aside     set   handler of each u:<handler> that there is
+--   requests  hash  name of a request -> "id\0status\0fingerprint": the job that it added, replaced or
+--                   kept; and ":id" -> the names of the last requests for it, 22 characters each
 --   meta      hash  the width of buckets, the number of shards, how many of `quarantined` were
 --                   dropped, how far `relist` has come, and when jobs that were set aside were last
 --                   shown to workers of older versions
@@ -45,7 +47,7 @@ local STATES = {
   waiting = KEYS[10], running = KEYS[11], done = KEYS[12], failed = KEYS[13], cancelled = KEYS[14],
 }
 local META, PLACES, PLACE_NAMES, BLOCKED_IDS = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
-local ASIDE = KEYS[19]
+local ASIDE, REQUESTS = KEYS[19], KEYS[20]
 local FINAL = {done = true, failed = true, cancelled = true}
 
 local FORMAT, STATE, OUTCOME, DUE, DEADLINE, CEILING, CREATED, ATTEMPT = 1, 2, 3, 4, 5, 6, 7, 8
@@ -123,6 +125,32 @@ end
 
 local function each_key(job)
   return gmatch(job[KEYS_OF], '[^\1]+')
+end
+
+local REQUEST_LENGTH, MAX_REQUESTS = 22, tonumber(settings[12])
+
+-- Notes that a request has added, replaced or kept a job; the oldest of too many is forgotten.
+local function note_request(request, id, status)
+  local all = ':' .. id
+  local names = call('HGET', REQUESTS, all) or ''
+  if #names >= MAX_REQUESTS * REQUEST_LENGTH then
+    call('HDEL', REQUESTS, sub(names, 1, REQUEST_LENGTH))
+    names = sub(names, REQUEST_LENGTH + 1)
+  end
+  local name, fingerprint = sub(request, 1, REQUEST_LENGTH), sub(request, REQUEST_LENGTH + 2)
+  local noted = id .. '\0' .. status .. '\0' .. fingerprint
+  call('HSET', REQUESTS, name, noted, all, names .. name)
+end
+
+local function forget_requests(id)
+  local all = ':' .. id
+  local names = call('HGET', REQUESTS, all)
+  if names then
+    for start = 1, #names, REQUEST_LENGTH do
+      call('HDEL', REQUESTS, sub(names, start, start + REQUEST_LENGTH - 1))
+    end
+    call('HDEL', REQUESTS, all)
+  end
 end
 
 local OWNER_DIGITS = string.rep('[0-9a-f]', 16)
@@ -368,6 +396,7 @@ local function quarantine(id, place, text, reason)
   end
   call('HDEL', TAG .. place, id)
   call('HDEL', AT, id)
+  forget_requests(id)
   local left = leave_place(id)
   local over = call('LLEN', QUARANTINED) + 1 - MAX_QUARANTINED
   if over > 0 then
@@ -855,9 +884,10 @@ end
 
 local steps = {}
 
+-- This and `add` return the result, and the id of the job if one was added, replaced or kept.
 local function add_to(rival, step)
   if step[6] == 'keep' then
-    return 'kept\0' .. found(rival)
+    return 'kept\0' .. found(rival), rival.id
   elseif step[6] == 'error' then
     return 'duplicate\0' .. found(rival)
   end
@@ -880,19 +910,14 @@ local function add_to(rival, step)
   change(rival)
   join_keys(rival)
   call('ZADD', BY_HANDLER, 0, rival[HANDLER] .. '\0' .. rival.id)
-  return 'replaced\0' .. found(rival)
+  return 'replaced\0' .. found(rival), rival.id
 end
 
-function steps.add(step)
+local function add(step)
   local id = step[2]
   local known = read(id)
-  if not known and step[14] ~= '' then
-    for other in gmatch(step[14], '[^\1]+') do
-      known = known or read(other)
-    end
-  end
   if known then
-    return 'kept\0' .. found(known)
+    return 'kept\0' .. found(known), id
   end
   local deadline = resolve(step[3], step[4])
   if not deadline then
@@ -932,7 +957,39 @@ function steps.add(step)
   if due ~= '' then
     soonest_added = min(soonest_added or due, due)
   end
-  return 'added\0' .. now
+  return 'added\0' .. now, id
+end
+
+function steps.add(step)
+  local request = step[14]
+  if request == '' then
+    return (add(step))
+  end
+  local noted = call('HGET', REQUESTS, sub(request, 1, REQUEST_LENGTH))
+  if noted then
+    local id, status, fingerprint = unpack(split(noted))
+    local job = read(id)
+    if job and fingerprint == sub(request, REQUEST_LENGTH + 2) then
+      return 'repeated\0' .. status .. '\0' .. found(job)
+    elseif job then
+      return 'reused\0' .. found(job)
+    end
+  end
+  local result, id = add(step)
+  if id then
+    note_request(request, id, sub(result, 1, find(result, '\0', 1, true) - 1))
+  end
+  return result
+end
+
+-- The id of the job of an earlier request, and the fingerprint of that.
+function steps.requested(step)
+  local noted = call('HGET', REQUESTS, step[2])
+  if not noted then
+    return ''
+  end
+  local id, _, fingerprint = unpack(split(noted))
+  return id .. '\0' .. fingerprint
 end
 
 -- Fires an undecided job by a key that it waits on: it only counts while the job needs others, too.
@@ -1470,6 +1527,7 @@ function steps.forget(step)
   call('ZREM', STATES[job[STATE]], job.id)
   call('HDEL', TAG .. job.place, job.id)
   call('HDEL', AT, job.id)
+  forget_requests(job.id)
   return '1'
 end
 

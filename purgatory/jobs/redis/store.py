@@ -14,6 +14,7 @@ from purgatory.jobs.model.queries import (
     JobPage,
     QuarantinedRecord,
 )
+from purgatory.jobs.model.spec import MAX_REQUESTS
 from purgatory.jobs.model.steps import Paused, Result, Step
 from purgatory.jobs.redis.adder import JobAdder
 from purgatory.jobs.redis.change_listeners import ChangeListeners
@@ -210,6 +211,7 @@ class RedisJobStore(StepMethods):
             limits.max_batch,
             max(1, limits.max_quarantined // len(self._shards.all)),
             limits.max_quarantined_length,
+            MAX_REQUESTS,
         )
 
     async def _notify_of_due(self) -> None:

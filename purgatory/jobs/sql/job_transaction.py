@@ -9,7 +9,13 @@ from typing import Any, Final
 from sqlalchemy import text
 
 from purgatory.jobs.model.bounds import Place, PlaceCounts, needs_place
-from purgatory.jobs.model.errors import JobError, StoreBusyError, StoreFullError
+from purgatory.jobs.model.errors import (
+    CorruptJobError,
+    IdempotencyConflictError,
+    JobError,
+    StoreBusyError,
+    StoreFullError,
+)
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import (
@@ -45,12 +51,15 @@ from purgatory.jobs.model.transitions import (
 )
 from purgatory.jobs.sql.locking.job_places import JobPlaces, bounded_handlers
 from purgatory.jobs.sql.locking.lock_order import lock_ahead
+from purgatory.jobs.sql.records import job_of
 from purgatory.jobs.sql.stored_fires import take_fires
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
 from purgatory.jobs.stores.outbox import StoredFire, TakenFires
 
 # Any number: of two processes that prune at the same time, one waits.
 _PRUNE_LOCK = 7_160_117_001
+# A job, what a request did with it, and the fingerprint of that.
+_Noted = tuple[Job, str, str]
 _WITHOUT_PAYLOAD = (Renew, Finish, Miss, GiveBack)
 
 
@@ -151,11 +160,12 @@ class JobTransaction:
         return set(work.execute(statements.reads.dedupe_keys, asked).scalars())
 
     def _add_all(self, steps: Sequence[Add]) -> list[Added | JobError]:
+        requests = self._requests(steps)
         rivals = self._rivals(steps)
         results: list[Added | JobError] = []
         for step in steps:
             try:
-                results.append(self._add(step, rivals))
+                results.append(self._add_once(step, requests, rivals))
             except JobError as exc:
                 if not self._is_careful:
                     raise MustLookFirstError from exc
@@ -246,17 +256,32 @@ class JobTransaction:
 
     # Adding
 
+    def _requests(self, steps: Sequence[Add]) -> dict[str, _Noted]:
+        """Return what earlier requests of the same names have done, by name.
+
+        Their jobs are not locked: a repeat changes nothing, and others need not wait for its end.
+        """
+        names = [step.spec.request.name for step in steps if step.spec.request is not None]
+        if not names:
+            return {}
+        work, statements = self._work, self._work.statements
+        asked = {"names": statements.dialect.many(names)}
+        found: dict[str, _Noted] = {}
+        for row in work.execute(statements.reads.requests, asked).mappings().all():
+            try:
+                found[row["name"]] = job_of(row), row["status"], row["fingerprint"]
+            except CorruptJobError as exc:
+                # Quarantined, and forgotten with its requests.
+                work.lock([exc.job_id])
+        return found
+
     def _rivals(self, steps: Sequence[Add]) -> dict[str, Job]:
         """Return the undecided jobs that have a dedupe key of the specs, by it."""
         specs = [step.spec for step in steps]
         dedupe_keys = {spec.dedupe_key for spec in specs if spec.dedupe_key is not None}
         # A job that is stored already is not a rival of itself.
-        self._work.lock(
-            job_id
-            for spec in specs
-            if self._is_careful or spec.dedupe_key is not None or spec.other_ids
-            for job_id in spec.ids
-        )
+        own = {spec.id for spec in specs if self._is_careful or spec.dedupe_key is not None}
+        self._work.lock(own)
         if not dedupe_keys:
             return {}
         statements = self._work.statements
@@ -266,12 +291,27 @@ class JobTransaction:
         )
         return {job.dedupe_key: job for job in jobs if job.dedupe_key is not None}
 
+    def _add_once(self, step: Add, requests: dict[str, _Noted], rivals: dict[str, Job]) -> Added:
+        request = step.spec.request
+        if request is None:
+            return self._add(step, rivals)
+        noted = requests.get(request.name)
+        if noted is not None:
+            job, status, fingerprint = noted
+            if fingerprint != request.fingerprint:
+                raise IdempotencyConflictError(job)
+            # As this transaction leaves it, if it has changed it.
+            return Added(self._work.get(job.id) or job, AddStatus(status), is_repeat=True)
+        added = self._add(step, rivals)
+        self._work.note_request(request, added)
+        requests[request.name] = added.job, added.status, request.fingerprint
+        return added
+
     def _add(self, step: Add, rivals: dict[str, Job]) -> Added:
         spec, now_ms = step.spec, self._work.now_ms
-        for job_id in spec.ids:
-            job = self._work.get(job_id)
-            if job is not None:
-                return Added(job, AddStatus.KEPT)
+        known = self._work.get(spec.id)
+        if known is not None:
+            return Added(known, AddStatus.KEPT)
         rival = None if spec.dedupe_key is None else rivals.get(spec.dedupe_key)
         if rival is not None:
             rival = self._work[rival.id]

@@ -128,6 +128,19 @@ IS_OPEN = text("is_open")
 _partial("ix_purgatory_job_keys_open", job_keys.c.key, job_keys.c.job_id, where=IS_OPEN)
 Index("ix_purgatory_job_keys_job_id", job_keys.c.job_id)
 
+# Requests that have added, replaced or kept a job: their repeats change nothing.
+job_requests = Table(
+    "purgatory_job_requests",
+    metadata,
+    Column("name", _BYTES, primary_key=True),
+    Column("job_id", _BYTES, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("noted_ms", BigInteger, nullable=False),
+)
+# In the order of time, to forget the oldest of too many for one job.
+Index("ix_purgatory_job_requests_job_id", job_requests.c.job_id, job_requests.c.noted_ms)
+
 # The number of jobs in each state is the sum of all rows. Each store object updates its own row, so
 # that processes do not wait for each other.
 job_counts = Table(

@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, select, text
@@ -15,6 +16,8 @@ from purgatory.jobs.model.bounds import Place, left_queue
 from purgatory.jobs.model.errors import CorruptJobError
 from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, Job, JobState
 from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.model.spec import Request
+from purgatory.jobs.model.steps import Added, AddStatus
 from purgatory.jobs.sql.database.clock import DatabaseClock
 from purgatory.jobs.sql.records import is_storable, job_of, listed_key, record_of, storable
 from purgatory.jobs.sql.statements import Statements
@@ -63,6 +66,7 @@ class UnitOfWork:
         self._decided: dict[str, None] = {}
         self._counted: dict[str, None] = {}
         self._placed: dict[str, None] = {}
+        self._requests: list[dict[str, Any]] = []
         self._counts: Counter[JobState] = Counter()
         self._is_recount_needed = False
         self._is_paused_locked = False
@@ -162,6 +166,18 @@ class UnitOfWork:
         if job.id not in self._new:
             self._replaced[job.id] = None
         return job
+
+    def note_request(self, request: Request, added: Added) -> None:
+        """Store what a request has done: repeats of it change nothing."""
+        self._requests.append(
+            {
+                "name": request.name,
+                "job_id": added.job.id,
+                "status": added.status.value,
+                "fingerprint": request.fingerprint,
+                "noted_ms": self.now_ms,
+            }
+        )
 
     def delete(self, rows: Sequence[Any]) -> None:
         """Delete jobs, given rows with their ids and states."""
@@ -275,6 +291,7 @@ class UnitOfWork:
         self._write_replaced()
         # Last: a dedupe key is free once the job that had it is decided.
         self._write_new()
+        self._write_requests()
 
     def end(self) -> None:
         """Write what changed, and the counts: the last statements of the transaction."""
@@ -297,6 +314,19 @@ class UnitOfWork:
         self.execute(statements.writes.insert_jobs, statements.dialect.rows(records))
         self._insert_keys(jobs)
         self._new.clear()
+
+    def _write_requests(self) -> None:
+        if not self._requests:
+            return
+        # In one order for every process, as above.
+        rows = sorted(self._requests, key=itemgetter("name"))
+        statements = self.statements
+        self.execute(statements.writes.insert_requests, statements.dialect.rows(rows))
+        # A new job has had no other request.
+        old = {row["job_id"] for row in rows if row["status"] != AddStatus.ADDED}
+        if old:
+            self.execute(statements.writes.trim_requests, [{"of_job": each} for each in old])
+        self._requests.clear()
 
     def _write_changed(self) -> None:
         writes = self.statements.writes
@@ -359,6 +389,7 @@ class UnitOfWork:
         if job_ids:
             ids = {"ids": self.statements.dialect.many(job_ids)}
             self.execute(self.statements.writes.delete_keys, ids)
+            self.execute(self.statements.writes.delete_requests, ids)
             self.execute(self.statements.writes.delete_jobs, ids)
             for job_id in job_ids:
                 self._jobs.pop(job_id, None)

@@ -9,7 +9,7 @@ from typing import Any
 
 from purgatory.errors import PurgatoryClosedError
 from purgatory.jobs.model.bounds import Bounds, Place, left_queue, needs_place
-from purgatory.jobs.model.errors import JobError, StoreFullError
+from purgatory.jobs.model.errors import IdempotencyConflictError, JobError, StoreFullError
 from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, BLOCKED_BY_KEY_MS, Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import (
@@ -263,10 +263,23 @@ class MemoryJobStore(StepMethods):
             self._write(unblocked(first, now_ms), now_ms)
 
     def _add(self, step: Add, now_ms: int) -> Added | JobError:
-        for job_id in step.spec.ids:
-            job = self._index.get(job_id)
-            if job is not None:
-                return Added(job, AddStatus.KEPT)
+        request = step.spec.request
+        repeated = None if request is None else self._index.requested(request.name)
+        if request is not None and repeated is not None:
+            job, (status, fingerprint) = repeated
+            if fingerprint != request.fingerprint:
+                return IdempotencyConflictError(job)
+            return Added(job, status, is_repeat=True)
+        result = self._add_new(step, now_ms)
+        if request is not None and isinstance(result, Added):
+            noted = (result.status, request.fingerprint)
+            self._index.note_request(request.name, result.job.id, noted)
+        return result
+
+    def _add_new(self, step: Add, now_ms: int) -> Added | JobError:
+        known = self._index.get(step.spec.id)
+        if known is not None:
+            return Added(known, AddStatus.KEPT)
         try:
             rival = self._index.by_dedupe_key(step.spec.dedupe_key)
             if rival is not None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
 from purgatory.jobs.model.bounds import Place, PlaceCounts
 from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, PARKED_UNTIL_MS, Job, JobState
 from purgatory.jobs.model.queries import HandlerState
+from purgatory.jobs.model.spec import MAX_REQUESTS
+from purgatory.jobs.model.steps import AddStatus
+
+Noted = tuple[AddStatus, str]
+"""What the first request did, and its fingerprint."""
 
 # Stale entries that a heap may have before it is rebuilt.
 _SLACK = 1_024
@@ -24,6 +30,7 @@ class MemoryIndex:
         by_handler == {HandlerState of a job: number of such jobs}, without zeros
         blocked == sum(job.blocked_by is not None for job in jobs)
         _blocked == {place: sorted (due_ms, id) of the jobs that wait for it}, without empty ones
+        _requests_of == {id: names of the last requests for it, oldest first}, without empty ones
         _free_count == sum(len(heap) for heap in _free.values())
     """
 
@@ -37,6 +44,8 @@ class MemoryIndex:
         "_held",
         "_ids",
         "_jobs",
+        "_requests",
+        "_requests_of",
         "blocked",
         "by_handler",
         "counts",
@@ -45,6 +54,8 @@ class MemoryIndex:
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
+        self._requests: dict[str, tuple[str, Noted]] = {}
+        self._requests_of: dict[str, deque[str]] = {}
         # Sorted. Ids ascend with time, so that most are appended.
         self._ids: list[str] = []
         # {id: None}: order of arrival and O(1) removal.
@@ -117,6 +128,19 @@ class MemoryIndex:
             self._push_free(job)
         self._drop_stale()
 
+    def requested(self, name: str) -> tuple[Job, Noted] | None:
+        """Return the job of an earlier request, and what was noted of that."""
+        found = self._requests.get(name)
+        return None if found is None else (self._jobs[found[0]], found[1])
+
+    def note_request(self, name: str, job_id: str, noted: Noted) -> None:
+        """Note a new request for a stored job; the oldest of too many is forgotten."""
+        names = self._requests_of.setdefault(job_id, deque())
+        if len(names) == MAX_REQUESTS:
+            del self._requests[names.popleft()]
+        names.append(name)
+        self._requests[name] = job_id, noted
+
     def first_free(self, now_ms: int, handlers: Sequence[str] | None = None) -> Job | None:
         """Return the job that nobody holds at `now_ms` with the lowest (due_ms, id).
 
@@ -163,6 +187,8 @@ class MemoryIndex:
             heappop(self._finished)
         for job_id in gone:
             self._count(self._jobs.pop(job_id), -1)
+            for name in self._requests_of.pop(job_id, ()):
+                del self._requests[name]
         if gone:
             # Once for all of them: each by itself would move everything behind it.
             self._ids = [job_id for job_id in self._ids if job_id not in gone]

@@ -81,7 +81,7 @@ async def until(connection: Connection, address: str, state: str) -> dict[str, A
     raise AssertionError(f"it did not come to be {state}: {job}")
 
 
-async def post_lines(connection: Connection, body: bytes) -> Reply:
-    head = f"POST {JOBS}:batch HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n"
-    connection.write(head.encode() + body)
+async def post_lines(connection: Connection, body: bytes, header: str = "") -> Reply:
+    head = f"POST {JOBS}:batch HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n"
+    connection.write(f"{head}{header}\r\n".encode() + body)
     return await connection.reply()

@@ -119,6 +119,10 @@ async def test_an_idempotency_key_of_a_job_that_gives_way(connection: Connection
     kept = await connection.request("POST", JOBS, body, {"Idempotency-Key": "once"})
     assert (kept.status, kept.json()["payload"]) == (200, 1)
     assert kept.headers["location"] == first.headers["location"]
+    await connection.request("DELETE", first.headers["location"])
+    again = await connection.request("POST", JOBS, body, {"Idempotency-Key": "once"})
+    assert (again.status, again.json()["state"]) == (200, "cancelled")
+    assert again.headers["location"] == first.headers["location"]
 
 
 async def test_a_batch(connection: Connection, server: ThreadServer) -> None:
@@ -153,6 +157,22 @@ async def test_a_batch(connection: Connection, server: ThreadServer) -> None:
     ids = {result["id"] for result in results if result["status"] == 201}
     assert len(ids) == 10_000 - len(bad) - 1
     assert (await server.call(server.purgatory.job_counts)).waiting == len(ids)
+
+
+async def test_a_batch_may_be_repeated(connection: Connection, server: ThreadServer) -> None:
+    """With an Idempotency-Key: equal lines are as many jobs, and only what is missing is added."""
+    lines = [b'{"handler": "note", "delay": 1000}'] * 3
+    header = "Idempotency-Key: once\r\n"
+    first = await post_lines(connection, b"\n".join(lines[:2]), header)
+    again = await post_lines(connection, b"\n".join(lines), header)
+    ids = [json.loads(line)["id"] for line in again.body.splitlines()]
+    assert again.body.startswith(first.body) and len(set(ids)) == 3
+    lines[0] = b'{"handler": "note", "delay": 1}'
+    other = await post_lines(connection, b"\n".join(lines), header)
+    results = [json.loads(line) for line in other.body.splitlines()]
+    assert [result["status"] for result in results] == [422, 201, 201]
+    assert results[0]["problem"]["type"].endswith("idempotency-conflict")
+    assert (await server.call(server.purgatory.job_counts)).waiting == 3
 
 
 async def test_callbacks_over_http(connection: Connection) -> None:

@@ -43,7 +43,7 @@ async def test_a_key_that_named_another_job_is_refused_after_an_answer_that_was_
     store.lost_answer = StoreUnavailableError("the server hung up")
     assert (await connection.request("POST", JOBS, body, headers)).status == 503
     other = await connection.request("POST", JOBS, body | {"payload": 2}, headers)
-    check_refusal(other, 422, "idempotency-conflict", "'once'")
+    check_refusal(other, 422, "idempotency-conflict", "use a new key")
     assert (await connection.request("POST", JOBS, body, headers)).status == 201
     assert (await server.call(server.purgatory.job_counts)).waiting == 1
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from purgatory import InvalidKeyError
 from purgatory.jobs import InvalidDeadlineError, InvalidJobError, InvalidPayloadError, JobLimits
 from purgatory.jobs.model import Deadline, JobSpec, bounded_error, new_job_id
-from purgatory.jobs.model.job import changed
+from purgatory.jobs.model.spec import NAME_LENGTH
 
 LIMITS = JobLimits(max_payload_bytes=100, max_keys=2, max_attempts=5)
 RECURSIVE: list[Any] = []
@@ -176,19 +176,18 @@ def test_limits_are_whole_numbers_above_zero(bad: Any) -> None:
         JobLimits(max_keys=bad)
 
 
-def test_ids_of_a_request_are_the_same_all_day() -> None:
-    """Whatever the hour, one of them is the one that it was first added under; they sort by it."""
+NAME_PARTS = st.none() | st.integers(0, 9) | st.text('",[]\\/:~\1 a0', max_size=4)
+
+
+@given(st.lists(st.lists(NAME_PARTS, max_size=3).map(tuple), min_size=2, max_size=2, unique=True))
+def test_no_two_requests_have_the_same_name(names: list[tuple[Any, ...]]) -> None:
+    """Whatever separators are in their parts; and the same parts are the same name."""
     spec = JobSpec.of("note", wall_ms=0, delay=1)
-    hour_ms = 3_600_000
-    start_ms = 500_000 * hour_ms
-    first = spec.of_request("r", wall_ms=start_ms + hour_ms - 1)
-    for later_ms in (0, 1, hour_ms, 24 * hour_ms - 1, -hour_ms):
-        again = spec.of_request("r", wall_ms=start_ms + hour_ms - 1 + later_ms)
-        assert first.id in again.ids
-    assert first.id not in spec.of_request("r", wall_ms=start_ms + 26 * hour_ms).ids
-    assert not set(first.ids) & set(spec.of_request("s", wall_ms=start_ms).ids)
-    assert {len(job_id) for job_id in first.ids} == {32}
-    assert new_job_id(start_ms - 1) < first.id < new_job_id(start_ms + hour_ms)
+    first, second = (spec.of_request(*name).request for name in names)
+    assert first is not None and second is not None and first.name != second.name
+    again = JobSpec.of("note", wall_ms=9, delay=1).of_request(*names[0])
+    assert again.request == first and again.id != spec.id
+    assert len(first.name) == NAME_LENGTH
 
 
 ASKED: dict[str, Any] = {"delay": 5, "keys": ["k"], "max_attempts": 3}
@@ -207,20 +206,11 @@ ASKED: dict[str, Any] = {"delay": 5, "keys": ["k"], "max_attempts": 3}
         {"on_fire": "cancel"},
     ],
 )
-def test_another_request_is_told_by_its_job(change: dict[str, Any]) -> None:
-    """Whatever differs; but for the deadline, also once the job has changed."""
-    job = JobSpec.of("note", 1, wall_ms=0, **ASKED).job(1_000, 6_000)
-    same = JobSpec.of("note", 1, wall_ms=9, **ASKED)
-    other = JobSpec.of("note", 1, wall_ms=9, **ASKED | change)
-    assert same.may_be(job, LIMITS) and not other.may_be(job, LIMITS)
-    job = changed(job, version=2, deadline_ms=9_000)
-    assert same.may_be(job, LIMITS)
-    assert other.may_be(job, LIMITS) == ("delay" in change)
-
-
-def test_a_job_that_may_have_been_replaced_tells_by_its_dedupe_key_only() -> None:
-    """What it was asked for first is not known any more."""
-    job = JobSpec.of("note", 1, wall_ms=0, delay=1, dedupe_key="d").job(0, 1_000)
-    asked = JobSpec.of("other", 2, wall_ms=0, delay=1, dedupe_key="d")
-    assert not asked.may_be(job, LIMITS)
-    assert asked.may_be(changed(job, version=2), LIMITS)
+def test_another_request_is_told_by_what_it_asks_for(change: dict[str, Any]) -> None:
+    """Whatever differs."""
+    first = JobSpec.of("note", 1, wall_ms=0, **ASKED).with_idempotency_key("k").request
+    same = JobSpec.of("note", 1, wall_ms=9, **ASKED).with_idempotency_key("k").request
+    other = JobSpec.of("note", 1, wall_ms=9, **ASKED | change).with_idempotency_key("k").request
+    assert first is not None and other is not None
+    assert same == first and other.name == first.name
+    assert other.fingerprint != first.fingerprint

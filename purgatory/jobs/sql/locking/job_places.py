@@ -30,8 +30,8 @@ class JobPlaces:
         """Keep other transactions from the places of these handlers, until the end."""
         new = set(handlers) - self._locked
         if new and not self._work.statements.dialect.is_sqlite:
-            numbers = {"requests": sorted(map(_number, new))}
-            self._work.execute(self._work.statements.locks.requests, numbers)
+            numbers = {"numbers": sorted(map(_number, new))}
+            self._work.execute(self._work.statements.locks.numbers, numbers)
         self._locked |= new
 
     def counts(self, handlers: Iterable[str]) -> PlaceCounts:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.model.request_ids import common_part
-from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import Add, JobStep, KeyStep, Renew, Step
 from purgatory.jobs.sql.records import is_storable
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
-
-_BIGINT = 2**63
 
 
 def lock_ahead(
@@ -40,7 +36,6 @@ def lock_ahead(
     for kind, steps in kinds.items():
         if issubclass(kind, Add):
             specs = [step.spec for step in steps]
-            _lock_requests(work, specs)
             found = {spec.dedupe_key for spec in specs if spec.dedupe_key is not None}
             dedupe_keys |= found
             searches += bool(found)
@@ -61,13 +56,3 @@ def lock_ahead(
         parameters = {name: list(filter(is_storable, texts)) for name, texts in asked.items()}
         work.search(work.statements.locks.ahead, {**parameters, "limit": limit}, has_payload=False)
         work.note_payloads(full_ids)
-
-
-def _lock_requests(work: UnitOfWork, specs: Iterable[JobSpec]) -> None:
-    """Keep others from adding the jobs of the same requests, until the end.
-
-    Under the id of another hour, that is, which no primary key would find.
-    """
-    numbers = {int(common_part(spec.id)[:16], 16) - _BIGINT for spec in specs if spec.other_ids}
-    if numbers:
-        work.execute(work.statements.locks.requests, {"requests": sorted(numbers)})

@@ -74,8 +74,8 @@ class Locks:
             .with_for_update(skip_locked=True)
         )
         self.ahead = _ahead(dialect)
-        asked = func.unnest(bindparam("requests", type_=ARRAY(BigInteger))).column_valued("request")
-        self.requests = select(func.pg_advisory_xact_lock(asked))
+        asked = func.unnest(bindparam("numbers", type_=ARRAY(BigInteger))).column_valued("number")
+        self.numbers = select(func.pg_advisory_xact_lock(asked))
 
     def _lock_by_id(self, dialect: Dialect) -> None:
         by_id = dialect.among(jobs.c.id, "ids")

@@ -43,6 +43,7 @@ from purgatory.jobs.sql.tables import (
     IS_PLACED,
     job_counts,
     job_keys,
+    job_requests,
     jobs,
     outbox,
     paused_handlers,
@@ -56,6 +57,11 @@ class Reads:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self.get = select(*ALL).where(dialect.among(jobs.c.id, "ids"))
+        self.requests = (
+            select(*ALL, job_requests.c.name, job_requests.c.status, job_requests.c.fingerprint)
+            .join_from(job_requests, jobs, jobs.c.id == job_requests.c.job_id)
+            .where(dialect.among(job_requests.c.name, "names"))
+        )
         self.existing = select(jobs.c.id).where(dialect.among(jobs.c.id, "ids"))
         held_up = select(jobs.c.id).where(IS_HELD_UP).limit(literal(MAX_BLOCKED, BigInteger))
         self.counts = select(

@@ -8,12 +8,14 @@ from typing import Any
 from sqlalchemy import BigInteger, Text, bindparam, delete, func, insert, select, text, update
 
 from purgatory.jobs.model.job import Job, JobState
+from purgatory.jobs.model.spec import MAX_REQUESTS
 from purgatory.jobs.sql.records import fired_before_json, record_of
 from purgatory.jobs.sql.statements.columns import LAST_QUARANTINED, NUMBERS
 from purgatory.jobs.sql.statements.dialect import Dialect
 from purgatory.jobs.sql.tables import (
     job_counts,
     job_keys,
+    job_requests,
     jobs,
     outbox,
     paused_handlers,
@@ -63,6 +65,24 @@ class Writes:
             .values(is_open=False)
         )
         self.delete_keys = delete(job_keys).where(of_jobs)
+
+        self.insert_requests = dialect.insert(job_requests)
+        self.delete_requests = delete(job_requests).where(
+            dialect.among(job_requests.c.job_id, "ids")
+        )
+        job_id = bindparam("of_job", type_=Text)
+        latest = (
+            select(job_requests.c.noted_ms)
+            .where(job_requests.c.job_id == job_id)
+            .order_by(job_requests.c.noted_ms.desc())
+            .limit(1)
+            .offset(MAX_REQUESTS - 1)
+        )
+        self.trim_requests = (
+            delete(job_requests)
+            .where(job_requests.c.job_id == job_id)
+            .where(job_requests.c.noted_ms < latest.scalar_subquery())
+        )
 
         self.delete_fires = delete(outbox).where(outbox.c.number.in_(NUMBERS))
 

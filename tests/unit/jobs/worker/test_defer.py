@@ -23,7 +23,7 @@ from purgatory.jobs import (
     WorkerSettings,
 )
 from purgatory.jobs.clients import JobClient, SyncJobClient
-from purgatory.jobs.model import NoJobStoreError
+from purgatory.jobs.model import IdempotencyConflictError, NoJobStoreError
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms, on_time
 
@@ -41,6 +41,28 @@ async def test_a_job_runs_at_its_deadline(purgatory: Purgatory, log: Log) -> Non
     assert (run.job.outcome, run.job.fired_key) == (JobOutcome.EXPIRED, None)
     assert run.job.deadline - run.job.created == timedelta(seconds=900)
     assert job.lateness_ms is not None and job.lateness_ms <= 2
+
+
+async def test_a_call_with_an_idempotency_key_may_be_repeated(
+    purgatory: Purgatory, log: Log
+) -> None:
+    """Also after the job has run, with `since`, and by a client: there is one run."""
+    since = purgatory.cursor("k")
+    asked: dict[str, Any] = {"delay": 900, "keys": ["k"], "dedupe_key": "d", "on_conflict": "keep"}
+    first = await purgatory.defer("note", 1, **asked, idempotency_key="order 42")
+    await purgatory.fire("k")
+    await first.wait()
+    again = await purgatory.defer("note", 1, **asked, idempotency_key="order 42", since=since)
+    assert again.added is not None and again.added.is_repeat
+    assert again.id == first.id and len(log) == 1
+    client = JobClient(purgatory.job_service().store)
+    assert (await client.defer("note", 1, **asked, idempotency_key="order 42")).id == first.id
+    with pytest.raises(IdempotencyConflictError, match=f"was used for job {first.id}"):
+        await purgatory.defer("note", 2, **asked, idempotency_key="order 42")
+    wrong: Any
+    for wrong, error in (("", InvalidKeyError), ("\n", InvalidKeyError), (42, TypeError)):
+        with pytest.raises(error):
+            await purgatory.defer("note", delay=1, idempotency_key=wrong)
 
 
 @pytest.mark.parametrize("delay", [0, 0.001, 1, 59, 60, 61, 3_600, 24 * 3_600])
