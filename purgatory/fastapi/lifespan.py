@@ -10,8 +10,8 @@ from typing import Any
 
 from purgatory.errors import SeveralWorkersError
 from purgatory.fastapi.servers.fast_routes import fast_routes_installed
+from purgatory.fastapi.servers.server_stop import drain_on_stop
 from purgatory.fastapi.servers.start_errors import START_ERRORS, log_in_one_sentence
-from purgatory.fastapi.servers.stop_signals import drain_on_stop_signals
 from purgatory.fastapi.servers.workers import check_workers
 from purgatory.purgatory import Purgatory
 
@@ -49,7 +49,7 @@ def lifespan_with(
                 # Servers other than uvicorn print the traceback: without our frames, which say
                 # nothing that the sentence does not.
                 raise exc.with_traceback(None) from None
-            with drain_on_stop_signals(purgatory, on_drain), fast_routes_installed(app):
+            with drain_on_stop(purgatory, on_drain), fast_routes_installed(app):
                 yield {"purgatory": purgatory}
 
     return lifespan

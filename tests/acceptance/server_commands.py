@@ -23,8 +23,6 @@ class ServerCommand:
     name: str
     line: str
     """What follows `python -m`, with `{app}` and `{port}`."""
-    is_told_to_stop: bool = True
-    """SIGTERM is passed on to the process that serves."""
     reads_behind_parked: bool = False
     """A client that leaves is noticed although it has sent a second request."""
 
@@ -53,7 +51,7 @@ SERVERS = (
     ServerCommand("granian", f"{_GRANIAN} --backpressure 20000"),
     # One process; and a process that watches over one worker, which is the default.
     ServerCommand("hypercorn-w0", f"{_HYPERCORN} -w 0"),
-    ServerCommand("hypercorn-w1", f"{_HYPERCORN} -w 1", is_told_to_stop=False),
+    ServerCommand("hypercorn-w1", f"{_HYPERCORN} -w 1"),
 )
 
 

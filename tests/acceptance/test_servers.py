@@ -26,9 +26,6 @@ from tests.acceptance.process_server import ProcessServer
 from tests.acceptance.server_commands import SERVERS, ServerCommand, serve_by_command
 from tests.patience import GENEROUS_S
 
-TOLD_TO_STOP = [command for command in SERVERS if command.is_told_to_stop]
-NOT_TOLD_TO_STOP = [command for command in SERVERS if not command.is_told_to_stop]
-
 
 @pytest.fixture(scope="module", params=SERVERS, ids=str)
 def command(request: pytest.FixtureRequest) -> ServerCommand:
@@ -154,8 +151,8 @@ async def _reply_or_closed(member: Connection, target: str) -> Reply | None:
 
 @pytest.mark.parametrize(
     ("command", "is_whole_group"),
-    [(command, False) for command in TOLD_TO_STOP]
-    + [(command, True) for command in TOLD_TO_STOP if command.name in ("gunicorn", "granian")],
+    [(command, False) for command in SERVERS]
+    + [(command, True) for command in SERVERS if command.name in ("gunicorn", "granian")],
     ids=str,
     scope="function",
 )
@@ -192,38 +189,9 @@ def _terminate(server: ProcessServer, *, is_whole_group: bool) -> None:
         server.terminate()
 
 
-@pytest.mark.parametrize("command", NOT_TOLD_TO_STOP, ids=str, scope="function")
-async def test_sigterm_that_nobody_passes_on(command: ServerCommand) -> None:
-    """Hypercorn's worker hears nothing: waits end by themselves or, after its patience, in 500."""
-    patience = ServerCommand(command.name, f"{command.line} --graceful-timeout 9")
-    async with serve_by_command(patience) as server, Crowd(server.address, 2) as [short, long]:
-        # Less than the patience, and enough to be parked on a busy machine.
-        short.send("GET", "/purgatory/watch/k?wait=8")
-        long.send("GET", "/purgatory/watch/k?wait=50")
-        await until_parked(server.address, 2)
-        server.terminate()
-        in_time, cut_off = await replies([short, long])
-        assert (in_time.status, in_time.json()["reason"]) == (200, "expired")
-        assert (cut_off.status, cut_off.body) == (500, b"")
-        await _ended(server)
-
-
-async def test_a_patient_hypercorn_cuts_nobody_off() -> None:
-    """The way out, where there must be a worker: more patience than the longest wait."""
-    [plain] = NOT_TOLD_TO_STOP
-    patient = ServerCommand(plain.name, f"{plain.line} --graceful-timeout 60")
-    async with serve_by_command(patient) as server, Crowd(server.address, 1) as [member]:
-        member.send("GET", "/purgatory/watch/k?wait=8")
-        await until_parked(server.address, 1)
-        server.terminate()
-        answer = await member.reply()
-        assert (answer.status, answer.json()["reason"]) == (200, "expired")
-        await _ended(server)
-
-
-@pytest.mark.parametrize("command", NOT_TOLD_TO_STOP, ids=str, scope="function")
-async def test_sigterm_to_a_worker_that_has_no_handler(command: ServerCommand) -> None:
+async def test_sigterm_to_a_worker_that_has_no_handler() -> None:
     """Hypercorn's worker dies of it, as a process does by default: connections are closed."""
+    [command] = [command for command in SERVERS if command.name == "hypercorn-w1"]
     async with serve_by_command(command) as server, Crowd(server.address, 1) as [member]:
         member.send("GET", "/purgatory/watch/k?wait=50")
         await until_parked(server.address, 1)

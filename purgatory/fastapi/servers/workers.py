@@ -39,7 +39,7 @@ def running_workers(
     """
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
-        if module.partition(".")[0] in _SERVERS:
+        if module.partition(".")[0] in SERVERS:
             for config in _configurations(module, frame.f_locals):
                 count = getattr(config, "workers", None)
                 if isinstance(count, int):
@@ -57,7 +57,7 @@ def is_uvicorn_worker(frame: FrameType | None) -> bool:
     return False
 
 
-_SERVERS = frozenset({"uvicorn", "gunicorn", "hypercorn", "granian"})
+SERVERS = frozenset({"uvicorn", "gunicorn", "hypercorn", "granian"})
 
 
 def _configurations(module: str, names: Mapping[str, Any]) -> Iterator[object]:

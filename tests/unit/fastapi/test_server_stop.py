@@ -11,7 +11,7 @@ from types import FrameType
 import pytest
 
 from purgatory import Outcome, Purgatory, Status
-from purgatory.fastapi.servers.stop_signals import STOP_SIGNALS, drain_on_stop_signals
+from purgatory.fastapi.servers.server_stop import STOP_SIGNALS, drain_on_stop
 from tests.conftest import anyio_backend as anyio_backend  # both loops
 from tests.patience import until_in_turns
 
@@ -42,7 +42,7 @@ async def test_a_signal_drains_and_is_passed_on(
 ) -> None:
     """Whoever is parked is answered, and the server does what it would have done."""
     async with Purgatory() as purgatory:
-        with drain_on_stop_signals(purgatory):
+        with drain_on_stop(purgatory):
             parked: asyncio.Task[Outcome] = asyncio.ensure_future(purgatory.park("k", timeout=60.0))
             await asyncio.sleep(0)
             signal.raise_signal(number)
@@ -56,7 +56,7 @@ async def test_a_signal_drains_and_is_passed_on(
 async def test_handlers_are_put_back(server_handler: Handler) -> None:
     """After the lifespan the server's handlers are in their place again."""
     async with Purgatory() as purgatory:
-        with drain_on_stop_signals(purgatory):
+        with drain_on_stop(purgatory):
             for number in STOP_SIGNALS:
                 assert signal.getsignal(number) is not server_handler
         for number in STOP_SIGNALS:
@@ -69,7 +69,7 @@ async def test_handlers_are_put_back(server_handler: Handler) -> None:
 async def test_entered_twice(server_handler: Handler) -> None:
     """A router included twice enters twice: the server's handler is called once."""
     async with Purgatory() as purgatory:
-        with drain_on_stop_signals(purgatory), drain_on_stop_signals(purgatory):
+        with drain_on_stop(purgatory), drain_on_stop(purgatory):
             signal.raise_signal(signal.SIGTERM)
             await until_in_turns(lambda: purgatory.is_draining)
     assert server_handler.calls == [signal.SIGTERM]
@@ -80,7 +80,7 @@ async def test_a_handler_that_came_later_stays(server_handler: Handler) -> None:
     """What the application puts in front of ours is not taken away."""
     later = Handler()
     async with Purgatory() as purgatory:
-        with drain_on_stop_signals(purgatory):
+        with drain_on_stop(purgatory):
             signal.signal(signal.SIGTERM, later)
         assert signal.getsignal(signal.SIGTERM) is later
         assert signal.getsignal(signal.SIGINT) is server_handler
@@ -91,7 +91,7 @@ def test_one_that_is_called_after_the_loop_is_closed(server_handler: Handler) ->
 
     async def install() -> None:
         async with Purgatory() as purgatory:
-            with drain_on_stop_signals(purgatory):
+            with drain_on_stop(purgatory):
                 ours = signal.getsignal(signal.SIGTERM)
                 assert callable(ours)
                 signal.signal(signal.SIGTERM, lambda number, frame: ours(number, frame))
@@ -105,7 +105,7 @@ async def test_one_that_is_called_after_the_next_opening(server_handler: Handler
     """It belongs to a start of the application that is over."""
     purgatory = Purgatory()
     async with purgatory:
-        with drain_on_stop_signals(purgatory):
+        with drain_on_stop(purgatory):
             ours = signal.getsignal(signal.SIGTERM)
             assert callable(ours)
             signal.signal(signal.SIGTERM, lambda number, frame: ours(number, frame))
@@ -121,7 +121,7 @@ async def test_a_signal_that_nobody_handles_is_left_alone(nobody: signal.Handler
     """Where no one shuts down in good order there is nothing to wait for."""
     signal.signal(signal.SIGTERM, nobody)
     async with Purgatory() as purgatory:
-        with drain_on_stop_signals(purgatory):
+        with drain_on_stop(purgatory):
             assert signal.getsignal(signal.SIGTERM) is nobody
 
 
@@ -132,7 +132,7 @@ def test_in_another_thread_it_does_nothing(server_handler: Handler) -> None:
 
     async def enter() -> None:
         async with Purgatory() as purgatory:
-            with drain_on_stop_signals(purgatory):
+            with drain_on_stop(purgatory):
                 found.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=asyncio.run, args=(enter(),))
@@ -145,7 +145,7 @@ def test_in_another_thread_it_does_nothing(server_handler: Handler) -> None:
 async def test_a_purgatory_that_is_closed_already() -> None:
     """A signal after it was closed is only passed on."""
     purgatory = Purgatory()
-    with drain_on_stop_signals(purgatory):
+    with drain_on_stop(purgatory):
         signal.raise_signal(signal.SIGTERM)
         await asyncio.sleep(0)
         assert not purgatory.is_draining
