@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,14 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.schema import CreateSchema, DropSchema
 
-from purgatory.jobs.sql import VERSION_TABLE, SqlJobStore, metadata, migrate, migrations_path
+from purgatory.jobs.sql import (
+    VERSION_TABLE,
+    SqlJobStore,
+    metadata,
+    migrate,
+    migrate_in,
+    migrations_path,
+)
 from tests.contract.postgresql_server import PostgresqlServer
 
 ENV = """
@@ -112,6 +120,53 @@ async def test_a_store_on_tables_that_an_application_made(config: Config, tmp_pa
     await store.open()
     await store.close()
     await migrate(f"sqlite:///{tmp_path / 'app.db'}")
+
+
+async def test_migrate_within_an_env_of_the_application(config: Config, tmp_path: Path) -> None:
+    """`await migrate()` on a database of its own leaves the application's migration as it is."""
+    folder = Path(config.get_main_option("script_location") or "")
+    jobs = tmp_path / "jobs.db"
+    call = f"import asyncio\nfrom purgatory.jobs.sql import migrate\nasyncio.run(migrate('sqlite:///{jobs}'))"
+    (folder / "env.py").write_text(ENV.replace("connection =", f"{call}\nconnection ="))
+    engine = create_engine(f"sqlite:///{tmp_path / 'app.db'}")
+    await asyncio.to_thread(run, config, engine, command.upgrade, "head")
+    with engine.connect() as connection:
+        assert {"orders", "orders2"} <= tables(connection)
+    engine.dispose()
+    store = SqlJobStore(f"sqlite:///{jobs}")
+    await store.open()
+    await store.close()
+
+
+async def test_several_databases_in_one_process_at_once(
+    tmp_path: Path, postgresql_server: PostgresqlServer
+) -> None:
+    """Each of them gets its tables, by whichever of the two functions."""
+
+    def within(file: Path) -> None:
+        engine = create_engine(f"sqlite:///{file}")
+        with engine.begin() as connection:
+            migrate_in(connection)
+        engine.dispose()
+
+    async def within_a_task(file: Path) -> None:
+        engine = create_async_engine(f"sqlite+aiosqlite:///{file}")
+        async with engine.begin() as connection:
+            await connection.run_sync(migrate_in)
+        await engine.dispose()
+
+    files = [tmp_path / f"{number}.db" for number in range(6)]
+    await asyncio.gather(
+        asyncio.to_thread(within, files[0]),
+        within_a_task(files[1]),
+        *(migrate(f"sqlite:///{file}") for file in (*files[2:], files[5])),
+        migrate(postgresql_server.url),
+        within_a_task(files[4]),
+    )
+    for url in (*(f"sqlite:///{file}" for file in files), postgresql_server.url):
+        store = SqlJobStore(url)
+        await store.open()
+        await store.close()
 
 
 async def test_a_schema_of_its_own(postgresql_server: PostgresqlServer) -> None:

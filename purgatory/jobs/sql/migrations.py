@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +16,7 @@ from alembic.util import CommandError
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.util.concurrency import await_only, in_greenlet
 
 from purgatory.jobs.model.errors import StoreNotReadyError
 from purgatory.jobs.sql.database.database import Database
@@ -27,6 +32,11 @@ _OTHER_VERSION_TABLE = "alembic_version"
 _OURS = "purgatory_"
 # Any number: of two processes that migrate at the same time, one waits.
 _LOCK = 7_160_117_002
+# Of two callers in one process, one waits, on whatever databases: Alembic has one `op` and one
+# `context`. Callers of `migrate` wait before their transaction, which others would wait for.
+_turn, _alembic = threading.Lock(), threading.Lock()
+_alembic_thread: int | None = None
+_LOOK_AGAIN_S = 0.05
 # SQL_ASCII stores bytes as they are.
 _UNICODE = ("UTF8", "SQL_ASCII")
 
@@ -45,8 +55,9 @@ def _scripts_path() -> Path:
 async def migrate(url_or_engine: str | URL | AsyncEngine, revision: str = "head") -> None:
     """Bring the tables of jobs to a revision: make or change them; "base" drops them and all jobs.
 
-    All or nothing, in one transaction. Idempotent, and safe from several processes at once: one
-    does it, the others wait. Not for databases whose own Alembic runs our scripts: upgrade there.
+    All or nothing, in one transaction. Idempotent, and safe from several tasks and processes at
+    once, and within a migration of your own: one does it, the others wait. Not for databases whose
+    own Alembic runs our scripts: upgrade there.
     Raises StoreUnavailableError, StoreReadOnlyError, StoreFullError; StoreNotReadyError if a later
     version has made the tables; ValueError for a URL that is not of a database of jobs, and for an
     unknown revision.
@@ -54,6 +65,8 @@ async def migrate(url_or_engine: str | URL | AsyncEngine, revision: str = "head"
     # A thread of ours has ended when this returns. The driver's may not, if it could not connect,
     # and then it complains of an event loop that is closed.
     database = Database(url_or_engine, is_fast=True)
+    while not _turn.acquire(blocking=False):  # noqa: ASYNC110 - an Event is of one loop, this of all
+        await asyncio.sleep(_LOOK_AGAIN_S)
     try:
         database.check_folder()
         await database.write(
@@ -65,6 +78,7 @@ async def migrate(url_or_engine: str | URL | AsyncEngine, revision: str = "head"
             raise
         raise error from exc
     finally:
+        _turn.release()
         await database.close()
 
 
@@ -83,14 +97,7 @@ def migrate_in(connection: Connection, revision: str = "head", *, downgrade: boo
             "a Connection, such as op.get_bind(); it is read, so that `--sql`, which has none, "
             "cannot write SQL for later",
         )
-    # Alembic has one `op` and one `context`, and ours would leave yours without.
-    outer = [getattr(module, "_proxy", None) for module in (op, context)]
-    try:
-        _migrate(connection, revision, is_down=downgrade or revision == "base")
-    finally:
-        for proxy in outer:
-            if proxy is not None:
-                proxy._install_proxy()
+    _migrate(connection, revision, is_down=downgrade or revision == "base")
 
 
 def check_revision(connection: Connection) -> None:
@@ -168,9 +175,31 @@ def _migrate(connection: Connection, revision: str, *, is_down: bool) -> None:
     step = command.downgrade if is_down else command.upgrade
     _require_known(_revisions(connection))
     try:
-        step(config, revision)
+        with _alone_in_alembic():
+            step(config, revision)
     except CommandError as exc:
         raise ValueError(
             f"there is no revision {revision!r} of the tables of jobs ({exc}): give head, or base "
             "to drop them and every job"
         ) from exc
+
+
+@contextlib.contextmanager
+def _alone_in_alembic() -> Iterator[None]:
+    """Use Alembic when no other caller does, and leave its `op` and `context` as they were."""
+    global _alembic_thread
+    # Suspended on this thread, it goes on after us, as if it had called us.
+    is_within = _alembic_thread == threading.get_ident() and not in_greenlet()
+    while not is_within and not _alembic.acquire(timeout=0 if in_greenlet() else -1):
+        await_only(asyncio.sleep(_LOOK_AGAIN_S))
+    holder, _alembic_thread = _alembic_thread, threading.get_ident()
+    outer = [getattr(module, "_proxy", None) for module in (op, context)]
+    try:
+        yield
+    finally:
+        for proxy in outer:
+            if proxy is not None:
+                proxy._install_proxy()
+        _alembic_thread = holder
+        if not is_within:
+            _alembic.release()
