@@ -7,7 +7,9 @@ import re
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from starlette.middleware.base import RequestResponseEndpoint
+from starlette.responses import Response
 
 from purgatory import Purgatory
 from tests.acceptance.application import create_app
@@ -144,3 +146,19 @@ async def test_an_error_of_ours_is_a_500(
             answer = await connection.get(f"{WATCH}?wait=0")
         assert (answer.status, answer.json()["type"]) == (500, "/purgatory/problems/internal-error")
         assert (await connection.get(f"{WATCH}?wait=0")).status == 200
+
+
+async def test_streams_to_http_1_0_behind_middleware() -> None:
+    """Without chunks, which it does not know: the end of the connection ends the stream."""
+    app, purgatory = FastAPI(), Purgatory()
+
+    @app.middleware("http")
+    async def pass_on(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        return await call_next(request)
+
+    with serving(create_app(purgatory, app), purgatory) as server:
+        async with await Connection.open(server.address) as connection:
+            connection.write(get(f"{WATCH}?wait=0", "Accept: text/event-stream", version="1.0"))
+            answer = await connection.reply()
+    assert "transfer-encoding" not in answer.headers and answer.headers["connection"] == "close"
+    assert answer.body.startswith(b"event: ") and answer.body.endswith(b"\n\n")

@@ -21,7 +21,8 @@ async def read_body(
 ) -> bytes:
     """Return the whole body; raise Problem if it is larger than `limit` bytes.
 
-    Raises the Problem with which `incoming` refuses it, too: late, or in need of too much memory.
+    Raises the Problem with which `incoming` refuses it, too: late, or in need of too much memory;
+    and one if the server passes on another body than the request announces.
     """
     announced, expects_continue = _announced(scope)
     if announced == 0:
@@ -30,11 +31,14 @@ async def read_body(
         raise body_too_large(limit)
     reading = _BodyReading()
     try:
-        return await reading.read(receive, limit, incoming)
+        body = await reading.read(receive, limit, incoming)
     except asyncio.CancelledError:
         # Somebody else may have cancelled the task as well.
         if not reading.is_refused or reading.task.uncancel() > 0:
             raise
+    else:
+        _check_whole(scope, announced, len(body))
+        return body
     finally:
         incoming.release(reading)
     # Outside of the `except`: the cancellation is no context of it.
@@ -99,6 +103,20 @@ class _BodyReading:
         if received > limit:
             raise body_too_large(limit)
         return bytes(body)
+
+
+def _check_whole(scope: Scope, announced: int, received: int) -> None:
+    # uvicorn on httptools drops the body of a request that offers an upgrade, such as h2c.
+    is_upgrade = any(name == b"upgrade" for name, _ in scope["headers"])
+    if announced in (-1, received) and (received or announced != -1 or not is_upgrade):
+        return
+    expected = "a body" if announced == -1 else f"a body of {announced} bytes"
+    raise Problem(
+        "bad-json",
+        f"the request announces {expected}, and the server passed {received} bytes of it on: send "
+        "it without the header Upgrade, or run uvicorn with --http h11 or "
+        "purgatory.uvicorn:ParkingProtocol",
+    )
 
 
 def _announced(scope: Scope) -> tuple[int, bool]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from inspect import signature
 from typing import Any, Final
 
+from httptools import HttpParserUpgrade, HttpRequestParser
 from starlette.responses import Response
 from starlette.types import Scope, Send
 from uvicorn.config import Config
@@ -24,6 +25,8 @@ from purgatory.operations.delayed_operation import DelayedOperation
 # Bytes of a head: httptools takes any number of them.
 MAX_HEAD: Final = 64 * 1024
 
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
+
 _REFUSAL: Final = (
     b"%bcontent-type: text/plain\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b\n"
 )
@@ -32,8 +35,90 @@ Release = Callable[["FallbackProtocol", DelayedOperation], Respond]
 """Takes a request over from this protocol, and returns how to respond to it."""
 
 
+class _Parser:
+    """httptools' parser, for which an Upgrade that is not taken is as if absent (RFC 9110, 7.8).
+
+    httptools stops behind the head of a request that offers one, and takes what follows for another
+    protocol: its body would be lost, and the connection with it. Then another parser goes on, from
+    a head that has the framing of the request only, which the protocol does not see.
+    """
+
+    def __init__(self, protocol: FallbackProtocol) -> None:
+        self._protocol = protocol
+        self._begin()
+
+    def _begin(self) -> None:
+        self._parser = parser = HttpRequestParser(self._protocol)
+        self.get_http_version: Callable[[], str] = parser.get_http_version
+        self.get_method: Callable[[], bytes] = parser.get_method
+        self.should_keep_alive: Callable[[], bool] = parser.should_keep_alive
+        # As uvicorn does: a response to the first of several requests is read.
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+
+    def should_upgrade(self) -> bool:
+        """Return True iff what follows the current head is not HTTP."""
+        return self._parser.should_upgrade() and not self._ignores_upgrade()
+
+    def has_stopped(self) -> bool:
+        """Return True iff the body behind the current head is yet to be read, by another parser."""
+        return self._parser.should_upgrade() and self._ignores_upgrade()
+
+    def _ignores_upgrade(self) -> bool:
+        # What follows CONNECT is for another server.
+        return self._parser.get_method() != b"CONNECT" and not self._protocol.takes_upgrade()
+
+    def feed_data(self, data: bytes) -> None:
+        """Parse `data`; raise HttpParserError, or HttpParserUpgrade if an upgrade is taken."""
+        while True:
+            try:
+                self._parser.feed_data(data)
+            except HttpParserUpgrade as exc:
+                if not self._ignores_upgrade():
+                    raise
+                data = data[exc.args[0] :]
+                framing = self._protocol.framing
+                self._begin()
+                if framing:
+                    self._protocol.is_resuming = True
+                    self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % framing)
+                if data:
+                    continue
+            return
+
+
+class _ClosingCycle(RequestResponseCycle):
+    """A request of HTTP/1.0, which knows no chunks: the end of the connection ends a stream."""
+
+    _is_stream = False
+
+    async def send(self, message: Any) -> None:
+        """Send a message of a response; without a Content-Length, as it is until the close."""
+        if message["type"] == "http.response.start" and not self.response_started:
+            names = {name.lower() for name, _ in message.get("headers", ())}
+            self._is_stream = (
+                b"content-length" not in names
+                and self.scope["method"] != "HEAD"
+                and message["status"] not in (204, 304)
+            )
+            if self._is_stream:
+                # uvicorn then frames nothing: each piece is as long as what it expects.
+                self.chunked_encoding = False
+                self.keep_alive = False
+                headers = [
+                    (name, value)
+                    for name, value in message["headers"]
+                    if name.lower() != b"transfer-encoding"
+                ]
+                message = {**message, "headers": headers}
+        elif self._is_stream:
+            self.expected_content_length = len(message.get("body", b""))
+        await super().send(message)
+
+
 class FallbackProtocol(HttpToolsProtocol):
     """uvicorn's protocol, with a bound on the head of a request.
+
+    An Upgrade that it does not take is as if absent.
 
     With `release` it offers the extension `purgatory.park` to the application: `release` is called
     with this protocol, which is not used again, and with the operation that the request waits for.
@@ -56,6 +141,9 @@ class FallbackProtocol(HttpToolsProtocol):
     ) -> None:
         """Serve one connection as uvicorn does; its heads are among `incoming`."""
         super().__init__(config, server_state, app_state, loop)
+        self.parser: Any = _Parser(self)
+        self.is_resuming: bool = False
+        """True while the parser reads a head that it has read before."""
         self._release = release
         self._incoming = incoming
 
@@ -78,6 +166,20 @@ class FallbackProtocol(HttpToolsProtocol):
         """The ASGI scope of the current request."""
         scope: Any = self.cycle.scope
         return dict(scope)
+
+    @property
+    def framing(self) -> bytes:
+        """The lines of the current head that say how long its body is; empty if it has none."""
+        lines = [
+            b"%b: %b\r\n" % (name, value)
+            for name, value in self.headers
+            if name in _FRAMING and (name, value) != (b"content-length", b"0")
+        ]
+        return b"".join(lines)
+
+    def takes_upgrade(self) -> bool:
+        """Return True iff the current head asks for a WebSocket, and there is support for them."""
+        return bool(self._should_upgrade())
 
     def cancel_idle_timeout(self) -> None:
         """Keep the connection open although it was idle."""
@@ -162,16 +264,39 @@ class FallbackProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Make a scope that offers the extension."""
+        if self.is_resuming:
+            return
         self._is_in_head = self._is_new_head = True
         super().on_message_begin()
         if self._release is not None:
             scope: Any = self.scope
             scope.setdefault("extensions", {})[EXTENSION] = {RELEASE: self._release_request}
 
+    def on_url(self, url: bytes) -> None:
+        """Add to the target of the request."""
+        if not self.is_resuming:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header, or a trailer."""
+        if not self.is_resuming:
+            super().on_header(name, value)
+
+    def on_message_complete(self) -> None:
+        """End the body, unless it is yet to be read behind an upgrade that is not taken."""
+        if not (self.parser.has_stopped() and self.framing):
+            super().on_message_complete()
+
     def on_headers_complete(self) -> None:
         """Note that the body begins."""
+        if self.is_resuming:
+            self.is_resuming = False
+            return
         self._is_in_head = False
         super().on_headers_complete()
+        cycle: Any = self.cycle
+        if cycle is not None and cycle.scope is self.scope and "1.0" in self.scope["http_version"]:
+            cycle.__class__ = _ClosingCycle
 
     @property
     def _is_responding(self) -> bool:
@@ -217,9 +342,10 @@ class FallbackProtocol(HttpToolsProtocol):
 
 _OF_PROTOCOL: Final = """
     _unset_keepalive_if_required access_logger client config connection_lost connection_made
-    cycle data_received eof_received flow logger on_headers_complete on_message_begin
-    on_message_complete on_response_complete parser pause_writing pipeline resume_writing root_path
-    scheme scope server server_state shutdown transport
+    _should_upgrade cycle data_received eof_received flow headers logger on_header
+    on_headers_complete on_message_begin on_message_complete on_response_complete on_url parser
+    pause_writing pipeline resume_writing root_path scheme scope server server_state shutdown
+    transport
 """
 _OF_CYCLE: Final = """
     disconnected keep_alive more_body receive response_complete response_started scope send

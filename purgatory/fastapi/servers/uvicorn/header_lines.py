@@ -11,6 +11,9 @@ _NAME: Final = re.compile(rb"\r\n([^:]+):")
 # llhttp takes both for the same. Anything but one of these options is for llhttp to read.
 _CONNECTION: Final = frozenset({b"connection", b"proxy-connection"})
 _CONNECTION_OPTIONS: Final = frozenset({b"close", b"keep-alive"})
+# RFC 9110, 7.8: an upgrade that is not taken is as if absent. uvicorn takes WebSockets only.
+_UPGRADE_OPTIONS: Final = frozenset({b"upgrade", b"upgrade, http2-settings"})
+_TAKEN: Final = b"websocket"
 # Of a Content-Length that may be within the limits on bodies.
 MAX_DIGITS: Final = 9
 # Blocks in the cache, and bytes in each: two megabytes at worst.
@@ -73,11 +76,16 @@ class HeaderLines:
         return self._parsed
 
     def _read_framing(self) -> bool:
-        if b"transfer-encoding" in self or b"upgrade" in self:
+        if b"transfer-encoding" in self:
             return False
+        allowed = _CONNECTION_OPTIONS
+        if b"upgrade" in self:
+            if any(_TAKEN in value.lower() for value in self._by_name()[b"upgrade"]):
+                return False
+            allowed |= _UPGRADE_OPTIONS
         for name in _CONNECTION & self._names:
             options = {option.lower() for option in self._by_name()[name]}
-            if not options <= _CONNECTION_OPTIONS:
+            if not options <= allowed:
                 return False
             self.closes |= b"close" in options
         if b"content-length" in self:

@@ -1,0 +1,87 @@
+"""An upgrade that is offered and not taken is as if absent (RFC 9110, 7.8)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from purgatory import Purgatory
+from tests.acceptance.application import create_app
+from tests.acceptance.client import Connection
+from tests.acceptance.parking_protocol.requests import PARKING, add_echo, get, serving
+from tests.acceptance.thread_server import ServerKind, ThreadServer
+
+# As Java's HttpClient offers it with its first request.
+H2C = (
+    "Connection: Upgrade, HTTP2-Settings",
+    "Upgrade: h2c",
+    "HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA",
+)
+OFFERS = {
+    "h2c": H2C,
+    "tls": ("Connection: Upgrade", "Upgrade: TLS/1.0"),
+    "unknown": ("Connection: keep-alive, upgrade", "Upgrade: x/1, y"),
+    "websocket": ("Connection: Upgrade", "Upgrade: websocket"),
+}
+BODY = b'{"value": {"by": "card"}}'
+FRAMINGS = {
+    "length": (f"Content-Length: {len(BODY)}", BODY),
+    "chunks": (
+        "Transfer-Encoding: chunked",
+        b"5\r\n%b\r\n14\r\n%b\r\n0\r\n\r\n" % (BODY[:5], BODY[5:]),
+    ),
+}
+
+
+def _request(target: str, offer: tuple[str, ...], framing: str) -> bytes:
+    line, body = FRAMINGS[framing]
+    lines = [f"POST {target} HTTP/1.1", "Host: h", "Content-Type: application/json", *offer, line]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ThreadServer]:
+    """One that has no support for WebSockets."""
+    purgatory = Purgatory()
+    with serving(add_echo(create_app(purgatory)), purgatory, PARKING[0], ws="none") as found:
+        yield found
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@pytest.mark.parametrize("offer", OFFERS)
+@pytest.mark.parametrize("target", ["/purgatory/keys/k", "/echo"])
+async def test_the_body_is_read(
+    server: ThreadServer, target: str, offer: str, framing: str
+) -> None:
+    """However it is split, and with requests behind it that offer the same."""
+    data = 2 * _request(target, OFFERS[offer], framing) + get(
+        "/purgatory/watch/k?wait=0&cursor=0", *H2C
+    )
+    for size in (1, 7, 200, len(data)):
+        async with await Connection.open(server.address) as connection:
+            for start in range(0, len(data), size):
+                connection.write(data[start : start + size])
+                await asyncio.sleep(0)
+            for _ in range(2):
+                answer = await connection.reply()
+                if target == "/echo":
+                    assert answer.json()["body"] == BODY.decode()
+                else:
+                    assert answer.status == 201
+            last = (await connection.reply()).json()
+            if target != "/echo":
+                assert [each["value"] for each in last["signals"][-2:]] == 2 * [{"by": "card"}]
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+async def test_a_server_that_drops_the_body(framing: str) -> None:
+    """Uvicorn on httptools does: the fire is refused, and names the way out; nothing is stored."""
+    purgatory = Purgatory()
+    with serving(create_app(purgatory), purgatory, ServerKind("httptools", "asyncio")) as server:
+        async with await Connection.open(server.address) as connection:
+            connection.write(_request("/purgatory/keys/k", H2C, framing))
+            answer = await connection.reply()
+    assert answer.status == 400 and "Upgrade" in answer.json()["detail"]
+    assert purgatory.statistics().fires == 0
