@@ -37,7 +37,7 @@ class Keys:
 
     def __init__(self, client: Any, world: World) -> None:
         self.client = client
-        self.tag = f"{{{world.stores._prefix}:0}}:"  # type: ignore[attr-defined] # jobs in Redis
+        self.tag = f"{{{world.stores._prefix}:jobs:0}}:"  # type: ignore[attr-defined] # jobs in Redis
 
     def claimable(self) -> set[str]:
         buckets = self.client.zrange(f"{self.tag}buckets", 0, -1)

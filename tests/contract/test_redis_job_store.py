@@ -434,7 +434,7 @@ async def test_whatever_is_wrong_with_a_record_it_is_set_aside(
     prefix = f"broken {how}"
     async with opened(redis_server.url, prefix=prefix) as store:
         bad, good = await added(store, spec(1, keys=["k"]), spec(2, keys=["k"], delay=0.001))
-        tag = f"{{{prefix}:0}}:"
+        tag = f"{{{prefix}:jobs:0}}:"
         with redis_server.client() as client:
             bucket = f"{tag}b:{bad.due_ms // 60_000}"
             record = client.hget(bucket, bad.id)

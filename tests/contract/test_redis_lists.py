@@ -31,7 +31,7 @@ class OlderWorker:
 
     def __init__(self, client: Any, world: World) -> None:
         prefix = world.stores._prefix  # type: ignore[attr-defined] # a set of jobs in Redis
-        tag = f"{{{prefix}:0}}:"
+        tag = f"{{{prefix}:jobs:0}}:"
         self._blocked, self._by_key, self._meta = f"{tag}blocked", f"{tag}by_key", f"{tag}meta"
         self._client = client
 

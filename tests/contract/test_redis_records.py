@@ -26,7 +26,7 @@ async def test_ids_that_are_no_text_end_no_count(redis_server: ValkeyServer, sta
         client: Any
         with Redis.from_url(redis_server.url) as client:
             for number in range(5):
-                client.zadd(f"{{{prefix}:0}}:waiting", {start + b"%d" % number: 0})
+                client.zadd(f"{{{prefix}:jobs:0}}:waiting", {start + b"%d" % number: 0})
         async with asyncio.timeout(PATIENCE_S):
             counts = await store.handler_counts()
         assert counts == {HandlerState("note", JobState.WAITING): 2}

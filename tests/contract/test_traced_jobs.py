@@ -94,7 +94,7 @@ async def test_records_in_redis_of_what_is_not_traced_have_not_a_byte_more(
             await store.add([replace(spec, traceparent=traceparent)])
             client: Any
             with Redis.from_url(redis_server.url) as client:
-                [bucket] = client.scan_iter(f"{{{prefix}:0}}:b:*")
+                [bucket] = client.scan_iter(f"{{{prefix}:jobs:0}}:b:*")
                 fields = client.hget(bucket, spec.id).split(b"\0")
             assert len(fields) == count
             await store.cancel(spec.id)

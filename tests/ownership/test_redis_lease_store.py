@@ -83,9 +83,9 @@ async def test_a_record_is_kept_for_its_retention(lease_server: ValkeyServer, re
         lease = await _lease(ownership, "n")
         with lease_server.client() as client:
             for change in (ownership.commit(lease, b"x"), ownership.release(lease)):
-                client.persist(f"{prefix}:n")
+                client.persist(store.key("n"))
                 await change
-                assert 0 < client.pttl(f"{prefix}:n") <= 60_000
+                assert 0 < client.pttl(store.key("n")) <= 60_000
         assert await store.run([Read(name="unknown")]) == [LeaseRecord(is_done=True)]
 
 

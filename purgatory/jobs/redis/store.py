@@ -84,7 +84,7 @@ class RedisJobStore(StepMethods):
         self._listeners = ChangeListeners()
         self._shards = RedisShards(
             RedisShard(
-                f"{{{prefix}:{number}}}:",
+                f"{{{prefix}:jobs:{number}}}:",
                 settings=self._script_settings,
                 timeout_seconds=timeout,
                 is_fsynced=fsync,

@@ -60,8 +60,11 @@ class RedisLeaseStore:
         removed `retention` seconds after its last change; an owned one is renewed. Connecting and
         each reply take at most `timeout` seconds. Raises ValueError for what cannot be used.
         """
-        if not prefix or not prefix.isprintable():
-            raise ValueError(f"prefix is {prefix!r}: give printable characters")
+        if not prefix or not prefix.isprintable() or "{" in prefix or "}" in prefix:
+            raise ValueError(
+                f"prefix is {prefix!r}: give printable characters, but no braces, which would be a "
+                "hash tag"
+            )
         if not 1 <= retention <= 10 * 365 * _DAY_SECONDS:
             raise ValueError(f"retention is {retention!r}: give 1 second to ten years")
         check_url_or_client(url_or_client, "states")
@@ -110,6 +113,11 @@ class RedisLeaseStore:
             _error(reply) if isinstance(reply, Exception) else _record(reply) for reply in replies
         ]
 
+    def key(self, name: str) -> str:
+        """Return the key of the record of `name`, which no other prefix and name have."""
+        # By the length, the name is told from a prefix that ends as another name begins.
+        return f"{self._prefix}:{name}:{len(name)}"
+
     def _connect(self) -> Client:
         if not isinstance(self._given, str):
             return self._given
@@ -140,7 +148,7 @@ class RedisLeaseStore:
 
     async def _evaluate(self, steps: Sequence[LeaseStep]) -> list[Any]:
         """Return the reply to each step, or its exception."""
-        calls = [(self._prefix + ":" + step.name, *self._arguments(step)) for step in steps]
+        calls = [(self.key(step.name), *self._arguments(step)) for step in steps]
         replies = await self._call([("EVALSHA", _SHA, 1, *call) for call in calls])
         # A server that was restarted, or that has dropped scripts, has done nothing.
         unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
