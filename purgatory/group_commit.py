@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Generic, TypeVar
 
 Request = TypeVar("Request")
@@ -15,8 +15,11 @@ class GroupCommit(Generic[Request]):
 
     No request waits for others to join it: a single caller is served at once, and a thousand at the
     same time share a batch. Each waits for its own result; a cancelled caller takes nothing from
-    the others. One event loop.
+    the others. Owners take turns, so that nobody waits for all that another has submitted. One
+    event loop.
     """
+
+    # Invariant: sorted(_turns) == sorted(_waiting), and all(_waiting.values()).
 
     def __init__(
         self,
@@ -24,22 +27,32 @@ class GroupCommit(Generic[Request]):
         *,
         weigh: Callable[[Request], int],
         max_weight: int,
+        owner_of: Callable[[Request], Hashable] = lambda _: None,
     ) -> None:
         """Prepare to `run` batches: it returns a result for each request, or an exception.
 
-        A batch weighs up to `max_weight`, unless it is a single request.
+        A batch weighs up to `max_weight`, unless it is a single request. Those of one owner, as
+        `owner_of` returns it, are run in the order in which they were submitted.
         """
         self._run = run
         self._weigh = weigh
         self._max_weight = max_weight
-        self._waiting: deque[tuple[Request, asyncio.Future[Any]]] = deque()
+        self._owner_of = owner_of
+        # {owner: its requests}, and the owners in the order of their turns.
+        self._waiting: dict[Hashable, deque[tuple[Request, asyncio.Future[Any]]]] = {}
+        self._turns: deque[Hashable] = deque()
         self._task: asyncio.Task[None] | None = None
 
     def submit(self, request: Request) -> asyncio.Future[Any]:
         """Return the future of the result: an exception if that is one, or if `run` raised it."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        self._waiting.append((request, future))
+        owner = self._owner_of(request)
+        queue = self._waiting.get(owner)
+        if queue is None:
+            queue = self._waiting[owner] = deque()
+            self._turns.append(owner)
+        queue.append((request, future))
         if self._task is None:
             # It starts after everything else in this turn of the loop has submitted, too.
             self._task = loop.create_task(self._work(), name="purgatory-commit")
@@ -68,22 +81,29 @@ class GroupCommit(Generic[Request]):
         if self._task is not task:
             return
         self._task = None
-        while self._waiting:
-            self._waiting.popleft()[1].cancel()
+        for queue in self._waiting.values():
+            for _, future in queue:
+                future.cancel()
+        self._waiting.clear()
+        self._turns.clear()
 
     def _take(self) -> list[tuple[Request, asyncio.Future[Any]]]:
         batch: list[tuple[Request, asyncio.Future[Any]]] = []
         weight = 0
-        while self._waiting:
-            request, future = self._waiting[0]
-            if future.done():
-                # Cancelled before its batch started: it need not run.
-                self._waiting.popleft()
-                continue
-            weight += self._weigh(request)
-            if batch and weight > self._max_weight:
-                break
-            batch.append(self._waiting.popleft())
+        while self._turns:
+            queue = self._waiting[self._turns[0]]
+            request, future = queue[0]
+            # Cancelled before its batch started, it need not run.
+            if not future.done():
+                weight += self._weigh(request)
+                if batch and weight > self._max_weight:
+                    break
+                batch.append(queue[0])
+            queue.popleft()
+            if queue:
+                self._turns.rotate(-1)
+            else:
+                del self._waiting[self._turns.popleft()]
         return batch
 
     async def _run_batch(self, batch: list[tuple[Request, asyncio.Future[Any]]]) -> None:

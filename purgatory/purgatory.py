@@ -557,8 +557,8 @@ class Purgatory(JobsMixin):
         service = self._job_service
         if service is None or isinstance(fired, bytes):
             return fired
+        asked = await service.indexes_waited_on([key for key, _ in items])
         # At the same time, to share the round trips to the store.
-        asked = [index for index, (key, _) in enumerate(items) if service.may_wait_on(key)]
         decided = await asyncio.gather(
             *(self._fire_jobs(service, *items[index], fired[index]) for index in asked),
             return_exceptions=True,
@@ -577,9 +577,9 @@ class Purgatory(JobsMixin):
         owner: str | None = None,
     ) -> list[FireResult] | bytes:
         self._parking.require_open()
+        assert self.shared_signals is not None
         for key, _ in items:
             check_key(key)
-        assert self.shared_signals is not None
         appended = await self.shared_signals.append_if(
             [(EntryType.FIRED, key, self.signals.encode(value)) for key, value in items],
             unless_after=unless_after,

@@ -40,11 +40,13 @@ from purgatory.jobs.worker.statistics import JobStatistics, WorkerCounters
 from purgatory.jobs.worker.store_retry import OUTAGES
 from purgatory.timer import SystemTimer
 from purgatory.trace_context import current_traceparent
+from purgatory.turn_budget import TurnBudget
 
 logger = logging.getLogger("purgatory.jobs")
 
 # A fire does not wait longer for the store: it is then pending, and its jobs are decided later.
 ACKNOWLEDGE_S: Final = 1.0
+_LOOKED_UP_TOGETHER: Final = 16
 
 
 class JobService:
@@ -283,6 +285,16 @@ class JobService:
     def may_wait_on(self, key: str) -> bool:
         """Return False only if certainly no job waits on `key`. Immediate."""
         return not self._opener.is_open or self.store.may_wait_on(key)
+
+    async def indexes_waited_on(self, keys: Sequence[str]) -> list[int]:
+        """Return the indexes of the keys for which `may_wait_on` returns True, in slices."""
+        budget, found = TurnBudget(), []
+        for index, key in enumerate(keys):
+            if self.may_wait_on(key):
+                found.append(index)
+            if index % _LOOKED_UP_TOGETHER == _LOOKED_UP_TOGETHER - 1:
+                await budget.yield_if_spent()
+        return found
 
     async def fire(self, key: str, value: Any, max_value_bytes: int) -> int | None:
         """Decide every job on `key`; return how many. It continues if the caller is cancelled.

@@ -43,10 +43,14 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         node.close()
 
 
+def named(name: str, *keys: str) -> Idempotency:
+    return Idempotency(owner="one", name=name, fingerprint="-".join(keys))
+
+
 async def fired(here: Purgatory, name: str, *keys: str, **options: Any) -> list[tuple[str, int]]:
     """Fire keys as the request `name`, which its keys tell from others."""
-    idempotency = Idempotency(owner="one/", name=name, fingerprint="-".join(keys))
-    results = await here.fire_shared([(key, 1) for key in keys], idempotency=idempotency, **options)
+    pairs = [(key, 1) for key in keys]
+    results = await here.fire_shared(pairs, idempotency=named(name, *keys), **options)
     assert isinstance(results, list)
     return [(each.cursor, each.seq) for each in results]
 
@@ -69,7 +73,7 @@ async def test_a_name_is_that_of_one_request_whatever_log_has_its_key(url: str) 
             for other in KEYS:
                 if other != key:
                     await refused(there, f"name {number}", other)
-        another = Idempotency(owner="two/", name="name 0", fingerprint="other")
+        another = Idempotency(owner="two", name="name 0", fingerprint="other")
         await there.fire_shared([(KEYS[1], 1)], idempotency=another)
 
 
@@ -120,20 +124,17 @@ async def test_the_home_knows_the_name_and_not_the_response(url: str) -> None:
         signals = here.shared_signals
         assert isinstance(signals, RedisSignals)
         client: Any = signals._client
-        home = signals.shard_of("one/name")
+        home = signals.shard_of(named("name").hash)
         key = next(key for key in KEYS if signals.shard_of(key) != home)
-        name = Idempotency(owner="one/", name="name", fingerprint=key)
+        name = named("name", key)
         first = await fired(here, "name", key)
         await signals.remember(name, [key], b"response")
         entries = [
-            f"{{purgatory:signals:{shard}}}:repeat:one/name"
-            for shard in (signals.shard_of(key), home)
+            signals._logs[shard].key_of_name(name) for shard in (signals.shard_of(key), home)
         ]
         assert [(await client.get(each)).endswith(b"response") for each in entries] == [True, False]
         assert REPEAT_S * 1_000 - 60_000 < await client.pttl(entries[0]) <= REPEAT_S * 1_000
         assert abs(await client.pttl(entries[0]) - await client.pttl(entries[1])) < 60_000
-        names = f"{{purgatory:signals:{home}}}:repeats:one/"
-        assert await client.zrange(names, 0, -1) == [b"name"] and await client.pttl(names) > 0
         await client.delete(entries[1])
         assert await here.fire_shared([(key, 1)], idempotency=name) == b"response"
         assert here.signals.last(key) == here.signals.position(key, first[0][0])
@@ -159,7 +160,7 @@ async def test_a_response_is_stored_by_one_call(tmp_path: Path) -> None:
             assert here.shared_signals is not None
             before = _calls(client)
             for number in range(fires):
-                name = Idempotency(owner="one/", name=f"{number}", fingerprint="1")
+                name = Idempotency(owner="one", name=f"{number}", fingerprint="1")
                 await here.fire_shared([(KEYS[0], 1)], idempotency=name)
                 await here.shared_signals.remember(name, [KEYS[0]], b"response")
             # Each log is read once a second, besides.
@@ -174,7 +175,7 @@ def elsewhere(here: Purgatory) -> tuple[str, str, str]:
     """Return a name, and two keys of different logs that are not its home."""
     signals = here.shared_signals
     assert isinstance(signals, RedisSignals)
-    home = signals.shard_of("one/name")
+    home = signals.shard_of(named("name").hash)
     first = next(key for key in KEYS if signals.shard_of(key) != home)
     known = {home, signals.shard_of(first)}
     return "name", first, next(key for key in KEYS if signals.shard_of(key) not in known)
@@ -190,13 +191,12 @@ async def test_a_claim_without_a_fire_ends_when_that_cannot_be_under_way(tmp_pat
             name, first, other = elsewhere(here)
             signals = here.shared_signals
             assert isinstance(signals, RedisSignals)
-            home = signals.shard_of(f"one/{name}")
-            entry = f"{{purgatory:signals:{home}}}:repeat:one/{name}"
+            home = signals.shard_of(named(name).hash)
+            entry = signals._logs[home].key_of_name(named(name))
 
             async def claim() -> None:
                 await client.delete(entry)
-                idempotency = Idempotency(owner="one/", name=name, fingerprint=first)
-                await signals._claims.claim(home, idempotency, [signals.shard_of(first)])
+                await signals._claims.claim(home, named(name, first), [signals.shard_of(first)])
 
             async def let_time_pass() -> None:
                 text, token, _, logs = (await client.get(entry)).split(b" ")

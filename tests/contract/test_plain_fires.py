@@ -81,8 +81,9 @@ async def test_a_plain_fire_leaves_what_any_other_leaves(server: ValkeyServer) -
                 # Some keys are fired once, some fill their history, and all of them the log.
                 key = f"key:{number % 3 if number < 60 else number * 7 % 41}"
                 name = Idempotency(owner="", name=str(number), fingerprint="")
-                fired = await short.fire(key, number)
-                (other,) = await long.fire_shared([(key, number)], idempotency=name)
+                owner = (None, "alice", "bob")[number * number % 7 % 3] if number > 20 else None
+                fired = await short.fire(key, number, owner=owner)
+                (other,) = await long.fire_shared([(key, number)], idempotency=name, owner=owner)
                 assert fired.seq == other.seq  # type: ignore[union-attr]
                 assert fired.cursor.partition("-")[2] == other.cursor.partition("-")[2]  # type: ignore[union-attr]
                 if number == 0:

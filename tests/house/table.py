@@ -101,7 +101,7 @@ ROOTS = {"purgatory", "examples"}
 # Room -> the rooms of its own floor that it may import. No circle, and no pair that is not used.
 USES: dict[str, set[str]] = {
     "event_loop": {"signals"},
-    "jobs": {"jobs/handlers", "jobs/model", "jobs/stores", "jobs/worker"},
+    "jobs": {"group_commit", "jobs/handlers", "jobs/model", "jobs/stores", "jobs/worker"},
     "jobs/callbacks": {"group_commit", "jobs/handlers", "jobs/model"},
     "jobs/clients": {"jobs", "jobs/model", "jobs/stores"},
     "jobs/handlers": {"jobs/model"},

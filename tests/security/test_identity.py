@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -17,9 +18,11 @@ from fastapi import FastAPI, Header, HTTPException
 from purgatory import Purgatory
 from purgatory.fastapi import AccessesDep, ParkDep, install
 from purgatory.jobs import JobContext, MemoryJobStore
+from purgatory.signals.redis import RedisSignals
 from tests.acceptance.client import Connection, Reply
 from tests.acceptance.thread_server import ThreadServer, serve
 from tests.patience import PATIENCE_S, until
+from tests.valkey_server import ValkeyServer
 
 JOB = {"handler": "note", "delay": 900.0, "dedupe_key": "order-42", "payload": "hunter2"}
 
@@ -65,6 +68,21 @@ async def test_what_the_dependency_returns_is_the_identity(server: ThreadServer)
     assert jobs[0].json()["id"] != jobs[1].json()["id"]
     kept = await ask(server, "bob", "POST", "/jobs", {**JOB, "on_conflict": "keep"})
     assert kept.json()["id"] == jobs[1].json()["id"]
+
+
+async def test_an_identity_cannot_be_continued_by_a_name(tmp_path: Path) -> None:
+    """Nor is an identity what the application calls itself: fires through Redis are each user's."""
+    app = FastAPI()
+    with ValkeyServer(tmp_path) as valkey:
+        purgatory = Purgatory(signals=RedisSignals(valkey.url))
+        install(app, purgatory, authorize=authorize)
+        with serve(app, purgatory) as server:
+            seqs = []
+            for user, name in (("acme", "alice/pay-1"), ("acme/alice", "pay-1"), ("acme/", "/1")):
+                key = {"Idempotency-Key": name}
+                fired = await ask(server, user, "POST", "/keys/k", {"value": user}, **key)
+                seqs.append(fired.json()["seq"])
+            assert seqs == [1, 2, 3]
 
 
 async def test_a_fire_needs_no_thread() -> None:

@@ -96,9 +96,8 @@ class RepeatedRequests:
 
     A repeat that arrives while the first request is being served waits for its response. Each
     client has keys of its own: those of its token, or those of everyone without one. Kept for
-    REPEAT_S seconds are 10,000 responses and 16 MiB of them at most. If they are full, the oldest
-    response of a client is dropped that has an equal part of them or more, so none evicts those of
-    the others.
+    REPEAT_S seconds are 10,000 responses and 16 MiB of them at most. If they are full, the client
+    with most of them loses its oldest one, so that none evicts those of smaller ones.
     """
 
     # Invariant: in the order of `at_ns`, the oldest first.
@@ -179,8 +178,8 @@ class RepeatedRequests:
                 for name, owned in self._owners.items()
             }
             largest = max(taken, key=taken.__getitem__)
-            # Not always the largest: of equals, no one makes room for another.
-            if taken.get(owner, 0) * len(taken) >= sum(taken.values()):
+            # Of equals, no one makes room for another.
+            if taken.get(owner, 0) >= taken[largest]:
                 largest = owner
             self._drop(next(iter(self._owners[largest].names)))
 

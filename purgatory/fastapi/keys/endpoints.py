@@ -37,6 +37,7 @@ from purgatory.fastapi.keys.shared_fires import SharedFires
 from purgatory.fire_result import FireResult
 from purgatory.operations.watch_key import check_key
 from purgatory.purgatory import Purgatory
+from purgatory.turn_budget import TurnBudget
 
 # Keys fired in one turn of the event loop.
 FIRED_TOGETHER: Final = 100
@@ -97,10 +98,15 @@ class KeyEndpoints:
         _refuse_condition(raw)
         # Before a kept response: a client without permission gets none.
         items = self._batch.parse(raw.body)
-        raw.permit.check_keys(Action.FIRE, (item.key for item in items))
+        budget = TurnBudget()
+        for start in range(0, len(items), FIRED_TOGETHER):
+            some = items[start : start + FIRED_TOGETHER]
+            raw.permit.check_keys(Action.FIRE, (item.key for item in some))
+            await budget.yield_if_spent()
         if self._shared is not None:
             for index, item in enumerate(items):
                 self._check(index, item)
+            await budget.yield_if_spent()
             pairs = [(item.key, item.value) for item in items]
             return await self._shared.fire(pairs, raw, values[IDEMPOTENCY_KEY], is_batch=True)
         return await self._repeats.respond(

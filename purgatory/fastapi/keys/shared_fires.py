@@ -5,19 +5,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from typing import Any, Final
+from zlib import compress, decompressobj
 
 from purgatory.errors import SignalsConflictError, SignalsError
 from purgatory.fastapi.http.idempotency import fingerprint_of, key_reused, request_name
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.keys.responses import fired_json, has_fired
+from purgatory.fastapi.keys.schemas import MAX_BATCH
 from purgatory.purgatory import Purgatory
 from purgatory.signals.fire_idempotency import Idempotency
 
 logger = logging.getLogger("purgatory.fastapi")
 
-# Larger responses are not stored: the log keeps those of 10,000 fires of each client.
+# Larger responses are compressed, and not stored if that is not enough: the log has what a repeat
+# needs besides the counts.
+MAX_PLAIN_BYTES: Final = 512
 MAX_STORED_BYTES: Final = 8 * 1024
+# Of a response with a result for each key of a batch.
+_MAX_RESPONSE_BYTES: Final = 1024 * MAX_BATCH
 
 
 class SharedFires:
@@ -44,7 +50,7 @@ class SharedFires:
         if name is not None:
             owner, name = request_name(raw, name)
             idempotency = Idempotency(
-                owner=f"{owner}/", name=name, fingerprint=fingerprint_of(raw).hex()
+                owner=f"client:{owner}", name=name, fingerprint=fingerprint_of(raw).hex()
             )
         try:
             fired = await self._purgatory.fire_shared(
@@ -58,7 +64,7 @@ class SharedFires:
                 raise key_reused(name or "") from exc
             raise has_fired(self._purgatory, items[0][0]) from exc
         if isinstance(fired, bytes):
-            return RawResponse.from_json(201, fired)
+            return RawResponse.from_json(201, _unpacked(fired))
         rows = b",".join(map(fired_json, fired))
         body = b'{"results":[%b]}' % rows if is_batch else rows
         if idempotency is not None:
@@ -66,8 +72,9 @@ class SharedFires:
         return RawResponse.from_json(201, body)
 
     async def _remember(self, idempotency: Idempotency, keys: Sequence[str], body: bytes) -> None:
+        if len(body) > MAX_PLAIN_BYTES:
+            body = compress(body)
         if len(body) > MAX_STORED_BYTES:
-            # The log has what a repeat needs besides the counts.
             return
         assert self._purgatory.shared_signals is not None
         try:
@@ -80,3 +87,12 @@ class SharedFires:
                 exc,
                 extra={"action": "response-not-stored"},
             )
+
+
+def _unpacked(stored: bytes) -> bytes:
+    # A JSON object begins otherwise than what is compressed.
+    return (
+        stored
+        if stored.startswith(b"{")
+        else decompressobj().decompress(stored, _MAX_RESPONSE_BYTES)
+    )

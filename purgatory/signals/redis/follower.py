@@ -143,11 +143,13 @@ class Follower:
     def apply_own(self, epoch: str, entries: Sequence[LogEntry]) -> list[Future[Ended]]:
         """Apply entries that this process has appended, now or in their turn.
 
-        Returns for each a future of how many operations it ended.
+        Returns for each a future of how many operations it ended. Many are applied when their
+        message arrives, in slices.
         """
         futures = self.own.add(epoch, entries)
         replica = self.replica
-        if entries and epoch == replica.epoch and replica.applied == entries[0].offset - 1:
+        is_next = bool(entries) and replica.applied == entries[0].offset - 1
+        if is_next and epoch == replica.epoch and len(entries) <= _AT_ONCE:
             for entry in entries:
                 self._apply(entry)
         elif epoch == replica.epoch:
@@ -264,10 +266,10 @@ class Follower:
         if self._catching_up.locked() or not replica.is_loaded or len(data) > _AT_ONCE_BYTES:
             return False
         try:
-            epoch, entries = parse_message(data)
+            epoch, entries = parse_message(data, _AT_ONCE)
         except (ValueError, LookupError):
             return False
-        if epoch != replica.epoch or not 0 < len(entries) <= _AT_ONCE:
+        if epoch != replica.epoch or not entries:
             return False
         if entries[0].offset > replica.applied + 1:
             return False
@@ -493,10 +495,11 @@ class Follower:
 
     async def _apply_all(self, entries: Sequence[LogEntry]) -> None:
         budget = TurnBudget()
-        for entry in entries:
+        for number, entry in enumerate(entries, start=1):
             if entry.offset > self.replica.applied:
                 self._apply(entry)
-            await budget.yield_if_spent()
+            if number % _AT_ONCE == 0:
+                await budget.yield_if_spent()
 
     def _apply(self, entry: LogEntry) -> None:
         self.replica.apply(entry)

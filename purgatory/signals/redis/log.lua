@@ -1,5 +1,5 @@
 -- The log of one shard of signals: KEYS are meta, log, keys and idle, all of one hash tag. Behind
--- them are two for each name that is kept in its home, too: its string, and its owner's sorted set.
+-- them is the string of each name that is kept in its home, too.
 --
 -- meta    hash: epochs, server and shards (see `begin`), and counts: "head trimmed bytes count seq
 --         forgotten", the last two the highest number and offset of keys that `keys` has no longer;
@@ -18,11 +18,17 @@
 --                      or "fingerprint @" if only other logs have its entries and this is the home
 --                      of its name; "fingerprint @token until_ms logs" if it was claimed before it
 --                      was appended to those, which takes until then at most
--- <tag>repeats:<owner> sorted set: the names of one owner's kept requests, by time
+-- <tag>repeats:<owner> list, the oldest first: "size at_ms name" of the owner's kept requests; the
+--                      name is empty for what a kept one has grown by
+-- <tag>repeats_by      sorted set: owners, by the sum of these sizes
+-- <tag>repeats_since   sorted set: owners, by the time of their oldest, or by an earlier one
+-- <tag>repeats_bytes   string: the sum of all
 --
+-- Names of requests are hashes of them and of their owners. Owners are hashes, too.
 -- Numbers are below 10^14: ".." writes them as integers. What a request runs for the first time in a
 -- while takes the server longer than most commands do: a plain fire returns early, and functions that
--- few requests need are made for them.
+-- few requests need are made for them. What is done to many entries is done by few commands: the
+-- server serves nobody else during a call.
 local meta, log, keys, idle = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local tag = string.sub(meta, 1, -5)
 local call = redis.call
@@ -38,11 +44,16 @@ local max_listed = max_per_key + math.floor(max_per_key / 8)
 local MAX_EPOCHS = 32
 -- What one call trims at most, besides one entry for each that it appends.
 local TRIMMED_AT_ONCE = 1000
+-- The arguments of one command, about: Lua has room for some thousand on its stack.
+local PART = 1000
 -- Bytes of entries in one reply, about, and in one message: subscribers have small buffers.
 local MAX_REPLY = 2000000
 local MAX_MESSAGE = 1000000
 local READ_AT_ONCE = 100
--- shard_log.py sets above: REPEAT_MS and REPEATS_PER_OWNER, of names of fires.
+-- Of names of fires: what one takes besides its value, about, and how many one call forgets at most.
+-- shard_log.py sets above: REPEAT_MS, and the part of max_bytes that they take, REPEAT_PART.
+local REPEAT_OVERHEAD = 256
+local REPEATS_AT_ONCE = 50
 -- The digits of an owner and of a trace context, all hexadecimal: scripts from before there were
 -- trace contexts take both for an owner, and find the key behind them.
 local OWNER, TRACE = 12, 50
@@ -55,14 +66,13 @@ if type(replication) ~= 'string' then replication = '' end
 local found = call('HMGET', meta, 'epochs', 'server', 'shards', 'counts')
 local epochs, server, found_shards = found[1], found[2], found[3]
 
--- A plain fire: one signal, without conditions or an owner, in a log of this server that has none
--- either and is not full. The same is done below, for any request.
+-- A plain fire: one signal, without conditions, in a log of this server that is not full. The same is
+-- done below, for any request.
 if command == 'append' and #ARGV == 11 and ARGV[9] == 'f' and ARGV[5] == '' and ARGV[7] == ''
-  and (ARGV[6] == '' or #ARGV[6] == TRACE) and found[4] then
-  local before, unchanged, bytes, count, rest, first_seq, owners = string.match(found[4],
-    '^(%d+) (%d+) (%d+) ([1-9]%d*)( (%d+) %d+ ?(%d*).*)$')
-  if before and (owners == '' or owners == '0')
-    and string.find(replication, 'role:master', 1, true)
+  and found[4] then
+  local before, unchanged, bytes, count, forgotten, first_seq, owned = string.match(found[4],
+    '^(%d+) (%d+) (%d+) ([1-9]%d*)( (%d+) %d+)(.*)$')
+  if before and string.find(replication, 'role:master', 1, true)
     and string.find(replication, 'master_replid:' .. server, 1, true) then
     local share, key = ARGV[6], ARGV[10]
     local seq, last, losses = string.match(call('HGET', keys, key) or first_seq .. ' 0 0 0',
@@ -79,8 +89,20 @@ if command == 'append' and #ARGV == 11 and ARGV[9] == 'f' and ARGV[5] == '' and 
       if listed <= max_listed and call('XADD', log, 'NOMKSTREAM', offset .. '-0', 'e', entry) then
         if listed == 1 then call('ZREM', idle, key) end
         call('HSET', keys, key, seq .. ' ' .. offset .. losses)
+        local owner = #share == TRACE and '' or string.sub(share, 1, OWNER)
+        if owner ~= '' or owned ~= '' then
+          local owners, entries, size, holes = string.match(owned, '^ (%d+) (%d+) (%d+)(.*)$')
+          if not owners then owners, entries, size, holes = 0, 0, 0, ' 0 0' end
+          if owner ~= '' then
+            if call('ZINCRBY', tag .. 'entries_by', 1, owner) == '1' then owners = owners + 1 end
+            call('ZINCRBY', tag .. 'bytes_by', #entry, owner)
+            entries, size = entries + 1, size + #entry
+          end
+          if owners ~= '0' then call('ZADD', tag .. 'by:' .. owner, offset, offset) end
+          owned = string.format(' %d %d %d%s', owners, entries, size, holes)
+        end
         call('HSET', meta, 'counts',
-          string.format('%s %s %d %d%s', offset, unchanged, bytes, count, rest))
+          string.format('%s %s %d %d%s%s', offset, unchanged, bytes, count, forgotten, owned))
         local epoch = string.match(epochs, '^.*,(%w+):') or string.match(epochs, '^%w+')
         call('PUBLISH', channel, epoch .. ' ' .. offset .. ' ' .. #entry .. ':' .. entry)
         local result = 'ok ' .. before .. ' ' .. now_ms .. ' ' .. seq .. ' '
@@ -144,163 +166,393 @@ local function store_counts()
   call('HSET', meta, 'counts', counts)
 end
 
-local function record(key)
-  local text = call('HGET', keys, key)
-  if not text then return forgotten_seq, 0, 0, 0 end
-  local seq, last, lost, ended = string.match(text, '^(%d+) (%d+) (%d+) (%d+)$')
-  return tonumber(seq), tonumber(last), tonumber(lost), tonumber(ended)
+-- Run a command on a key with many arguments.
+local function many(name, key, values)
+  for from = 1, #values, PART do
+    call(name, key, unpack(values, from, math.min(from + PART - 1, #values)))
+  end
 end
 
-local function store_record(key, seq, last, lost, ended)
-  call('HSET', keys, key, seq .. ' ' .. last .. ' ' .. lost .. ' ' .. ended)
+-- {key: {seq, last, lost, ended}}: the records that this call has read, and {key: true} of those to be
+-- stored. Their numbers are texts, as making those of numbers takes the server long.
+local records, changed = {}, {}
+
+local function parsed(text)
+  if not text then return {forgotten_seq .. '', '0', '0', '0'} end
+  local seq, last, lost, ended = string.match(text, '^(%d+) (%d+) (%d+) (%d+)$')
+  return {seq, last, lost, ended}
+end
+
+local function record(key)
+  local found = records[key]
+  if not found then
+    found = parsed(call('HGET', keys, key))
+    records[key] = found
+  end
+  return found
+end
+
+-- Read the records of keys together, those that are not known yet.
+local function load(names)
+  local unknown = {}
+  for _, key in ipairs(names) do
+    if not records[key] then unknown[#unknown + 1], records[key] = key, true end
+  end
+  for from = 1, #unknown, PART do
+    local to = math.min(from + PART - 1, #unknown)
+    for index, text in ipairs(call('HMGET', keys, unpack(unknown, from, to))) do
+      records[unknown[from + index - 1]] = parsed(text)
+    end
+  end
+end
+
+local function store_records()
+  local texts = {}
+  for key in pairs(changed) do
+    local found = records[key]
+    texts[#texts + 1] = key
+    texts[#texts + 1] = found[1] .. ' ' .. found[2] .. ' ' .. found[3] .. ' ' .. found[4]
+  end
+  many('HSET', keys, texts)
 end
 
 local function is_of_another(known, fingerprint)
   return known and string.sub(known, 1, #fingerprint + 1) ~= fingerprint .. ' '
 end
 
--- Keep what a name stands for, in the string `entry` and the sorted set `names` of its owner.
-local function keep(entry, names, name, value)
-  call('SET', entry, value, 'PX', REPEAT_MS)
-  if call('ZADD', names, now_ms, name) == 1 and call('ZCARD', names) > REPEATS_PER_OWNER then
-    call('DEL', string.sub(entry, 1, -#name - 1) .. call('ZPOPMIN', names)[1])
+-- Requests with names: `there` is the tag of the log that keeps one.
+local made_repeats
+local function repeats()
+  if made_repeats then return made_repeats end
+
+  -- Forget some of an owner's oldest: those from before a time, or just one. Return how many, and one
+  -- for looking.
+  local function forget(there, owner, limit, before_ms)
+    local names, freed, done = there .. 'repeats:' .. owner, 0, 0
+    local first = call('LINDEX', names, 0)
+    while first and done < limit do
+      local size, at_ms, name = string.match(first, '^(%d+) (%d+) (.*)$')
+      at_ms = tonumber(at_ms)
+      if before_ms and at_ms >= before_ms then
+        call('ZADD', there .. 'repeats_since', at_ms, owner)
+        break
+      end
+      -- The string of one that has expired may be that of a newer request.
+      if name ~= '' and at_ms > now_ms - REPEAT_MS then call('DEL', there .. 'repeat:' .. name) end
+      call('LPOP', names)
+      freed, done = freed + size, done + 1
+      first = call('LINDEX', names, 0)
+    end
+    local left = tonumber(call('ZINCRBY', there .. 'repeats_by', -freed, owner))
+    if not first then
+      freed = freed + left
+      call('ZREM', there .. 'repeats_by', owner)
+      call('ZREM', there .. 'repeats_since', owner)
+    end
+    call('DECRBY', there .. 'repeats_bytes', freed)
+    return done + 1
   end
-  call('PEXPIRE', names, REPEAT_MS)
+
+  local function forget_expired(there, limit)
+    while limit > 0 do
+      local first = call('ZRANGE', there .. 'repeats_since', 0, 0, 'WITHSCORES')
+      if not first[1] or tonumber(first[2]) > now_ms - REPEAT_MS then return end
+      limit = limit - forget(there, first[1], limit, now_ms - REPEAT_MS)
+    end
+  end
+
+  -- Make room for what was counted last: the owner of most forgets its oldest. Of equals, nobody makes
+  -- room for another.
+  local function make_room(there, owner, size, total)
+    local limit, maximum = REPEATS_AT_ONCE, max_bytes * REPEAT_PART
+    if total <= maximum then return end
+    forget_expired(there, limit)
+    while limit > 0 and tonumber(call('GET', there .. 'repeats_bytes')) > maximum do
+      local most = call('ZREVRANGE', there .. 'repeats_by', 0, 0, 'WITHSCORES')
+      local own = tonumber(call('ZSCORE', there .. 'repeats_by', owner) or size) - size
+      local second = most[1] == owner and call('ZREVRANGE', there .. 'repeats_by', 1, 1, 'WITHSCORES')
+      if second then most = second[1] and second or most end
+      local is_own = most[1] == owner or own >= tonumber(most[2])
+      limit = limit - forget(there, is_own and owner or most[1], 1)
+    end
+  end
+
+  local function count_one(there, owner, name, size)
+    if call('RPUSH', there .. 'repeats:' .. owner, size .. ' ' .. now_ms .. ' ' .. name) == 1 then
+      call('ZADD', there .. 'repeats_since', now_ms, owner)
+    end
+    call('ZINCRBY', there .. 'repeats_by', size, owner)
+    make_room(there, owner, size, call('INCRBY', there .. 'repeats_bytes', size))
+  end
+
+  -- Keep what a name stands for in the string `entry`; `known` is what it stood for.
+  local function keep(entry, owner, name, value, known)
+    if known then
+      call('SET', entry, value, 'KEEPTTL')
+      return
+    end
+    local there, size = string.sub(entry, 1, -#name - 8), #value + REPEAT_OVERHEAD
+    call('SET', entry, value, 'PX', REPEAT_MS)
+    count_one(there, owner, name, size)
+  end
+
+  -- Keep a response in place of the result, unless that was forgotten.
+  local function keep_response(name, owner, fingerprint, response)
+    local entry, value = tag .. 'repeat:' .. name, fingerprint .. ' = ' .. response
+    local known = call('GET', entry)
+    if not known or is_of_another(known, fingerprint) then return end
+    call('SET', entry, value, 'KEEPTTL')
+    if #value > #known then count_one(tag, owner, '', #value - #known) end
+  end
+
+  made_repeats = {forget_expired = forget_expired, keep = keep, keep_response = keep_response}
+  return made_repeats
 end
 
--- Owners and removals.
+-- {owner: offsets of entries that this call has appended, each twice}, with their size in `bytes`.
+local added = {}
+
+local function add_shares()
+  for owner, offsets in pairs(added) do
+    local entries = #offsets / 2
+    if owner ~= '' and entries > 0 then
+      call('ZINCRBY', tag .. 'bytes_by', offsets.bytes, owner)
+      if tonumber(call('ZINCRBY', tag .. 'entries_by', entries, owner)) == entries then
+        owners = owners + 1
+      end
+      owned, owned_bytes = owned + entries, owned_bytes + offsets.bytes
+    end
+  end
+  -- Those of nobody: there is nothing to do while there are no owners.
+  if owners > 0 then
+    for owner, offsets in pairs(added) do many('ZADD', tag .. 'by:' .. owner, offsets) end
+  end
+  added = {}
+end
+
+-- Owners and removals. Offsets are texts.
 local made
 local function rare()
   if made then return made end
 
-  local function key_of(entry)
-    local _, finish, length = string.find(entry, '^%a%d+ %d+ %d+ (%d+)@?[^ ]* ')
-    return string.sub(entry, finish + 1, finish + tonumber(length))
+  -- To how many and how much a log is trimmed that is full.
+  local most_signals, most_bytes = max_signals, max_bytes
+
+  -- Return key, owner and time of an entry.
+  local function parts(entry)
+    local made_ms, length, share, at = string.match(entry, '^%a%d+ (%d+) %d+ (%d+)@?([^ ]*) ()')
+    local owner = #share == TRACE and '' or string.sub(share, 1, OWNER)
+    return string.sub(entry, at, at + length - 1), owner, made_ms
   end
 
-  local function owner_of(entry)
-    local share = string.match(entry, '^%a%d+ %d+ %d+ %d+@([^ ]*) ') or ''
-    return #share == TRACE and '' or string.sub(share, 1, OWNER)
-  end
+  -- The ids of entries that are to be removed, and {owner: their offsets}, with their size.
+  local ids, shares = {}, {}
 
-  -- Count an entry of an owner, or of nobody: nothing to do while there are no owners.
-  local function add_share(owner, offset, size)
-    if owner == '' and owners == 0 then return end
-    call('ZADD', tag .. 'by:' .. owner, offset, offset)
-    if owner == '' then return end
-    if tonumber(call('ZINCRBY', tag .. 'entries_by', 1, owner)) == 1 then owners = owners + 1 end
-    call('ZINCRBY', tag .. 'bytes_by', size, owner)
-    owned, owned_bytes = owned + 1, owned_bytes + size
-  end
-
-  local function remove_share(owner, offset, size)
-    if owners == 0 then return end
-    call('ZREM', tag .. 'by:' .. owner, offset)
-    if owner == '' then return end
-    owned, owned_bytes = owned - 1, owned_bytes - size
-    call('ZINCRBY', tag .. 'bytes_by', -size, owner)
-    if tonumber(call('ZINCRBY', tag .. 'entries_by', -1, owner)) > 0 then return end
-    call('ZREM', tag .. 'entries_by', owner)
-    call('ZREM', tag .. 'bytes_by', owner)
-    owners = owners - 1
-    if owners == 0 then call('DEL', tag .. 'by:') end
-  end
-
-  local function remove(offset, entry)
-    call('XDEL', log, offset .. '-0')
+  local function remove(offset, owner, entry)
+    local share = shares[owner]
+    if not share then
+      share = {bytes = 0}
+      shares[owner] = share
+    end
+    ids[#ids + 1], share[#share + 1], share.bytes = offset .. '-0', offset, share.bytes + #entry
     count, bytes = count - 1, bytes - #entry
-    remove_share(owner_of(entry), offset, #entry)
   end
 
-  -- Remove the entry of `key` at an offset, unless that is of another: its list may be from before
-  -- somebody deleted the log.
-  local function remove_of(key, offset)
-    local old = call('XRANGE', log, offset, offset)[1]
-    if old and key_of(old[2][2]) == key then remove(tonumber(offset), old[2][2]) end
+  local function flush()
+    add_shares()
+    many('XDEL', log, ids)
+    if owners > 0 then
+      for owner, offsets in pairs(shares) do
+        many('ZREM', tag .. 'by:' .. owner, offsets)
+        if owner ~= '' then
+          owned, owned_bytes = owned - #offsets, owned_bytes - offsets.bytes
+          call('ZINCRBY', tag .. 'bytes_by', -offsets.bytes, owner)
+          if tonumber(call('ZINCRBY', tag .. 'entries_by', -#offsets, owner)) <= 0 then
+            call('ZREM', tag .. 'entries_by', owner)
+            call('ZREM', tag .. 'bytes_by', owner)
+            owners = owners - 1
+          end
+        end
+      end
+      if owners == 0 then call('DEL', tag .. 'by:') end
+    end
+    ids, shares = {}, {}
+  end
+
+  -- Return the entry of `key` at an offset and its owner, unless it is of another key: its list may be
+  -- from before somebody deleted the log.
+  local function entry_of(key, offset)
+    local found = call('XRANGE', log, offset, offset)[1]
+    local entry = found and found[2][2]
+    local of, owner = parts(entry or 'f0 0 0 0 ')
+    if entry and of == key then return entry, owner end
+  end
+
+  -- Remove the entries of `key` at offsets.
+  local function remove_of(key, offsets)
+    for _, offset in ipairs(offsets) do
+      local entry, owner = entry_of(key, offset)
+      if entry then remove(offset, owner, entry) end
+    end
   end
 
   -- Return an owner whose part of the log is of average size or above: `newest`, the owner of the last
   -- entry, if it is; else the largest. The last entry is the one that others have to make room for.
+  -- Then its part, and what is left to it of that before it is chosen again.
   local function crowding(newest)
     local set, total, of_owners = tag .. 'entries_by', count, owned
-    if bytes > max_bytes then set, total, of_owners = tag .. 'bytes_by', bytes, owned_bytes end
-    local parts = owners + (count > owned and 1 or 0)
+    local by_bytes = bytes > most_bytes
+    if by_bytes then set, total, of_owners = tag .. 'bytes_by', bytes, owned_bytes end
+    local shared = owners + (count > owned and 1 or 0)
     local function part(owner)
       if owner == '' then return total - of_owners end
       return tonumber(call('ZSCORE', set, owner) or 0)
     end
-    local entries = count - owned
-    if newest ~= '' then entries = tonumber(call('ZSCORE', tag .. 'entries_by', newest) or 0) end
-    if entries > 1 and part(newest) * parts >= total then return newest end
-    local largest, most = newest, -1
-    if newest ~= '' and count > owned then largest, most = '', part('') end
-    local top = call('ZREVRANGE', set, 0, 1, 'WITHSCORES')
-    for index = 1, #top, 2 do
-      if top[index] ~= newest and tonumber(top[index + 1]) > most then
-        largest, most = top[index], tonumber(top[index + 1])
-      end
+    local entries, most = count - owned, part(newest)
+    if newest ~= '' then
+      entries = by_bytes and tonumber(call('ZSCORE', tag .. 'entries_by', newest) or 0) or most
     end
-    return largest
-  end
-
-  -- Return the entry to remove for one of `newest`: of the owner's oldest entry's key the oldest one.
-  local function crowding_entry(oldest, newest)
-    local owner = crowding(newest)
-    if owner == owner_of(oldest[2][2]) then return oldest end
-    local offset = call('ZRANGE', tag .. 'by:' .. owner, 0, 0)[1]
-    local entry = offset and call('XRANGE', log, offset, offset)[1]
-    if not entry then return oldest end
-    local first = call('LINDEX', tag .. 'of:' .. key_of(entry[2][2]), 0)
-    return first and call('XRANGE', log, first, first)[1] or oldest
-  end
-
-  local function trim(limit, are_old_trimmed, newest)
-    while limit > 0 and count > 0 do
-      local is_full = count > max_signals or bytes > max_bytes
-      if not (is_full or are_old_trimmed) then return end
-      local oldest = call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
-      local removed = oldest
-      if is_full and owners > 0 then
-        newest = newest or owner_of(call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1][2][2])
-        removed = crowding_entry(oldest, newest)
-      end
-      local offset, entry = tonumber((string.match(removed[1], '^%d+'))), removed[2][2]
-      local made_ms = tonumber((string.match(entry, '^%a%d+ (%d+)')))
-      if not is_full and now_ms - made_ms <= max_age_ms then return end
-      local key = key_of(entry)
-      remove(offset, entry)
-      if removed == oldest then trimmed = math.max(trimmed, offset) end
-      call('LPOP', tag .. 'of:' .. key)
-      local seq, last, lost, ended = record(key)
-      store_record(key, seq, last, math.max(lost, offset), ended)
-      if last == offset then
-        -- A later entry of the key would tell who has not read this one.
-        if removed ~= oldest then hole, holes = math.max(hole, offset), holes + 1 end
-        call('ZADD', idle, offset, key)
-        if call('ZCARD', idle) > max_signals then
-          local gone = call('ZPOPMIN', idle)[1]
-          local gone_seq, gone_last = record(gone)
-          forgotten_seq, forgotten = math.max(forgotten_seq, gone_seq), math.max(forgotten, gone_last)
-          call('HDEL', keys, gone)
+    local largest = newest
+    if entries <= 1 or most * shared < total then
+      local own = most
+      most = -1
+      if newest ~= '' and count > owned then largest, most = '', total - of_owners end
+      local top = call('ZREVRANGE', set, 0, 1, 'WITHSCORES')
+      for index = 1, #top, 2 do
+        if top[index] ~= newest and tonumber(top[index + 1]) > most then
+          largest, most = top[index], tonumber(top[index + 1])
         end
       end
-      limit = limit - 1
+      if most < 0 then most = own end
+    end
+    return largest, most, math.min(total / shared, most * 15 / 16)
+  end
+
+  -- The keys whose last entry was trimmed, each behind the offset of that, have none.
+  local function note_idle(emptied)
+    many('ZADD', idle, emptied)
+    local surplus = #emptied > 0 and call('ZCARD', idle) - max_signals or 0
+    if surplus <= 0 then return end
+    local popped, gone = call('ZPOPMIN', idle, surplus), {}
+    for index = 1, #popped, 2 do gone[#gone + 1] = popped[index] end
+    load(gone)
+    for _, key in ipairs(gone) do
+      forgotten_seq = math.max(forgotten_seq, tonumber(records[key][1]))
+      forgotten = math.max(forgotten, tonumber(records[key][2]))
+      records[key], changed[key] = nil, nil
+    end
+    many('HDEL', keys, gone)
+  end
+
+  -- Trim up to `wanted` entries of one owner, or the oldest of all; return how many. Before an entry the
+  -- older ones of its key are trimmed. `is_full` or not: then those that are too old.
+  local function trim_some(wanted, is_full, newest)
+    local offsets, entries, of, owner_of, first = {}, {}, {}, {}, 1
+    local chosen, part, left = offsets, math.huge, 0
+    local function note(offset, entry)
+      entries[offset], of[offset], owner_of[offset] = entry, parts(entry)
+    end
+    for index, item in ipairs(call('XRANGE', log, '-', '+', 'COUNT', wanted)) do
+      offsets[index] = string.match(item[1], '^%d+')
+      note(offsets[index], item[2][2])
+    end
+    if is_full and owners > 0 then
+      local owner, all = nil, {}
+      if not newest then
+        local _
+        _, newest = parts(call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1][2][2])
+      end
+      owner, part, left = crowding(newest)
+      for _, offset in ipairs(offsets) do
+        if owner_of[offset] == owner then all[#all + 1] = offset end
+      end
+      -- Not all of nobody's are in a set.
+      if all[1] ~= offsets[1] then all = call('ZRANGE', tag .. 'by:' .. owner, 0, wanted - 1) end
+      if #all > 0 then chosen = all end
+    end
+    local by_bytes, names, done, gone, emptied = bytes > most_bytes, {}, 0, {}, {}
+    for index, offset in ipairs(chosen) do
+      if not entries[offset] then
+        local found = call('XRANGE', log, offset, offset)[1]
+        if found then note(offset, found[2][2]) end
+      end
+      names[index] = of[offset]
+    end
+    if #names > 1 then load(names) end
+    local function trim_one(key, offset, owner, entry)
+      local found, is_oldest = record(key), offset == offsets[first]
+      remove(offset, owner, entry)
+      part = part - (by_bytes and #entry or 1)
+      gone[offset], changed[key], found[3] = true, true, offset
+      if is_oldest then trimmed = math.max(trimmed, tonumber(offset)) end
+      while gone[offsets[first]] do first = first + 1 end
+      if found[2] == offset then
+        -- A later entry of the key would tell who has not read this one.
+        if not is_oldest then hole, holes = math.max(hole, tonumber(offset)), holes + 1 end
+        emptied[#emptied + 1], emptied[#emptied + 2] = offset, key
+      end
+    end
+    local function is_enough()
+      return done >= wanted or is_full
+        and (part <= left or count <= most_signals and bytes <= most_bytes)
+    end
+    for _, offset in ipairs(chosen) do
+      local key = of[offset]
+      if not is_full then
+        local _, _, made_ms = parts(entries[offset])
+        if now_ms - made_ms <= max_age_ms then break end
+      end
+      while key and not gone[offset] and not is_enough() do
+        local oldest = call('LPOP', tag .. 'of:' .. key) or offset
+        if oldest == offset then
+          trim_one(key, offset, owner_of[offset], entries[offset])
+        else
+          local entry, owner = entry_of(key, oldest)
+          if entry then trim_one(key, oldest, owner, entry) end
+        end
+        done = done + 1
+      end
+      if is_enough() then break end
+    end
+    flush()
+    note_idle(emptied)
+    return done
+  end
+
+  -- Trim up to `limit` entries, while there are too many, or those that are too old.
+  local function trim(limit, are_old_trimmed, newest)
+    local done, wanted = 1, 1
+    -- A little more than is due: the next plain fires take the short way.
+    if count > max_signals then most_signals = max_signals - math.floor(max_signals / 1000) end
+    if bytes > max_bytes then most_bytes = max_bytes - math.floor(max_bytes / 1000) end
+    while limit > 0 and count > 0 and done > 0 do
+      local is_full = count > most_signals or bytes > most_bytes
+      if is_full then
+        local entries = math.ceil((bytes - most_bytes) / (bytes / count))
+        wanted = math.min(READ_AT_ONCE, math.max(count - most_signals, entries))
+      elseif not are_old_trimmed then
+        return
+      end
+      done = trim_some(math.min(wanted, limit), is_full, newest)
+      -- Choosing whose entries to trim takes as long as trimming some.
+      limit, wanted = limit - done - 2, READ_AT_ONCE
     end
   end
 
-  made = {add_share = add_share, remove_of = remove_of, trim = trim}
+  made = {remove_of = remove_of, flush = flush, trim = trim}
   return made
 end
 
 if command == 'append' then
-  local at, results, appended, first, newest, homes = 5, {}, {}, head + 1, '', 5
+  local at, results, appended, woken, first, newest, homes = 5, {}, {}, {}, head + 1, '', 5
+  -- How many entries of keys with a full history are removed yet.
+  local room, now = TRIMMED_AT_ONCE, now_ms .. ''
   while at <= #ARGV do
     -- One request: its entries are appended all or none.
-    local name, owner, fingerprint, entry, home, home_names = ARGV[at]
+    local name, owner, fingerprint, entry, home, home_known = ARGV[at]
     if name ~= '' then
-      owner, fingerprint = ARGV[at + 1], ARGV[at + 2]
-      entry = tag .. 'repeat:' .. owner .. name
-      if ARGV[at + 3] ~= '' then home, home_names, homes = KEYS[homes], KEYS[homes + 1], homes + 2 end
+      owner, fingerprint, entry = ARGV[at + 1], ARGV[at + 2], tag .. 'repeat:' .. name
+      if ARGV[at + 3] ~= '' then home, homes = KEYS[homes], homes + 1 end
       at = at + 3
     end
     local share, unless_after, items = ARGV[at + 1], ARGV[at + 2], at + 4
@@ -309,68 +561,79 @@ if command == 'append' then
     local result
     if name ~= '' then
       local known = call('GET', entry)
-      if is_of_another(known, fingerprint)
-        or home and is_of_another(call('GET', home), fingerprint) then
+      home_known = home and call('GET', home)
+      if is_of_another(known, fingerprint) or is_of_another(home_known, fingerprint) then
         result = 'reused'
       elseif known then
         result = 'known ' .. string.sub(known, #fingerprint + 2)
       end
     end
     if not result and unless_after ~= '' then
-      local _, last = record(ARGV[items + 1])
-      if last > tonumber(unless_after) then result = 'passed ' .. last end
+      local last = record(ARGV[items + 1])[2]
+      if tonumber(last) > tonumber(unless_after) then result = 'passed ' .. last end
     end
     if not result then
-      local seqs, before = {}, head
+      if at - items > 3 then
+        local names = {}
+        for index = items + 1, at - 2, 3 do names[#names + 1] = ARGV[index] end
+        load(names)
+      end
+      local seqs, before, size = {}, head, 0
+      local shared, shown = added[sharer] or {bytes = 0}, share == '' and ' ' or '@' .. share .. ' '
+      added[sharer] = shared
       for index = items, at - 3, 3 do
         -- "TYPEseq at_ms previous length@share key value": f fired, d dropped, x lost. Only some
         -- have a share: an owner, the trace context in which it was appended, or both.
         local type, key, value = ARGV[index], ARGV[index + 1], ARGV[index + 2]
-        local seq, last, lost, ended = record(key)
-        if type ~= 'x' or ended <= tonumber(value) then
+        local found = record(key)
+        if type ~= 'x' or tonumber(found[4]) <= tonumber(value) then
           head = head + 1
-          local offsets = tag .. 'of:' .. key
+          local offset, offsets, previous = head .. '', tag .. 'of:' .. key, found[2]
+          found[2], changed[key] = offset, true
           if type == 'f' then
-            seq = seq + 1
+            found[1] = found[1] + 1 .. ''
           else
-            value, lost, ended = '', head, head
+            value, found[3], found[4] = '', offset, offset
           end
           if type == 'd' then
-            local remove_of = rare().remove_of
-            for _, offset in ipairs(call('LRANGE', offsets, 0, -1)) do remove_of(key, offset) end
+            rare().remove_of(key, call('LRANGE', offsets, 0, -1))
             call('DEL', offsets)
           end
-          local text = type .. seq .. ' ' .. now_ms .. ' ' .. last .. ' ' .. #key
-            .. (share == '' and ' ' or '@' .. share .. ' ') .. key .. value
-          call('XADD', log, head .. '-0', 'e', text)
-          count, bytes = count + 1, bytes + #text
-          if sharer ~= '' or owners > 0 then rare().add_share(sharer, head, #text) end
-          local listed = call('RPUSH', offsets, head)
-          if listed == 1 then call('ZREM', idle, key) end
-          if listed > max_listed then
-            local removed = call('LRANGE', offsets, 0, listed - max_per_key - 1)
-            call('LTRIM', offsets, #removed, -1)
-            local remove_of = rare().remove_of
-            for _, offset in ipairs(removed) do remove_of(key, offset) end
-            lost = math.max(lost, tonumber(removed[#removed]))
+          local text = type .. found[1] .. ' ' .. now .. ' ' .. previous .. ' ' .. #key .. shown .. key
+            .. value
+          call('XADD', log, offset .. '-0', 'e', text)
+          shared[#shared + 1], shared[#shared + 2], size = offset, offset, size + #text
+          local listed = call('RPUSH', offsets, offset)
+          if listed == 1 then woken[#woken + 1] = key end
+          room = room + 1
+          if listed > max_listed and room > 0 then
+            local removed = call('LPOP', offsets, math.min(listed - max_per_key, room))
+            rare().remove_of(key, removed)
+            if type == 'f' then found[3] = removed[#removed] end
+            room = room - #removed
           end
-          store_record(key, seq, head, lost, ended)
-          seqs[#seqs + 1], appended[#appended + 1] = seq, net(text)
+          seqs[#seqs + 1] = found[1]
+          appended[#appended + 1] = #text .. ':' .. text
         end
       end
-      result = before .. ' ' .. now_ms .. ' ' .. table.concat(seqs, ',') .. ' '
+      count, bytes, shared.bytes = count + #seqs, bytes + size, shared.bytes + size
+      result = before .. ' ' .. now .. ' ' .. table.concat(seqs, ',') .. ' '
       if name ~= '' then
-        keep(entry, tag .. 'repeats:' .. owner, name, fingerprint .. ' ' .. epoch .. ' ' .. result)
-        if home then keep(home, home_names, name, fingerprint .. ' @') end
+        local keep = repeats().keep
+        keep(entry, owner, name, fingerprint .. ' ' .. epoch .. ' ' .. result)
+        if home then keep(home, owner, name, fingerprint .. ' @', home_known) end
       end
       result, newest = 'ok ' .. result, sharer
     end
     results[#results + 1] = net(result)
   end
   if #appended > 0 then
+    many('ZREM', idle, woken)
+    if made then made.flush() else add_shares() end
     if count > max_signals or bytes > max_bytes then
       rare().trim(#appended + TRIMMED_AT_ONCE, false, newest)
     end
+    store_records()
     store_counts()
     local entries = table.concat(appended)
     -- Without entries, it has followers read the log.
@@ -389,7 +652,11 @@ elseif command == 'read' then
   local before = count
   rare().trim(TRIMMED_AT_ONCE, true)
   -- Also if only entries in the midst were removed.
-  if count < before then store_counts() end
+  if count < before then
+    store_records()
+    store_counts()
+  end
+  repeats().forget_expired(tag, TRIMMED_AT_ONCE)
   local entries, size, from = {}, 0, after + 1
   repeat
     local page = call('XRANGE', log, from, '+', 'COUNT', math.min(limit - #entries, READ_AT_ONCE))
@@ -423,19 +690,21 @@ elseif command == 'expire' then
   return net(string.match(epochs, '[^,]+$'))
 elseif command == 'last' then
   -- Of each key: the offset of its last entry, or the highest that it may have had.
-  local found = {}
-  for index = 5, #ARGV do
-    local _, last = record(ARGV[index])
-    found[#found + 1] = last > 0 and last or forgotten
+  local names, found = {}, {}
+  for index = 5, #ARGV do names[#names + 1] = ARGV[index] end
+  load(names)
+  for index, key in ipairs(names) do
+    local last = records[key][2]
+    found[index] = last ~= '0' and last or forgotten
   end
   return table.concat(found, ' ')
 elseif command == 'claim' then
   -- Names, of requests that are appended to other logs after this, which is the home of the names.
   local results, keys_at = {}, 5
-  for at = 5, #ARGV, 6 do
-    local name, fingerprint, token, held = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 5]
-    local entry, names = KEYS[keys_at], KEYS[keys_at + 1]
-    keys_at = keys_at + 2
+  for at = 5, #ARGV, 7 do
+    local name, owner, fingerprint, token = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+    local held, entry = ARGV[at + 6], KEYS[keys_at]
+    keys_at = keys_at + 1
     local known = call('GET', entry) or nil
     local found, until_ms, logs = string.match(known or '', ' @(%w+) (%d+) ([%d,]+)$')
     local result = 'claimed'
@@ -446,8 +715,8 @@ elseif command == 'claim' then
     else
       if known and not is_of_another(known, fingerprint) then result = 'repeated' end
       if not known or found then
-        keep(entry, names, name, fingerprint .. ' @' .. token .. ' ' .. now_ms + ARGV[at + 4] .. ' '
-          .. ARGV[at + 3])
+        local value = ' @' .. token .. ' ' .. now_ms + ARGV[at + 5] .. ' ' .. ARGV[at + 4]
+        repeats().keep(entry, owner, name, fingerprint .. value, known)
       end
     end
     results[#results + 1] = net(result)
@@ -456,21 +725,13 @@ elseif command == 'claim' then
 elseif command == 'release' then
   -- A name whose request was refused, unless a repeat of that has claimed it meanwhile.
   local held = string.match(call('GET', KEYS[5]) or '', ' @(%w+) %d+ [%d,]+$')
-  if held == ARGV[6] then
-    call('DEL', KEYS[5])
-    call('ZREM', KEYS[6], ARGV[5])
-  end
+  if held == ARGV[5] then call('DEL', KEYS[5]) end
   return ''
 elseif command == 'known' then
   -- Whether a name was appended here by another request.
   return is_of_another(call('GET', tag .. 'repeat:' .. ARGV[5]), ARGV[6]) and 'another' or ''
 else
-  -- remember: the response of an idempotent request, in place of its result.
-  local name = tag .. 'repeat:' .. ARGV[5]
-  local fingerprint, response = ARGV[6], ARGV[7]
-  local known = call('GET', name)
-  if known and not is_of_another(known, fingerprint) then
-    call('SET', name, fingerprint .. ' = ' .. response, 'KEEPTTL')
-  end
+  -- remember: the response of an idempotent request.
+  repeats().keep_response(ARGV[5], ARGV[6], ARGV[7], ARGV[8])
   return ''
 end

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from purgatory.group_commit import GroupCommit
 from purgatory.redis_server.script import netstrings
 from purgatory.signals.fire_idempotency import Idempotency
-from purgatory.signals.redis.shard_log import MAX_WEIGHT, ShardLog, name_reused, text_bytes
+from purgatory.signals.redis.shard_log import MAX_WEIGHT, ShardLog, name_arguments, name_reused
 
 
 class Claim(NamedTuple):
@@ -68,8 +68,7 @@ class NameClaims:
         Raises SignalsError.
         """
         log = self._logs[claim.home]
-        keys = log.keys_of_name(claim.idempotency)
-        await log.run(b"release", text_bytes(claim.idempotency.name), claim.token, keys=keys)
+        await log.run(b"release", claim.token, keys=[log.key_of_name(claim.idempotency)])
 
     async def drain(self) -> None:
         """Wait for the round trips under way."""
@@ -83,6 +82,7 @@ class NameClaims:
                 partial(self._claim_all, self._logs[claim.home]),
                 weigh=lambda _: 1,
                 max_weight=MAX_WEIGHT,
+                owner_of=lambda claim: claim.idempotency.owner,
             )
         reply: bytes = await commit.submit(claim)
         return reply
@@ -91,10 +91,9 @@ class NameClaims:
         keys: list[bytes] = []
         arguments: list[bytes] = []
         for claim in claims:
-            keys += log.keys_of_name(claim.idempotency)
+            keys.append(log.key_of_name(claim.idempotency))
             arguments += (
-                text_bytes(claim.idempotency.name),
-                claim.idempotency.fingerprint.encode(),
+                *name_arguments(claim.idempotency),
                 claim.token,
                 b",".join(b"%d" % shard for shard in claim.shards),
                 self._pending_ms,

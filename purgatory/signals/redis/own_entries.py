@@ -40,8 +40,10 @@ class OwnEntries:
         # that appends all the time has a few of them itself, among those of all others.
         self._early: OrderedDict[tuple[str, int], Ended] = OrderedDict()
         self._appending = 0
-        # (offset in the current epoch, future), of callers that wait until it is applied.
-        self._behind: list[tuple[int, Future[None]]] = []
+        # {future of a caller that waits: the offset in the current epoch that is to be applied}
+        self._behind: dict[Future[None], int] = {}
+        # Invariant: all(offset >= self._first_behind for offset in self._behind.values())
+        self._first_behind = 0
 
     @contextlib.contextmanager
     def appending(self) -> Iterator[None]:
@@ -87,22 +89,22 @@ class OwnEntries:
                 # Not by iter() of a dict, which passes over all that were removed.
                 self._early.popitem(last=False)
         if self._behind:
-            self.settle()
+            self._resume_behind()
 
     async def reach(self, offset: int, timeout_s: float) -> bool:
         """Wait until the entry at `offset` was applied; False if it takes too long."""
         if self._replica.applied >= offset:
             return True
         future: Future[None] = asyncio.get_running_loop().create_future()
-        self._behind.append((offset, future))
+        self._first_behind = min(offset, self._first_behind) if self._behind else offset
+        self._behind[future] = offset
         try:
             async with asyncio.timeout(timeout_s):
                 await future
         except TimeoutError:
             pass
         finally:
-            future.cancel()
-            self._behind = [pair for pair in self._behind if pair[1] is not future]
+            self._behind.pop(future, None)
         return self._replica.applied >= offset
 
     def settle(self, *, all_of_them: bool = False, but_own: bool = False) -> None:
@@ -111,10 +113,19 @@ class OwnEntries:
         is_all = all_of_them and not but_own
         for offset in [each for each in self._own if is_all or each <= applied]:
             self._end(offset)
-        for offset, waiting in self._behind:
-            if (all_of_them or offset <= applied) and not waiting.done():
-                waiting.set_result(None)
-        self._behind = [pair for pair in self._behind if not pair[1].done()]
+        self._resume_behind(all_of_them=all_of_them)
+
+    def _resume_behind(self, *, all_of_them: bool = False) -> None:
+        applied = self._replica.applied
+        if not all_of_them and applied < self._first_behind:
+            return
+        waiting, self._behind = self._behind, {}
+        for future, offset in waiting.items():
+            if not all_of_them and offset > applied:
+                self._behind[future] = offset
+            elif not future.done():
+                future.set_result(None)
+        self._first_behind = min(self._behind.values(), default=0)
 
     def end_lost(self, *, is_new_log: bool = False) -> None:
         """Report the entries that the log has lost: they are acknowledged."""

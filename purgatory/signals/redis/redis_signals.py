@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from inspect import signature
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 from zlib import crc32
 
 from redis.asyncio import Redis
@@ -23,6 +23,7 @@ from purgatory.errors import (
     SignalsNotReadyError,
     SignalsUnavailableError,
 )
+from purgatory.group_commit import GroupCommit
 from purgatory.limits import Limits
 from purgatory.redacted_url import redacted
 from purgatory.redis_server.client import check_url_or_client, connected, connected_to_cluster
@@ -43,6 +44,7 @@ from purgatory.signals.redis.shard_log import (
     AppendReply,
     AppendRequest,
     ShardLog,
+    is_heavy,
     no_reply,
     short_name,
 )
@@ -55,12 +57,22 @@ logger = logging.getLogger("purgatory.signals.redis")
 
 MAX_SHARDS: Final = 256
 _STOP_S: Final = 0.5
+# How long the next batch waits until the last one was applied here, if messages are late.
+_APPLIED_S: Final = 0.25
 # At the end of a URL's scheme: the server is a node of a cluster, and knows the others.
 CLUSTER: Final = "+cluster"
 
 _Result = TypeVar("_Result")
 # The result of appending to each log, and for each entry what it ended here.
 _Parts = list[tuple[AppendReply, list[Future[Ended]]]]
+
+
+class _Append(NamedTuple):
+    """Entries that are appended to several logs, as `_append_parts` takes them."""
+
+    requests: Sequence[tuple[Follower, AppendRequest]]
+    home: int | None
+    until_s: float
 
 
 class RedisSignals:
@@ -131,6 +143,14 @@ class RedisSignals:
         self._appended = 0
         # Batches over several logs that are under way.
         self._batches: set[asyncio.Task[Any]] = set()
+        # One at a time, as many batches of one client would delay all others.
+        self._heavy: GroupCommit[_Append] = GroupCommit(
+            self._append_next,
+            weigh=lambda _: 1,
+            max_weight=1,
+            owner_of=lambda append: append.requests[0][1].owner,
+        )
+        self._last_heavy: list[Future[Ended]] = []
         self._settled: asyncio.Event | None = None
         self._judging: asyncio.Task[None] | None = None
         self._fault: SignalsNotReadyError | None = None
@@ -258,6 +278,7 @@ class RedisSignals:
             judging.cancel()
             await asyncio.wait([judging], timeout=_STOP_S)
         await self._peers.stop()
+        await self._heavy.join()
         while self._batches:
             await asyncio.wait(self._batches)
         await self._claims.drain()
@@ -328,8 +349,11 @@ class RedisSignals:
         if home is not None and any(self.shard_of(key) == home for _, key, _ in items):
             # First: it refuses what is another request's before the others are appended to.
             by_shard[home], home = [], None
-        for index, (_, key, _) in enumerate(items):
-            by_shard[self.shard_of(key)].append(index)
+        if self._shards == 1:
+            by_shard[0] = list(range(len(items)))
+        else:
+            for index, (_, key, _) in enumerate(items):
+                by_shard[self.shard_of(key)].append(index)
         requests: list[tuple[Follower, AppendRequest]] = []
         for shard, indexes in by_shard.items():
             follower = self._followers[shard]
@@ -337,7 +361,10 @@ class RedisSignals:
             own = [items[index] for index in indexes]
             requests.append((follower, AppendRequest(own, after, idempotency, owner, traceparent)))
         results: list[Appended | None] = [None] * len(items)
-        appended = await self._append_parts(requests, home, until_s)
+        if is_heavy([request for _, request in requests]):
+            appended = await self._append_heavy(_Append(requests, home, until_s))
+        else:
+            appended = await self._append_parts(requests, home, until_s)
         for (reply, ends), indexes in zip(appended, by_shard.values(), strict=False):
             if reply.response is not None:
                 return reply.response
@@ -353,7 +380,26 @@ class RedisSignals:
         """
         if self._shards == 1 or idempotency.is_of_one_key:
             return None
-        return self.shard_of(idempotency.owner + idempotency.name)
+        return self.shard_of(idempotency.hash)
+
+    async def _append_heavy(self, append: _Append) -> _Parts:
+        """Append what takes the server long, in turns with what others append that does."""
+        try:
+            async with asyncio.timeout_at(append.until_s):
+                appended: _Parts = await self._heavy.submit(append)
+        except TimeoutError as exc:
+            raise no_reply(exc, self._timeout_s) from exc
+        return appended
+
+    async def _append_next(self, appends: Sequence[_Append]) -> list[_Parts]:
+        # Only once the last ones were applied here: entries are applied in order, and all others
+        # would wait for these.
+        if self._last_heavy:
+            await asyncio.wait(self._last_heavy, timeout=_APPLIED_S)
+        (append,) = appends
+        appended = await self._append_parts(*append)
+        self._last_heavy = [ends[-1] for _, ends in appended if ends]
+        return [appended]
 
     async def _append_parts(
         self, requests: Sequence[tuple[Follower, AppendRequest]], home: int | None, until_s: float
@@ -496,9 +542,10 @@ class RedisSignals:
 
         They are in the log: this process will apply them, however late.
         """
-        if not all(future.done() for future in futures):
+        # In order: the others are done before the last one.
+        if futures and not futures[-1].done():
             left_s = until_s - asyncio.get_running_loop().time()
-            await asyncio.wait(futures, timeout=max(0.0, left_s))
+            await asyncio.wait(futures[-1:], timeout=max(0.0, left_s))
         return [future.result() if future.done() else 0 for future in futures]
 
     def _is_in(self, shard: int, key: str) -> bool:

@@ -31,15 +31,15 @@ from purgatory.redis_server.script import (
     RedisScript,
     netstrings,
 )
-from purgatory.signals.fire_idempotency import REPEAT_S, REPEATS_PER_OWNER, Idempotency
+from purgatory.signals.fire_idempotency import REPEAT_PART, REPEAT_S, Idempotency
 from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
 from purgatory.signals.redis.fire_deadlines import FireDeadlines
 from purgatory.signals.redis.resp import encoded
 from purgatory.signals.redis.script_connection import ScriptConnection
 
-_TEXT: Final = b"local REPEAT_MS, REPEATS_PER_OWNER = %d, %d\n%b" % (
+_TEXT: Final = b"local REPEAT_MS, REPEAT_PART = %d, %f\n%b" % (
     REPEAT_S * 1000,
-    REPEATS_PER_OWNER,
+    REPEAT_PART,
     Path(__file__).with_name("log.lua").read_bytes(),
 )
 _SCRIPT: Final = RedisScript(_TEXT)
@@ -53,6 +53,8 @@ _KEYS: Final = ("meta", "log", "keys", "idle")
 # Of one call: the server serves nobody else meanwhile.
 MAX_WEIGHT: Final = 500
 _BYTES_OF_ONE: Final = 4 * 1024
+# What weighs more than that is sent by itself, and the others do not wait for its reply.
+HEAVY: Final = 100
 # Commands of which fires wait, with short replies: no fire waits behind a long one.
 _SHORT: Final = (b"append", b"remember")
 # Of a trace context in an entry.
@@ -147,7 +149,7 @@ class ShardLog:
         # Done after the request that is sent by itself: others wait for it, as for a batch.
         self._under_way: Future[None] | None = None
         self._commit: GroupCommit[AppendRequest] = GroupCommit(
-            self._append_all, weigh=_weight, max_weight=MAX_WEIGHT
+            self._append_all, weigh=_weight, max_weight=MAX_WEIGHT, owner_of=_owner
         )
 
     def connect(self, client: Client, connection: ScriptConnection | None) -> None:
@@ -174,6 +176,11 @@ class ShardLog:
 
     async def append(self, request: AppendRequest) -> AppendReply:
         """Append entries; those of requests that are made meanwhile share a round trip."""
+        if is_heavy([request]):
+            (reply,) = await self._append_now([request])
+            if isinstance(reply, SignalsConflictError):
+                raise reply
+            return reply
         connection = self._connection
         is_alone = self._under_way is None and not self._commit.is_busy
         if not is_alone or connection is None or not connection.is_open or self._fsync_ms:
@@ -272,19 +279,16 @@ class ShardLog:
 
     async def remember(self, idempotency: Idempotency, response: bytes) -> None:
         """Store the response of a request for its repeats."""
-        await self.run(b"remember", *_name_and_fingerprint(idempotency), response)
+        await self.run(b"remember", *name_arguments(idempotency), response)
 
     async def knows_another(self, idempotency: Idempotency) -> bool:
         """Return True iff another request with this name was appended here."""
-        return bool(await self.run(b"known", *_name_and_fingerprint(idempotency)))
+        name, _, fingerprint = name_arguments(idempotency)
+        return bool(await self.run(b"known", name, fingerprint))
 
-    def keys_of_name(self, idempotency: Idempotency) -> tuple[bytes, bytes]:
-        """Return the keys in Redis under which this log knows the name, and those of its owner."""
-        owner = text_bytes(idempotency.owner)
-        return (
-            b"%brepeat:%b%b" % (self._tag, owner, text_bytes(idempotency.name)),
-            b"%brepeats:%b" % (self._tag, owner),
-        )
+    def key_of_name(self, idempotency: Idempotency) -> bytes:
+        """Return the key in Redis under which this log knows the name."""
+        return b"%brepeat:%b" % (self._tag, idempotency.hash.encode())
 
     @staticmethod
     async def append_together(
@@ -314,6 +318,11 @@ class ShardLog:
         self, requests: list[AppendRequest]
     ) -> list[AppendReply | SignalsConflictError]:
         await self._end_under_way()
+        return await self._append_now(requests)
+
+    async def _append_now(
+        self, requests: Sequence[AppendRequest]
+    ) -> list[AppendReply | SignalsConflictError]:
         keys, arguments = _append_arguments(requests)
         text = await self.run(b"append", *arguments, keys=keys, fsync_ms=self._fsync_ms)
         return _append_replies(text)
@@ -397,13 +406,18 @@ def no_reply(exc: Exception, timeout_s: float) -> SignalsUnavailableError:
     )
 
 
-def parse_message(message: bytes) -> tuple[str, list[LogEntry]]:
-    """Return epoch and entries of a log's message; raise ValueError or LookupError."""
+def parse_message(message: bytes, most: int | None = None) -> tuple[str, list[LogEntry]]:
+    """Return epoch and entries of a log's message, or none if there are more than `most`.
+
+    Raises ValueError or LookupError.
+    """
     epoch, first, entries = message.split(b" ", 2)
     offset = int(first)
     size, _, entry = entries.partition(b":")
     # Most messages have one.
-    texts = [entry] if size and int(size) == len(entry) else netstrings(entries)
+    texts = [entry] if size and int(size) == len(entry) else list(netstrings(entries))
+    if most is not None and len(texts) > most:
+        return epoch.decode(), []
     return epoch.decode(), [_entry(offset + index, text) for index, text in enumerate(texts)]
 
 
@@ -459,8 +473,8 @@ def _append_arguments(requests: Sequence[AppendRequest]) -> tuple[list[bytes], l
         else:
             home = request.home
             if home is not None:
-                keys += home.keys_of_name(name)
-            arguments += (text_bytes(name.name), text_bytes(name.owner), name.fingerprint.encode())
+                keys.append(home.key_of_name(name))
+            arguments += name_arguments(name)
             arguments.append(b"" if home is None else b"home")
         arguments += (
             _share(request).encode(),
@@ -472,8 +486,10 @@ def _append_arguments(requests: Sequence[AppendRequest]) -> tuple[list[bytes], l
     return keys, arguments
 
 
-def _name_and_fingerprint(idempotency: Idempotency) -> tuple[bytes, bytes]:
-    return text_bytes(idempotency.owner + idempotency.name), idempotency.fingerprint.encode()
+def name_arguments(idempotency: Idempotency) -> tuple[bytes, bytes, bytes]:
+    """Return the name of a request, its owner and its fingerprint, as the script takes them."""
+    owner = short_name(idempotency.owner)
+    return idempotency.hash.encode(), owner.encode(), idempotency.fingerprint.encode()
 
 
 def _share(request: AppendRequest) -> str:
@@ -531,6 +547,16 @@ def _seqs(text: bytes) -> list[int]:
 def _weight(request: AppendRequest) -> int:
     size = sum(len(value) for _, _, value in request.items)
     return max(len(request.items), size // _BYTES_OF_ONE)
+
+
+def is_heavy(requests: Sequence[AppendRequest]) -> bool:
+    """Return True iff the server needs long for these together: many entries, or large ones."""
+    is_single = len(requests) == 1 and len(requests[0].items) == 1
+    return not is_single and sum(map(_weight, requests)) > HEAVY
+
+
+def _owner(request: AppendRequest) -> str | None:
+    return request.owner
 
 
 def _reply_error(message: str) -> SignalsError:

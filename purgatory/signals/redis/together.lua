@@ -15,9 +15,9 @@ end
 -- A name that another request has in one of the logs, or in its home, refuses all of it, before
 -- anything is appended.
 for _, part in ipairs(parts) do
-  local keys, name, owner, fingerprint = part[1], part[2][5], part[2][6], part[2][7]
+  local keys, name, fingerprint = part[1], part[2][5], part[2][7]
   if name ~= '' then
-    local entry = string.sub(keys[1], 1, -5) .. 'repeat:' .. owner .. name
+    local entry = string.sub(keys[1], 1, -5) .. 'repeat:' .. name
     if is_of_another(entry, fingerprint) or keys[5] and is_of_another(keys[5], fingerprint) then
       return {}
     end
