@@ -78,7 +78,14 @@ def test_a_repeat_in_another_worker_fires_nothing(workers: list[httpx.Client]) -
             422,
             "idempotency-conflict",
         )
-    batch = [{"key": f"key:{number}", "value": number} for number in range(5)]
+
+
+@pytest.mark.parametrize("count", [5, 150, 1_000])
+def test_a_batch_that_is_repeated_in_another_worker_fires_nothing(
+    workers: list[httpx.Client], count: int
+) -> None:
+    """Large ones are sent by themselves, and their responses stored compressed."""
+    batch = [{"key": f"key:{number}", "value": number} for number in range(count)]
     headers = {"Idempotency-Key": "batch"}
     results = [client.post("/purgatory/keys", json=batch, headers=headers) for client in workers]
     assert results[0].status_code == 201

@@ -34,6 +34,7 @@ from purgatory.signals.log_entry import EntryType
 from purgatory.signals.log_replica import LogReplica
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.protocol import ShardStatistics, SharedSignalStatistics
+from purgatory.signals.redis.fire_deadlines import FireDeadlines
 from purgatory.signals.redis.follower import Follower
 from purgatory.signals.redis.name_claims import NameClaims
 from purgatory.signals.redis.own_entries import Ended
@@ -151,6 +152,7 @@ class RedisSignals:
             owner_of=lambda append: append.requests[0][1].owner,
         )
         self._last_heavy: list[Future[Ended]] = []
+        self._deadlines = FireDeadlines(timeout)
         self._settled: asyncio.Event | None = None
         self._judging: asyncio.Task[None] | None = None
         self._fault: SignalsNotReadyError | None = None
@@ -208,6 +210,9 @@ class RedisSignals:
         self._fault = None
         self._judging = asyncio.create_task(self._judge(), name="purgatory-signals-settings")
         self._connection = None if self._is_cluster else ScriptConnection()
+        # Those of an event loop that was not closed in order would never be done.
+        self._deadlines.close()
+        self._last_heavy = []
         for follower in self._followers:
             follower.log.connect(client, self._connection)
             follower.start(self._connector(follower.log), listener)
@@ -279,6 +284,7 @@ class RedisSignals:
             await asyncio.wait([judging], timeout=_STOP_S)
         await self._peers.stop()
         await self._heavy.join()
+        self._deadlines.close()
         while self._batches:
             await asyncio.wait(self._batches)
         await self._claims.drain()
@@ -384,12 +390,13 @@ class RedisSignals:
 
     async def _append_heavy(self, append: _Append) -> _Parts:
         """Append what takes the server long, in turns with what others append that does."""
+        submitted: Future[_Parts] = self._heavy.submit(append)
+        # Not by asyncio.timeout: a server may run the first step of its caller outside any task.
+        self._deadlines.add(submitted)
         try:
-            async with asyncio.timeout_at(append.until_s):
-                appended: _Parts = await self._heavy.submit(append)
+            return await submitted
         except TimeoutError as exc:
             raise no_reply(exc, self._timeout_s) from exc
-        return appended
 
     async def _append_next(self, appends: Sequence[_Append]) -> list[_Parts]:
         # Only once the last ones were applied here: entries are applied in order, and all others
