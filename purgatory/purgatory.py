@@ -47,6 +47,7 @@ from purgatory.signals.protocol import SharedSignalStatistics
 from purgatory.signals.shared_signals import SharedSignals
 from purgatory.timer import Clock, SystemClock, SystemTimer, compiled
 from purgatory.timer.clock import NS_PER_MS
+from purgatory.turn_budget import TurnBudget
 from purgatory.wrong_type import check_keys_type, check_type, wrong_type
 
 logger = logging.getLogger("purgatory")
@@ -580,8 +581,15 @@ class Purgatory(JobsMixin):
         assert self.shared_signals is not None
         for key, _ in items:
             check_key(key)
+        entries: list[tuple[EntryType, str, bytes]] = []
+        budget = TurnBudget()
+        for key, value in items:
+            if entries:
+                # Not with a single one: what is fired first is appended first.
+                await budget.yield_if_spent()
+            entries.append((EntryType.FIRED, key, self.signals.encode(value)))
         appended = await self.shared_signals.append_if(
-            [(EntryType.FIRED, key, self.signals.encode(value)) for key, value in items],
+            entries,
             unless_after=unless_after,
             idempotency=idempotency,
             owner=owner,

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from purgatory.errors import CursorError, PurgatoryClosedError, PurgatoryError
 from purgatory.fastapi.http.bodies.body_schema import pointer
+from purgatory.fastapi.http.bodies.json_bodies import MAX_ERRORS_SHOWN, MAX_SHOWN
 from purgatory.fastapi.http.problem_mapping import (
     internal_error,
     log_fault,
@@ -162,11 +163,12 @@ def _documentation_hint(request: Request) -> str:
 
 
 def _validation_problem(exc: RequestValidationError) -> Problem:
-    errors = [{"pointer": pointer(error["loc"]), "detail": error["msg"]} for error in exc.errors()]
+    found = exc.errors()[:MAX_ERRORS_SHOWN]
+    errors = [{"pointer": pointer(error["loc"]), "detail": error["msg"]} for error in found]
     return Problem(
         "bad-parameter",
         f"{errors[0]['pointer']}: {errors[0]['detail']}",
-        param=str(exc.errors()[0]["loc"][-1]),
+        param=str(found[0]["loc"][-1])[:MAX_SHOWN],
         allowed="as in the API's documentation",
         errors=errors,
     )

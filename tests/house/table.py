@@ -112,6 +112,7 @@ USES: dict[str, set[str]] = {
     "ownership/redis": {"ownership", "redis_server"},
     "purgatory": {
         "event_loop",
+        "group_commit",
         "jobs",
         "jobs/handlers",
         "jobs/stores",

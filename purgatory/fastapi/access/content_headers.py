@@ -9,6 +9,8 @@ from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
 
 _NO_ENCODING: Final = frozenset({"identity", ""})
+# Of one header: what follows is none of the above.
+MAX_CODINGS: Final = 10
 # Checked together: most requests have only the first.
 _CHECKED: Final = frozenset({b"content-type", b"content-encoding", b"origin"})
 
@@ -24,7 +26,10 @@ def _refuse_encodings(raw: RawRequest) -> None:
     # Decompression would need a bound of its own, for bodies that are small as a rule.
     lines = raw.headers_named(b"content-encoding")
     said = ", ".join(lines)
-    if not lines or {coding.strip(" \t").lower() for coding in said.split(",")} <= _NO_ENCODING:
+    if (
+        not lines
+        or {coding.strip(" \t").lower() for coding in said.split(",", MAX_CODINGS)} <= _NO_ENCODING
+    ):
         return
     raise Problem(
         "unsupported-media-type",

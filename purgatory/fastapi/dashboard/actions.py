@@ -21,6 +21,7 @@ from purgatory.fastapi.http.problems import Problem, release_frames
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
+from purgatory.turn_budget import TurnBudget
 
 audit = logging.getLogger("purgatory.audit")
 
@@ -57,14 +58,18 @@ class Actions:
     async def respond(self, raw: RawRequest) -> RawResponse:
         """Do an action on each target; a refusal of one does not keep it from the others."""
         raw.permit.check(Access(Action.OPERATE))
-        body = self.body.parse(raw.body)
+        body = await self.body.parse_in_turns(raw.body)
         for access in body.accesses():
             raw.permit.check(access)
         self._require_group(body.action)
         if body.action == "cancel-wait":
             results = await self._cancel_waits(raw, body.targets)
         else:
-            results = [await self._act(raw, body, target) for target in body.targets]
+            results = []
+            budget = TurnBudget()
+            for target in body.targets:
+                results.append(await self._act(raw, body, target))
+                await budget.yield_if_spent()
         document = ActionsResponse(results=results)
         return RawResponse.from_json(200, document.model_dump_json().encode())
 
@@ -106,7 +111,9 @@ class Actions:
         except PurgatoryError as exc:
             otherwise = problem_of_error(exc).detail
         results = []
+        budget = TurnBudget()
         for target in targets:
+            await budget.yield_if_spent()
             is_done = target in ended
             # A target that is given twice was ended once.
             ended.discard(target)

@@ -101,4 +101,8 @@ class ActionsResponse(BaseModel):
 
 def actions_json(max_value_bytes: int) -> JsonBody[ActionsBody]:
     """Return the body of actions: many short targets, or one large value."""
-    return JsonBody(ActionsBody, max_bytes=max(1024 * 1024, 3 * max_value_bytes + 4096))
+    return JsonBody(
+        ActionsBody,
+        max_bytes=max(1024 * 1024, 3 * max_value_bytes + 4096),
+        max_value_bytes=max_value_bytes,
+    )

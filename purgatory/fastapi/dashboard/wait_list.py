@@ -17,6 +17,7 @@ from purgatory.event_loop.inspection import Inspection, started_ms
 from purgatory.fastapi.dashboard.worker_name import WorkerName
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.purgatory import Purgatory
+from purgatory.turn_budget import TurnBudget
 
 # Keys or operations that are looked at in one turn of the event loop: less than a millisecond.
 SLICE: Final = 500
@@ -103,11 +104,13 @@ class WaitList:
                 found = nsmallest(where.limit + 1, found, key=_sort_of)
                 last_ms = found[-1][0][0]
         first = nsmallest(where.limit + 1, found, key=_sort_of)
-        return [
-            self._row(sort, key, operation)
-            for sort, key, operation in first
-            if not operation.is_completed
-        ]
+        rows: list[dict[str, Any]] = []
+        budget = TurnBudget()
+        for sort, key, operation in first:
+            await budget.yield_if_spent()
+            if not operation.is_completed:
+                rows.append(self._row(sort, key, operation))
+        return rows
 
     async def cancel_here(self, ids: Iterable[str]) -> set[str]:
         """End waits of this process by their ids in the list; return the ids of those it ended.

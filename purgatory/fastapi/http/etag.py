@@ -15,6 +15,8 @@ _TAG: Final = re.compile(rb'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
 _UNQUOTED: Final = re.compile(rb"(?:W/)?([\x21\x23-\x2b\x2d-\x7e\x80-\xff]+)")
 # A field in OpenAPI, without the empty elements that are accepted all the same.
 ENTITY_TAGS_PATTERN: Final = r'^(\*|(W/)?"[!#-~]*"( *, *(W/)?"[!#-~]*")*)$'
+# Of one field: a client has few representations, and each of these may be looked up.
+MAX_TAGS: Final = 100
 _SEPARATOR: Final = re.compile(rb"[ \t]*(?:,[ \t]*)+|[ \t]*$")
 
 
@@ -35,7 +37,10 @@ class EntityTags:
 
     @classmethod
     def parse(cls, fields: Sequence[bytes]) -> EntityTags | None:
-        """Return the tags of several field lines; None if they do not follow the RFC."""
+        """Return the tags of several field lines; None if they do not follow the RFC.
+
+        None for more than MAX_TAGS, too.
+        """
         text = b",".join(fields).strip(b" \t")
         if text == b"*":
             return cls(frozenset(), is_any=True)
@@ -46,7 +51,7 @@ class EntityTags:
         while position < len(text):
             tag = _TAG.match(text, position)
             separator = tag and _SEPARATOR.match(text, tag.end())
-            if tag is None or separator is None:
+            if tag is None or separator is None or len(tags) == MAX_TAGS:
                 return None
             tags.add(tag[1])
             if not tag[0].startswith(b"W/"):
@@ -87,6 +92,7 @@ def parse_entity_tags(text: str, name: str) -> EntityTags:
         raise bad_parameter(
             name,
             f"{name} is {text[:64]!r}",
-            "ETags of earlier responses, in quotes and with commas between them, or *",
+            f"up to {MAX_TAGS} ETags of earlier responses, in quotes and with commas between them, "
+            "or *",
         )
     return tags

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Final, NamedTuple
 
 from purgatory.fastapi.http.wait_duration import wait_seconds
 
 # Characters of a header.
 MAX_CACHED: Final = 512
+# Preferences of a header: others are ignored.
+MAX_ITEMS: Final = 1000
 # A comma in a quoted string separates nothing.
 _ITEM: Final = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*"?)+')
 _PREFERENCE: Final = re.compile(
@@ -34,8 +37,8 @@ def parse_preferences(headers: Sequence[str]) -> Preferences:
         return _NO_PREFERENCES
     found: dict[str, str] = {}
     for header in headers:
-        for item in _ITEM.findall(header):
-            match = _PREFERENCE.match(item)
+        for item in islice(_ITEM.finditer(header), MAX_ITEMS):
+            match = _PREFERENCE.match(item[0])
             if match is not None:
                 found.setdefault(match[1].lower(), (match[2] or "").strip('"'))
     wait = wait_seconds(found["wait"], "Prefer: wait") if "wait" in found else None

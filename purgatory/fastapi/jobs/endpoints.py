@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from typing import Any, Final
@@ -15,19 +16,18 @@ from purgatory.fastapi.http.etag import EntityTags
 from purgatory.fastapi.http.idempotency import request_name
 from purgatory.fastapi.http.parameters import NO_PARAMETERS, ParameterValues
 from purgatory.fastapi.http.problem_mapping import problem_of_error
-from purgatory.fastapi.http.problems import ALLOWED_KEY, Problem, bad_parameter
+from purgatory.fastapi.http.problems import ALLOWED_KEY, Problem, bad_parameter, release_frames
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.jobs import parameters
 from purgatory.fastapi.jobs.responses import entity_tag, job_response, listed_job
 from purgatory.fastapi.jobs.schemas import (
+    RESCHEDULE_JSON,
     CallbackBody,
     JobBody,
-    JobsResponse,
     PausedResponse,
     RetriedResponse,
     job_json,
-    reschedule_json,
 )
 from purgatory.jobs import DuplicateJobError, InvalidPayloadError, Job, JobLimits, JobNotFoundError
 from purgatory.jobs.callbacks import CALLBACK, Callback
@@ -36,6 +36,7 @@ from purgatory.jobs.model.dedupe_key import owned_dedupe_key, shown_dedupe_key
 from purgatory.jobs.model.owner import owner_of
 from purgatory.operations.watch_key import check_key
 from purgatory.purgatory import Purgatory
+from purgatory.turn_budget import TurnBudget
 
 # As `new_job_id` makes them.
 _JOB_ID: Final = re.compile("[0-9a-f]{32}")
@@ -48,13 +49,12 @@ class JobEndpoints:
         """Work on the jobs of `purgatory`, whose store has `limits`."""
         self._purgatory = purgatory
         self._job = job_json(limits)
-        self._deadline = reschedule_json(limits)
 
     async def add(self, raw: RawRequest) -> RawResponse:
         """Add a job."""
         raw.permit.check(Access(Action.DEFER))
         key = parameters.ADD.parse(raw)[parameters.IDEMPOTENCY_KEY]
-        body = self._job.parse(raw.body)
+        body = await self._job.parse_in_turns(raw.body)
         check_access(raw.permit, body)
         spec = job_spec(self._purgatory, body, raw.permit)
         if key is not None:
@@ -70,7 +70,7 @@ class JobEndpoints:
         """Move a job's deadline."""
         raw.permit.check(Access(Action.DEFER))
         tags = parameters.CHANGE.parse(raw)[parameters.IF_MATCH]
-        body = self._deadline.parse(raw.body)
+        body = RESCHEDULE_JSON.parse(raw.body)
         job = await self._purgatory.reschedule(
             raw.path_value, delay=body.delay, at=body.at, if_version=await self._version(raw, tags)
         )
@@ -169,8 +169,13 @@ class JobEndpoints:
         if page.next is not None:
             following = f"{raw.address}?{urlencode(_chosen(values, page.next))}"
             more = f'link: <{following}>; rel="next"\r\n'.encode("ascii")
-        document = JobsResponse(jobs=[listed_job(job) for job in page.jobs], next=following)
-        return RawResponse.from_json(200, document.model_dump_json().encode(), more)
+        budget = TurnBudget()
+        rows: list[bytes] = []
+        for job in page.jobs:
+            rows.append(listed_job(job).model_dump_json().encode())
+            await budget.yield_if_spent()
+        fields = b",".join(rows), json.dumps(following).encode()
+        return RawResponse.from_json(200, b'{"jobs":[%b],"next":%b}' % fields, more)
 
     async def _check_after(self, after: str) -> None:
         """Raise Problem unless a page can have ended with that job."""
@@ -323,6 +328,7 @@ def _check_keys(body: JobBody) -> None:
 def add_problem(error: PurgatoryError, path: str) -> Problem:
     """Return the problem of a job that was not added, with the address of its duplicate."""
     problem = problem_of_error(error)
+    release_frames(error)
     if isinstance(error, DuplicateJobError):
         address = f"{path}/{error.job.id}"
         problem.members |= {"job": address}

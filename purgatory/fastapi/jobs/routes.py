@@ -11,6 +11,7 @@ from purgatory.fastapi.jobs import parameters
 from purgatory.fastapi.jobs.batch_endpoint import JobBatchEndpoint
 from purgatory.fastapi.jobs.endpoints import JobEndpoints
 from purgatory.fastapi.jobs.schemas import (
+    RESCHEDULE_JSON,
     BatchLine,
     JobResponse,
     JobsResponse,
@@ -18,7 +19,6 @@ from purgatory.fastapi.jobs.schemas import (
     RetriedResponse,
     RunJobResponse,
     job_json,
-    reschedule_json,
 )
 from purgatory.fastapi.jobs.watch_endpoint import JobWatchEndpoint
 from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
@@ -109,7 +109,7 @@ def _reschedule(limits: JobLimits) -> EndpointSpec:
         description="Move the deadline of a waiting job, though not beyond its ceiling.",
         action=Action.DEFER,
         parameters=parameters.CHANGE,
-        body=reschedule_json(limits),
+        body=RESCHEDULE_JSON,
         response=JobResponse,
         response_description="The job with its new deadline.",
         responses={200: {"headers": _ETAG}},
@@ -139,7 +139,11 @@ _ADD_BATCH: Final = EndpointSpec(
 
     Each line is acknowledged or refused by itself; the response has a line for each, in order,
     and is sent as the jobs are stored. With an `Idempotency-Key`, a repeat of the same lines gets
-    the same jobs, and adds those that are missing.""",
+    the same jobs, and adds those that are missing.
+
+    After 100 refused lines, or too many bytes of problems, the rest is not read: the last line of
+    the response has the number of the first of them as `line`, the status 424, and a problem that
+    says how many to send again; with an `Idempotency-Key`, under another one.""",
     action=Action.DEFER,
     parameters=parameters.ADD,
     response_description="The result of each line.",

@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from purgatory.fastapi.http.bodies.json_bodies import JsonBody
 from purgatory.fastapi.http.schemas import (
+    ENVELOPE,
     ESCAPED,
     KEY_PATTERN,
     KEY_ROOM,
@@ -186,13 +187,15 @@ def job_body(limits: JobLimits) -> type[JobBody]:
 @lru_cache(maxsize=64)
 def job_json(limits: JobLimits) -> JsonBody[JobBody]:
     """Return the body of one job."""
-    return JsonBody(job_body(limits), max_bytes=_max_job_bytes(limits))
+    return JsonBody(
+        job_body(limits),
+        max_bytes=_max_job_bytes(limits),
+        max_value_bytes=limits.max_payload_bytes,
+    )
 
 
-@lru_cache(maxsize=64)
-def reschedule_json(limits: JobLimits) -> JsonBody[RescheduleBody]:
-    """Return the body of another deadline."""
-    return JsonBody(RescheduleBody, max_bytes=_max_job_bytes(limits))
+RESCHEDULE_JSON: Final = JsonBody[RescheduleBody](RescheduleBody, max_bytes=ENVELOPE)
+"""The body of another deadline."""
 
 
 def max_batch_bytes(limits: JobLimits) -> int:
@@ -382,4 +385,10 @@ class BatchLine(BaseModel):
     id: str | None = Field(None, description="The id of the job, if it was added.")
     problem: dict[str, Any] | None = Field(
         None, description="Why it was refused, as problem details."
+    )
+    same_as: int | None = Field(
+        None, description="The number of another line that has the same `problem`."
+    )
+    job: str | None = Field(
+        None, description="With `same_as`: the job that has the dedupe key of this line."
     )

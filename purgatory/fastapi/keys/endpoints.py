@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from heapq import nsmallest
 from typing import Any, Final
 
@@ -39,8 +40,9 @@ from purgatory.operations.watch_key import check_key
 from purgatory.purgatory import Purgatory
 from purgatory.turn_budget import TurnBudget
 
-# Keys fired in one turn of the event loop.
+# Keys fired in one turn of the event loop, and bytes of their values.
 FIRED_TOGETHER: Final = 100
+BYTES_TOGETHER: Final = 64 * 1024
 
 _CONDITIONS: Final = frozenset({b"if-match"})
 
@@ -62,24 +64,28 @@ class KeyEndpoints:
         key = raw.key()
         raw.permit.check_keys(Action.FIRE, (key,))
         values = FIRE.parse(raw)
+        value: Any = None
+        if body := raw.body:
+            # Before a condition: an invalid body is reported, whether that is met or not.
+            signal = self._signal
+            if signal.is_small(body):
+                value = signal.parse_small(body).value
+            else:
+                value = (await signal.parse_in_turns(body)).value
         if not values:
             # Most fires have no condition.
-            return await self._fire(key, raw)
+            return await self._fire(key, value, raw)
+        if self._shared is not None:
+            matched = self._matched(key, values[IF_MATCH])
+            return await self._shared.fire([(key, value)], raw, values[IDEMPOTENCY_KEY], matched)
 
         async def fire_if() -> RawResponse:
-            # An invalid body is reported before a condition that is not met.
-            self._value(raw)
             self._check_head(key, values[IF_MATCH])
-            return await self._fire(key, raw)
+            return await self._fire(key, value, raw)
 
-        if self._shared is not None:
-            item = key, self._value(raw)
-            matched = self._matched(key, values[IF_MATCH])
-            return await self._shared.fire([item], raw, values[IDEMPOTENCY_KEY], matched)
         return await self._repeats.respond(values[IDEMPOTENCY_KEY], raw, fire_if)
 
-    async def _fire(self, key: str, raw: RawRequest) -> RawResponse:
-        value = self._value(raw)
+    async def _fire(self, key: str, value: Any, raw: RawRequest) -> RawResponse:
         self._require_reach()
         fired = await self._purgatory.fire(key, value, owner=raw.permit.identity)
         return RawResponse.from_json(201, fired_json(fired))
@@ -89,39 +95,55 @@ class KeyEndpoints:
         if self._purgatory.is_draining and self._shared is None:
             raise draining_problem("its signals would be lost")
 
-    def _value(self, raw: RawRequest) -> Any:
-        return self._signal.parse(raw.body).value if raw.body else None
-
     async def fire_batch(self, raw: RawRequest) -> RawResponse:
         """Fire several keys: all of them or, if one is invalid, none."""
         values = FIRE_BATCH.parse(raw)
         _refuse_condition(raw)
         # Before a kept response: a client without permission gets none.
-        items = self._batch.parse(raw.body)
+        items = await self._batch.parse_in_turns(raw.body)
         budget = TurnBudget()
         for start in range(0, len(items), FIRED_TOGETHER):
             some = items[start : start + FIRED_TOGETHER]
             raw.permit.check_keys(Action.FIRE, (item.key for item in some))
             await budget.yield_if_spent()
         if self._shared is not None:
-            for index, item in enumerate(items):
-                self._check(index, item)
-            await budget.yield_if_spent()
+            await self._groups(items)
             pairs = [(item.key, item.value) for item in items]
             return await self._shared.fire(pairs, raw, values[IDEMPOTENCY_KEY], is_batch=True)
-        return await self._repeats.respond(
-            values[IDEMPOTENCY_KEY], raw, lambda: self._fire_all(items, raw.permit.identity)
-        )
 
-    async def _fire_all(self, items: list[BatchItem], owner: str | None) -> RawResponse:
-        for index, item in enumerate(items):
-            self._check(index, item)
+        async def fire_all() -> RawResponse:
+            groups = await self._groups(items)
+            # Freed group by group: so many values at once take their time.
+            items.clear()
+            return await self._fire_all(groups, raw.permit.identity)
+
+        return await self._repeats.respond(values[IDEMPOTENCY_KEY], raw, fire_all)
+
+    async def _fire_all(self, groups: deque[list[BatchItem]], owner: str | None) -> RawResponse:
         # Once: a batch that has begun fires all.
         self._require_reach()
         fired: list[FireResult] = []
-        for start in range(0, len(items), FIRED_TOGETHER):
-            fired += await self._fire_together(items[start : start + FIRED_TOGETHER], owner)
+        while groups:
+            fired += await self._fire_together(groups.popleft(), owner)
         return RawResponse.from_json(201, b'{"results":[%b]}' % b",".join(map(fired_json, fired)))
+
+    async def _groups(self, items: list[BatchItem]) -> deque[list[BatchItem]]:
+        """Return the items in the groups that are fired together; raise Problem for an invalid one.
+
+        So that firing a group takes no longer than a turn of the event loop may.
+        """
+        budget = TurnBudget()
+        groups: deque[list[BatchItem]] = deque()
+        room = 0
+        for index, item in enumerate(items):
+            size = self._check(index, item)
+            if not groups or len(groups[-1]) == FIRED_TOGETHER or room < size:
+                groups.append([])
+                room = BYTES_TOGETHER
+            groups[-1].append(item)
+            room -= size
+            await budget.yield_if_spent()
+        return groups
 
     async def _fire_together(self, items: list[BatchItem], owner: str | None) -> list[FireResult]:
         # At the same time, to share the round trips to a job store; begun in order, so that the
@@ -201,10 +223,11 @@ class KeyEndpoints:
             )
         return max(positions)
 
-    def _check(self, index: int, item: BatchItem) -> None:
+    def _check(self, index: int, item: BatchItem) -> int:
+        """Return the bytes of an item's value; raise Problem if it is invalid."""
         try:
             check_key(item.key)
-            self._purgatory.signals.encode(item.value)
+            return len(self._purgatory.signals.encode(item.value))
         except InvalidKeyError as exc:
             raise bad_field((index, "key"), exc.detail, ALLOWED_KEY) from exc
         except InvalidValueError as exc:

@@ -47,7 +47,12 @@ class BatchItem(RequestBody):
 def signal_json(limits: Limits) -> JsonBody[SignalBody]:
     """Return the body of a fire, which may be left out."""
     model = with_fields(SignalBody, value=any_json(limits.max_value_bytes))
-    return JsonBody(model, max_bytes=_max_signal_bytes(limits), default=model())
+    return JsonBody(
+        model,
+        max_bytes=_max_signal_bytes(limits),
+        max_value_bytes=limits.max_value_bytes,
+        default=model(),
+    )
 
 
 @lru_cache(maxsize=64)
@@ -57,6 +62,7 @@ def batch_json(limits: Limits) -> JsonBody[list[BatchItem]]:
     return JsonBody(
         list[item],
         max_bytes=max(MIN_BATCH_BODY, _max_signal_bytes(limits) + KEY_ROOM),
+        max_value_bytes=limits.max_value_bytes,
         bounds={"min_length": 1, "max_length": MAX_BATCH},
     )
 

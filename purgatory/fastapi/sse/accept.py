@@ -12,6 +12,8 @@ _EVENT_STREAM: Final = "text/event-stream"
 
 # Characters of a header: longer ones are parsed each time.
 _MAX_CACHED: Final = 256
+# Media ranges of a header: others are ignored.
+MAX_RANGES: Final = 100
 _ACCEPT: Final = frozenset({b"accept"})
 # The ranges that cover the other response at the same address, the most specific first.
 _JSON_RANGES: Final = ("application/json", "application/*", "*/*")
@@ -35,8 +37,8 @@ def are_preferred(line: str) -> bool:
     A range such as `text/*` names nothing: clients that write it expect no stream without an end.
     """
     weights: dict[str, float] = {}
-    for item in _QUOTED.sub("", line).split(","):
-        name, *parameters = (part.strip() for part in item.split(";"))
+    for item in _QUOTED.sub("", line).split(",", MAX_RANGES)[:MAX_RANGES]:
+        name, *parameters = (part.strip() for part in item.split(";", MAX_RANGES))
         weights[name] = max(weights.get(name, 0.0), _weight(parameters))
     events = weights.get(_EVENT_STREAM, 0.0)
     json = next((weights[name] for name in _JSON_RANGES if name in weights), 0.0)

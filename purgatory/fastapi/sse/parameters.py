@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-from purgatory.fastapi.http.parameters import Parameter, Parameters
+from purgatory.fastapi.http.parameters import MAX_QUERY_FIELDS, Parameter, Parameters
 from purgatory.fastapi.http.problems import ALLOWED_KEY, bad_parameter
 from purgatory.fastapi.http.wait_duration import WAIT_PATTERN, wait_seconds
 from purgatory.fastapi.watch.parameters import CURSOR, KEY, WAIT_ID, WatchParameters
@@ -78,6 +78,12 @@ def split_keys(query_string: bytes, max_keys: int) -> tuple[tuple[str, ...], byt
     """Return the keys in a query, each once, and the query without them; raise Problem."""
     found: dict[str, None] = {}
     rest: list[bytes] = []
+    if query_string.count(b"&") >= max_keys + MAX_QUERY_FIELDS:
+        raise bad_parameter(
+            "query",
+            f"the query has {query_string.count(b'&') + 1} parameters",
+            f"1 to {max_keys} keys, and up to {MAX_QUERY_FIELDS} others",
+        )
     for field in query_string.split(b"&"):
         name, _, value = field.partition(b"=")
         if name != b"key":

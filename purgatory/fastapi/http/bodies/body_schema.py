@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +54,7 @@ class BodySchema:
         schemas = self._alternatives(self._schema)
         sent, unknown = (location[:-1], location[-1:]) if is_unknown else (location, ())
         for part in sent:
-            children = [child for schema in schemas for child in self._children(schema, part)]
+            children = self.children(schemas, part)
             if not children:
                 continue
             if any(part in schema.get("properties", {}) for schema in schemas):
@@ -67,6 +67,15 @@ class BodySchema:
             ".".join(names) or "body",
             _fields(schemas) if is_unknown else self._words(schemas),
         )
+
+    @property
+    def root(self) -> list[Schema]:
+        """The alternatives of the whole body."""
+        return self._alternatives(self._schema)
+
+    def children(self, schemas: Sequence[Schema], part: int | str) -> list[Schema]:
+        """Return the alternatives of an item or a member of `schemas`; empty if any is unknown."""
+        return [child for schema in schemas for child in self._children(schema, part)]
 
     def _alternatives(self, schema: Schema) -> list[Schema]:
         """Return the alternatives of a schema."""

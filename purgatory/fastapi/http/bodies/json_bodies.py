@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Final, Generic, TypeVar
@@ -12,11 +13,25 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from purgatory.fastapi.http.bodies.body_schema import BodyField, BodySchema, Location
-from purgatory.fastapi.http.problems import Problem, bad_parameter
+from purgatory.fastapi.http.bodies.sliced_json import (
+    OutOfBoundsError,
+    SlicedDecoder,
+    Steps,
+    at_once,
+    in_turns,
+    object_of,
+)
+from purgatory.fastapi.http.problems import Problem
 
 Value = TypeVar("Value")
 
 MAX_ERRORS_SHOWN: Final = 20
+# The bytes of a body that is parsed by one call even with numbers of very many digits, to read
+# which takes quadratic time.
+MAX_AT_ONCE: Final = 64 * 1024
+_LONG_NUMBER: Final = re.compile(rb"[0-9]{1000}")
+# The commas in a body that is parsed by one call.
+MAX_COMMAS: Final = 1000
 # Characters of what a client sent.
 MAX_SHOWN: Final = 64
 
@@ -29,29 +44,67 @@ class JsonBody(Generic[Value]):
         annotation: Any,
         *,
         max_bytes: int,
+        max_value_bytes: int = 0,
         bounds: Mapping[str, Any] | None = None,
         default: Any = inspect.Parameter.empty,
     ) -> None:
         """Declare a body of the type `annotation`.
 
-        `bounds` are keywords of pydantic's `Field`; with a `default` the body may be
-        left out.
+        A value whose schema allows any has up to `max_value_bytes`. `bounds` are keywords of
+        pydantic's `Field`; with a `default` the body may be left out.
         """
         self.annotation = annotation
         self.max_bytes = max_bytes
+        self._max_value_bytes = max_value_bytes
         self.bounds = dict(bounds or {})
         self.default = default
         bounded: Any = Annotated[annotation, Field(**self.bounds)]
         self._adapter: TypeAdapter[Value] = TypeAdapter(bounded)
 
     def parse(self, body: bytes) -> Value:
-        """Return the parsed body; raise Problem with the errors and their locations."""
+        """Return the parsed body; raise Problem with the errors and their locations.
+
+        In one turn of the event loop: `parse_in_turns` is for what may have large values.
+        """
+        return self.parse_small(body) if self.is_small(body) else at_once(self._steps(body))
+
+    async def parse_in_turns(self, body: bytes) -> Value:
+        """Return the parsed body, as `parse` does, over as many turns of the loop as it takes."""
+        return self.parse_small(body) if self.is_small(body) else await in_turns(self._steps(body))
+
+    def is_small(self, body: bytes) -> bool:
+        """Return True iff `body` is parsed within a millisecond or so."""
+        # Each value but the first of an array or object comes after a comma.
+        if body.count(b",") > MAX_COMMAS:
+            return False
+        return len(body) <= MAX_AT_ONCE or _LONG_NUMBER.search(body) is None
+
+    def parse_small(self, body: bytes) -> Value:
+        """Return a parsed body that `is_small`; raise Problem."""
         try:
             parsed = self._adapter.validate_json(body)
         except ValidationError as exc:
             raise _problem(exc, self._schema) from exc
-        _refuse_repeated_names(body)
+        # Pydantic silently takes the last of repeated names. It has checked that the body is JSON.
+        if body.count(b":") > 1:
+            _check_repeated_names(body.decode())
         return parsed
+
+    def _steps(self, body: bytes) -> Steps[Value]:
+        try:
+            text = body.decode()
+            document = yield from SlicedDecoder(text, self._schema, self._max_value_bytes).decode()
+            yield
+            return self._adapter.validate_python(document)
+        except UnicodeDecodeError as exc:
+            raise Problem(
+                "bad-json", f"the body is not JSON: it is not UTF-8 ({exc.reason})"
+            ) from exc
+        except OutOfBoundsError as exc:
+            field = self._schema.field_at(exc.path, is_unknown=exc.is_unknown)
+            raise _problem_of([(field, exc.sentence)]) from exc
+        except ValidationError as exc:
+            raise _problem(exc, self._schema) from exc
 
     @cached_property
     def _schema(self) -> BodySchema:
@@ -65,24 +118,8 @@ def bad_field(path: Location, detail: str, allowed: str) -> Problem:
     return _problem_of([(field, detail)])
 
 
-def _refuse_repeated_names(body: bytes) -> None:
-    # Pydantic silently takes the last of them. It has checked that the body is JSON.
-    if body.count(b":") > 1:
-        _check_repeated_names(body.decode())
-
-
-def _without_repeated_names(members: list[tuple[str, Any]]) -> None:
-    seen: set[str] = set()
-    for name, _ in members:
-        if name in seen:
-            raise bad_parameter(
-                name[:64], f"{name[:64]!r} is given twice in one object of the body", "once"
-            )
-        seen.add(name)
-
-
 # Made once: `json.loads` makes a decoder for each call, which takes as long as a small body.
-_check_repeated_names = json.JSONDecoder(object_pairs_hook=_without_repeated_names).decode
+_check_repeated_names = json.JSONDecoder(object_pairs_hook=object_of).decode
 
 
 def _problem(exc: ValidationError, schema: BodySchema) -> Problem:

@@ -1,0 +1,357 @@
+"""Decoding of large JSON documents in slices, within the bounds of their schema."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator, Sequence
+from typing import Any, Final, NoReturn, TypeVar
+
+from pydantic_core import from_json
+
+from purgatory.fastapi.http.bodies.body_schema import BodySchema, Location, Schema
+from purgatory.fastapi.http.problems import Problem, bad_parameter
+from purgatory.turn_budget import TurnBudget
+
+Result = TypeVar("Result")
+Steps = Generator[None, None, Result]
+"""Work that may be interrupted at each `yield`, which comes after half a millisecond or less."""
+
+# Characters that are decoded by one call, unless they are one string or number.
+PIECE: Final = 2048
+# Calls before the next `yield`.
+_TOGETHER: Final = 2
+# Items that are decoded one by one after several of them could not be decoded together.
+_ONE_BY_ONE: Final = 16
+# As in pydantic's own parser.
+MAX_DEPTH: Final = 200
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
+# Of a schema that does not allow just anything.
+_TYPED: Final = frozenset({"type", "enum", "const"})
+_NO_BRACKETS: Final = re.compile(r"[^\[\]{}]+")
+
+
+class OutOfBoundsError(Exception):
+    """The document is not of its schema; found before all of it is decoded."""
+
+    def __init__(self, path: Location, sentence: str, *, is_unknown: bool = False) -> None:
+        """Say what is wrong at `path`, which `is_unknown` if no field has the name at its end."""
+        super().__init__(sentence)
+        self.path = path
+        self.sentence = sentence
+        self.is_unknown = is_unknown
+
+
+def object_of(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of a document; raise Problem for a name that is given twice."""
+    found = dict(members)
+    if len(found) != len(members):
+        seen: set[str] = set()
+        for name, _ in members:
+            if name in seen:
+                _refuse_repeat(name)
+            seen.add(name)
+    return found
+
+
+def _refuse_repeat(name: str) -> NoReturn:
+    shown = name[:64]
+    raise bad_parameter(shown, f"{shown!r} is given twice in one object of the body", "once")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+# The decoder's own scanner, which returns where a value ends, too.
+_decoder: Final[Any] = json.JSONDecoder(
+    object_pairs_hook=object_of, parse_constant=_refuse_constant
+)
+_scan: Final = _decoder.scan_once
+# How several items end, by how the first of them begins.
+_LAST_COMMAS: Final = {"{": "},", "[": "],"}
+
+
+async def in_turns(steps: Steps[Result]) -> Result:
+    """Return the result of `steps`, of which each turn of the event loop takes some."""
+    budget = TurnBudget()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: Result = done.value
+            return result
+        await budget.yield_if_spent()
+
+
+def at_once(steps: Steps[Result]) -> Result:
+    """Return the result of `steps` in this turn: for documents whose schema bounds them."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: Result = done.value
+            return result
+
+
+class SlicedDecoder:
+    """Decodes one document: small arrays and objects by one call, large ones item by item.
+
+    What has more items, names or bytes than its schema allows, or other names, is found before it
+    is built: a client decides how many there are.
+    """
+
+    def __init__(self, text: str, schema: BodySchema, max_value_bytes: int) -> None:
+        """Decode `text`, which is to be of `schema`, with any values of up to `max_value_bytes`."""
+        self._text = text
+        self._schema = schema
+        self._max_value_bytes = max_value_bytes
+        # Where a value is whose schema allows any, and the bytes that it may still have.
+        self._value_path: Location | None = None
+        self._room = 0
+        self._calls = 0
+        # Items before the next attempt to decode several together.
+        self._one_by_one = 0
+
+    def decode(self) -> Steps[Any]:
+        """Return the document. Raises OutOfBoundsError, or Problem if it is not JSON."""
+        value, at = yield from self._item(self._skip(0), self._schema.root, ())
+        if self._skip(at) < len(self._text):
+            self._refuse("there is more behind its end", at)
+        return value
+
+    def _large(self, at: int, schemas: list[Schema], path: Location) -> Steps[tuple[Any, int]]:
+        """Return the array or object at `at`, and its end."""
+        if len(path) >= MAX_DEPTH:
+            self._refuse(f"it is nested more than {MAX_DEPTH} levels deep", at)
+        is_value = bool(schemas) and _is_open(schemas)
+        if is_value:
+            self._value_path, self._room = path, self._max_value_bytes
+        read = self._array if self._text[at] == "[" else self._object
+        found = yield from read(at, schemas, path)
+        if is_value:
+            self._value_path = None
+        return found
+
+    def _small(self, at: int, depth: int) -> tuple[Any, int] | None:
+        """Return the value at `at`, and its end; None for an array or object that is not small."""
+        text = self._text
+        if text[at : at + 1] in ("[", "{"):
+            found = self._piece(text[at : at + PIECE], at, depth)
+            if found is None:
+                return None
+            found = found[0], at + found[1]
+        else:
+            found = self._scalar(at)
+        self._take(at, found[1])
+        return found
+
+    def _take(self, start: int, end: int) -> None:
+        """Count the text of a part of a value; raise OutOfBoundsError if there is no room for it.
+
+        At least: spaces may be between its parts, and an escape of six may be one byte.
+        """
+        if self._value_path is None:
+            return
+        piece = self._text[start:end]
+        spaces = sum(map(piece.count, " \t\n\r"))
+        self._room -= len(piece) // 6 if "\\" in piece else len(piece) - spaces
+        if self._room < 0:
+            raise OutOfBoundsError(
+                self._value_path,
+                f"it takes more than {self._max_value_bytes} bytes as JSON: store it elsewhere and "
+                "send its address",
+            )
+
+    def _piece(self, piece: str, at: int, depth: int) -> tuple[Any, int] | None:
+        """Return the array or object that `piece` begins with, and its length.
+
+        None if it does not end there, is too deep, or is not JSON: what it is made of will show.
+        """
+        try:
+            value, length = _scan(piece, 0)
+        except (StopIteration, ValueError, RecursionError):
+            return None
+        piece = piece[:length]
+        if not _is_shallow(piece, MAX_DEPTH - depth):
+            return None
+        self._check_escapes(piece, at)
+        return value, length
+
+    def _scalar(self, at: int) -> tuple[Any, int]:
+        value: Any
+        end: int
+        try:
+            value, end = _scan(self._text, at)
+        except StopIteration:
+            self._refuse("there is no value", at)
+        except ValueError as exc:
+            self._refuse(exc.msg if isinstance(exc, json.JSONDecodeError) else str(exc), at)
+        if isinstance(value, str):
+            self._check_escapes(self._text[at:end], at)
+        return value, end
+
+    def _check_escapes(self, piece: str, at: int) -> None:
+        # Half of a surrogate pair is no character: pydantic refuses it, json does not.
+        if "\\u" in piece:
+            try:
+                from_json(piece)
+            except ValueError as exc:
+                self._refuse(str(exc), at)
+
+    def _array(self, at: int, schemas: list[Schema], path: Location) -> Steps[tuple[Any, int]]:
+        text, schema = self._text, self._schema
+        maximum, children = _bound(schemas, "array", "maxItems", path), schema.children(schemas, 0)
+        items: list[Any] = []
+        at = self._skip(at + 1)
+        if text.startswith("]", at):
+            return items, at + 1
+        while True:
+            if len(items) == maximum:
+                raise OutOfBoundsError(path, f"it has more than {maximum} items")
+            comma = _LAST_COMMAS.get(text[at : at + 1], ",")
+            several = self._several(at, len(path), "[", comma, "]") if maximum is None else None
+            if several is not None:
+                items += several[0]
+                at = several[1]
+            else:
+                item, at = yield from self._item(at, children, (*path, len(items)))
+                items.append(item)
+            if self._is_interrupted():
+                yield
+            at = self._skip(at)
+            if text.startswith("]", at):
+                return items, at + 1
+            at = self._after(",", at)
+
+    def _object(self, at: int, schemas: list[Schema], path: Location) -> Steps[tuple[Any, int]]:
+        text, schema = self._text, self._schema
+        maximum, names = _bound(schemas, "object", "maxProperties", path), _names(schemas)
+        is_open = maximum is None and names is None
+        made: dict[str, Any] = {}
+        at = self._skip(at + 1)
+        if text.startswith("}", at):
+            return made, at + 1
+        while True:
+            if len(made) == maximum:
+                raise OutOfBoundsError(path, f"it has more than {maximum} names")
+            several = self._several(at, len(path), "{", ',"', "}") if is_open else None
+            if several is not None:
+                for name in made.keys() & several[0].keys():
+                    _refuse_repeat(name)
+                made |= several[0]
+                at = several[1]
+            else:
+                if not text.startswith('"', at):
+                    self._refuse("there is no name", at)
+                name, at = self._scalar(at)
+                if name in made:
+                    _refuse_repeat(name)
+                if names is not None and name not in names:
+                    _refuse_name(name, path)
+                at = self._after(":", self._skip(at))
+                children = schema.children(schemas, name)
+                made[name], at = yield from self._item(at, children, (*path, name))
+            if self._is_interrupted():
+                yield
+            at = self._skip(at)
+            if text.startswith("}", at):
+                return made, at + 1
+            at = self._after(",", at)
+
+    def _item(self, at: int, schemas: list[Schema], path: Location) -> Steps[tuple[Any, int]]:
+        """Return the value at `at`, and its end."""
+        found = self._small(at, len(path))
+        if found is None:
+            found = yield from self._large(at, schemas, path)
+        elif schemas:
+            _check_names(found[0], schemas, path)
+        return found
+
+    def _several(
+        self, at: int, depth: int, opening: str, comma: str, closing: str
+    ) -> tuple[Any, int] | None:
+        """Return the items or members from `at` to the last `comma` of a piece, and its position.
+
+        None if that comma is not between two of them: then it is not tried for a while.
+        """
+        if self._one_by_one:
+            self._one_by_one -= 1
+            return None
+        end = self._text.rfind(comma, at, at + PIECE)
+        if end >= 0:
+            end += comma.index(",")
+            piece = f"{opening}{self._text[at:end]}{closing}"
+            found = self._piece(piece, at, depth)
+            if found is not None and found[1] == len(piece):
+                self._take(at, end)
+                return found[0], end
+        self._one_by_one = _ONE_BY_ONE
+        return None
+
+    def _is_interrupted(self) -> bool:
+        self._calls += 1
+        return self._calls % _TOGETHER == 0
+
+    def _after(self, mark: str, at: int) -> int:
+        if not self._text.startswith(mark, at):
+            self._refuse(f"there is no {mark!r}", at)
+        return self._skip(at + 1)
+
+    def _skip(self, at: int) -> int:
+        match = _SPACE.match(self._text, at)
+        assert match is not None
+        return match.end()
+
+    def _refuse(self, reason: str, at: int) -> NoReturn:
+        reason = f"{reason[:1].lower()}{reason[1:]}"
+        raise Problem("bad-json", f"the body is not JSON: {reason}, at character {at + 1}")
+
+
+def _bound(schemas: Sequence[Schema], kind: str, name: str, path: Location) -> int | None:
+    """Return how many items or names there may be, None without a bound."""
+    if _is_open(schemas):
+        return None
+    found = [schema.get(name) for schema in schemas if schema.get("type") == kind]
+    if not found:
+        raise OutOfBoundsError(path, "it is a list" if kind == "array" else "it is an object")
+    bounds = [bound for bound in found if bound is not None]
+    return max(bounds) if len(bounds) == len(found) else None
+
+
+def _names(schemas: Sequence[Schema]) -> set[str] | None:
+    """Return the names that an object may have; None if it may have any."""
+    found: set[str] = set()
+    for schema in schemas:
+        if schema.get("type") == "object":
+            if schema.get("additionalProperties") is not False:
+                return None
+            found |= schema["properties"].keys()
+    return found or None
+
+
+def _is_open(schemas: Sequence[Schema]) -> bool:
+    """Return True iff any JSON value is of one of `schemas`, or none is known."""
+    return not schemas or any(_TYPED.isdisjoint(schema) for schema in schemas)
+
+
+def _check_names(value: Any, schemas: list[Schema], path: Location) -> None:
+    names = _names(schemas) if schemas and isinstance(value, dict) else None
+    if names is not None and not value.keys() <= names:
+        _refuse_name(next(name for name in value if name not in names), path)
+
+
+def _refuse_name(name: str, path: Location) -> NoReturn:
+    raise OutOfBoundsError((*path, name), "there is no such field", is_unknown=True)
+
+
+def _is_shallow(piece: str, levels: int) -> bool:
+    """Return True iff `piece` certainly has no more than `levels` levels of brackets."""
+    if piece.count("[") + piece.count("{") <= levels:
+        return True
+    brackets = _NO_BRACKETS.sub("", piece)
+    for _ in range(levels):
+        brackets = brackets.replace("[]", "").replace("{}", "")
+        if not brackets:
+            return True
+    return False
