@@ -10,12 +10,17 @@ from purgatory.fastapi.dashboard.schemas import ActionsBody
 from purgatory.fastapi.http.authorization import READ, Access, Action
 from purgatory.fastapi.http.bodies.request_body import read_body
 from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.jobs.batch_endpoint import JobBatchEndpoint, in_turns, split_lines
+from purgatory.fastapi.jobs.batch_endpoint import (
+    MAX_REFUSED,
+    JobBatchEndpoint,
+    split_lines,
+)
 from purgatory.fastapi.jobs.schemas import JobBody
 from purgatory.fastapi.routing.raw_route import DeclaredEndpoint
 from purgatory.fastapi.routing.request_internals import cache_body, cached_body
 from purgatory.fastapi.sse.endpoint import StreamEndpoint
 from purgatory.fastapi.sse.parameters import split_keys
+from purgatory.turn_budget import TurnBudget
 
 
 async def get_accesses(request: Request) -> list[Access]:
@@ -49,7 +54,7 @@ async def get_accesses(request: Request) -> list[Access]:
     if isinstance(endpoint.raw, JobBatchEndpoint):
         return [Access(action), *await _of_batch(endpoint.raw, body)]
     assert endpoint.spec.body is not None
-    parsed = endpoint.spec.body.parse(body)
+    parsed = await endpoint.spec.body.parse_in_turns(body)
     if isinstance(parsed, ActionsBody):
         return [Access(action), *parsed.accesses()]
     if action is Action.DEFER:
@@ -69,13 +74,19 @@ def _of_job(body: JobBody) -> list[Access]:
 
 async def _of_batch(endpoint: JobBatchEndpoint, body: bytes) -> list[Access]:
     """Return the accesses of the jobs in a batch, each once."""
+    _, lines = split_lines(body)
     found: dict[Access, None] = {}
-    async for line in in_turns(split_lines(body)):
+    refused = 0
+    budget = TurnBudget()
+    for line in lines:
+        await budget.yield_if_spent()
         try:
-            found |= dict.fromkeys(_of_job(endpoint.parse(line)))
+            found |= dict.fromkeys(_of_job(await endpoint.parse(line)))
         except Problem:
-            # The endpoint refuses that line by itself.
-            continue
+            # The endpoint refuses that line by itself, and reads no further than this.
+            refused += 1
+            if refused == MAX_REFUSED:
+                break
     return list(found)
 
 

@@ -196,6 +196,13 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "Retry after `Retry-After` seconds; operators can raise the limit.",
         ),
         ProblemKind(
+            "lines-not-read",
+            424,
+            "The rest of the batch was not read",
+            "Too many lines before were refused. Send the lines from `line` on again, `unread` of "
+            "them, once it is clear why.",
+        ),
+        ProblemKind(
             "signals-unavailable",
             503,
             "The server of the signals is unavailable",

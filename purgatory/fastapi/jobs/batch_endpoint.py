@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
@@ -22,21 +22,23 @@ from purgatory.fastapi.http.problems import Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.jobs import parameters
 from purgatory.fastapi.jobs.endpoints import add_problem, check_access, job_spec
-from purgatory.fastapi.jobs.schemas import (
-    BatchLine,
-    JobBody,
-    job_json,
-    max_batch_bytes,
-)
+from purgatory.fastapi.jobs.schemas import JobBody, job_json, max_batch_bytes
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
 from purgatory.jobs import JobLimits
 from purgatory.jobs.model import Added, AddStatus, JobSpec
+from purgatory.turn_budget import TurnBudget
 
 MAX_JOB_LINES: Final = 10_000
 # Lines that are stored and reported together: one step of a store.
-CHUNK = 250
-# Of large lines, fewer than a chunk are parsed in one turn of the event loop.
-TURN_BYTES = 64 * 1024
+CHUNK: Final = 100
+# Refused lines after which no more are read: a program that makes one makes them all, as a rule.
+MAX_REFUSED: Final = 100
+# Bytes of what is said of refused lines, and for each byte of the request.
+REFUSAL_BYTES: Final = 64 * 1024
+REFUSAL_FACTOR: Final = 4
+# Bytes whose line feeds are counted by one call.
+_COUNTED: Final = 64 * 1024
+_SPACE: Final = b" \t\r\n"
 
 
 class JobBatchEndpoint:
@@ -57,7 +59,8 @@ class JobBatchEndpoint:
         """Respond to one request, a chunk of lines at a time."""
         raw = AsgiRequest(scope, "")
         try:
-            lines, key = await self._lines(raw, scope, receive)
+            body, key = await self._body(raw, scope, receive)
+            count, lines = split_lines(body)
         except Exception as exc:
             await send_response(
                 send,
@@ -67,18 +70,17 @@ class JobBatchEndpoint:
         headers = [(b"content-type", b"application/jsonl"), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         with suppress(ResponseUnreadError):
-            async for results in self._results(raw, lines, key):
-                body = b"".join(
-                    result.model_dump_json(exclude_none=True).encode() + b"\n" for result in results
-                )
-                # The lines that are left wait as long as the client reads no results.
-                with sending(len(body), self.context.unread):
-                    await send({"type": "http.response.body", "body": body, "more_body": True})
+            refusals = _Refusals(self.context.prefix, raw.path, len(body), key)
+            async for results in self._results(raw, count, lines, refusals, key):
+                # The lines wait, and are held, for as long as the client reads no results.
+                with sending(len(body) + len(results), self.context.unread):
+                    await send({"type": "http.response.body", "body": results, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
 
-    async def _lines(
+    async def _body(
         self, raw: RawRequest, scope: Scope, receive: Receive
-    ) -> tuple[list[bytes], str | None]:
+    ) -> tuple[bytes, str | None]:
+        """Return the body and the Idempotency-Key; raise Problem."""
         # Before the body: a client without a token need not send one.
         raw.permit = self.context.authenticate(raw)
         check_content(raw)
@@ -86,38 +88,48 @@ class JobBatchEndpoint:
         key = parameters.ADD.parse(raw)[parameters.IDEMPOTENCY_KEY]
         # A closed purgatory or an unavailable store is reported before the body is read.
         self.context.purgatory.job_service().ready()
-        body = await read_body(scope, receive, self.max_body, self.context.incoming)
-        return split_lines(body), key
+        return await read_body(scope, receive, self.max_body, self.context.incoming), key
 
     async def _results(
-        self, raw: RawRequest, lines: list[bytes], key: str | None
-    ) -> AsyncIterator[list[BatchLine]]:
-        for start in range(0, len(lines), CHUNK):
-            results: dict[int, BatchLine] = {}
+        self,
+        raw: RawRequest,
+        count: int,
+        lines: Iterator[bytes],
+        refusals: _Refusals,
+        key: str | None,
+    ) -> AsyncIterator[bytes]:
+        """Yield the results of `count` lines, a chunk at a time."""
+        budget = TurnBudget()
+        numbered = enumerate(lines, 1)
+        number = 0
+        while not refusals.are_enough() and (chunk := list(islice(numbered, CHUNK))):
+            results: dict[int, bytes] = {}
             specs: dict[int, JobSpec] = {}
-            number = start
-            async for line in in_turns(lines[start : start + CHUNK]):
-                number += 1
+            for number, line in chunk:
+                await budget.yield_if_spent()
                 try:
-                    spec = self._spec(raw, line)
+                    spec = await self._spec(raw, line)
                     if key is not None:
                         # Each line is stored by itself, and so each may be a repeat.
                         spec = spec.of_request(*request_name(raw, key), number)
                     specs[number] = spec
                 except Exception as exc:
-                    results[number] = self._refused(
-                        raw, number, problem_of_exception(exc, "POST", raw.path)
-                    )
+                    problem = problem_of_exception(exc, "POST", raw.path)
+                    results[number] = refusals.result(number, problem)
+                    if refusals.are_enough():
+                        break
             if specs:
-                results |= await self._add(raw, specs)
-            yield [results[number] for number in sorted(results)]
+                results |= await self._add(raw, specs, refusals)
+            yield b"".join(results[each] for each in sorted(results))
+        if number < count:
+            yield refusals.end(number, count - number)
 
-    def _spec(self, raw: RawRequest, line: bytes) -> JobSpec:
-        body = self.parse(line)
+    async def _spec(self, raw: RawRequest, line: bytes) -> JobSpec:
+        body = await self.parse(line)
         check_access(raw.permit, body)
         return job_spec(self.context.purgatory, body, raw.permit)
 
-    def parse(self, line: bytes) -> JobBody:
+    async def parse(self, line: bytes) -> JobBody:
         """Return the job of a line; raise Problem.
 
         A line beyond the limit is not parsed: one of 16 MiB would stop the event loop for seconds.
@@ -128,49 +140,103 @@ class JobBatchEndpoint:
                 f"the line has {len(line)} bytes, more than the {self.job.max_bytes} of one job",
                 limit=self.job.max_bytes,
             )
-        return self.job.parse(line)
+        return await self.job.parse_in_turns(line)
 
-    async def _add(self, raw: RawRequest, specs: dict[int, JobSpec]) -> dict[int, BatchLine]:
-        results: dict[int, BatchLine] = {}
+    async def _add(
+        self, raw: RawRequest, specs: dict[int, JobSpec], refusals: _Refusals
+    ) -> dict[int, bytes]:
+        results: dict[int, bytes] = {}
         try:
             added = await self.context.purgatory.add_jobs(list(specs.values()))
         except (PurgatoryError, Problem) as exc:
             # None is acknowledged; whether any is stored is unknown.
             problem = problem_of_exception(exc, "POST", raw.path)
-            return {number: self._refused(raw, number, problem) for number in specs}
+            return {number: refusals.result(number, problem) for number in specs}
         path = raw.address.removesuffix(":batch")
         for number, result in zip(specs, added, strict=True):
             if not isinstance(result, Added):
-                results[number] = self._refused(raw, number, add_problem(result, path))
+                results[number] = refusals.result(number, add_problem(result, path))
             else:
                 status = 201 if result.status is AddStatus.ADDED else 200
-                results[number] = BatchLine(line=number, status=status, id=result.job.id)
+                job_id = result.job.id.encode()
+                results[number] = b'{"line":%d,"status":%d,"id":"%b"}\n' % (number, status, job_id)
         return results
 
-    def _refused(self, raw: RawRequest, number: int, problem: Problem) -> BatchLine:
-        document = json.loads(problem.response(self.context.prefix, raw.path).body)
-        return BatchLine(line=number, status=problem.status, problem=document)
 
+class _Refusals:
+    """The results of refused lines, in proportion to the request."""
 
-def split_lines(body: bytes) -> list[bytes]:
-    """Return the lines of a body, without empty ones at its end; raise Problem for too many."""
-    # At line feeds only: JSON may contain other line separators of Unicode.
-    body = body.rstrip(b" \t\r\n")
-    # Counted first: a body of line feeds would be millions of lines.
-    count = body.count(b"\n") + 1 if body else 0
-    if not 0 < count <= MAX_JOB_LINES:
-        raise bad_parameter(
-            "body", f"the body has {count} lines", f"1 to {MAX_JOB_LINES} lines of JSON"
+    def __init__(self, prefix: str, path: str, request_bytes: int, key: str | None) -> None:
+        """Begin without any, for a request of so many bytes to `path`, with a `key` or without."""
+        self._prefix, self._path = prefix, path
+        # A line is known by its number, too.
+        self._again = "" if key is None else " under another Idempotency-Key"
+        self._room = REFUSAL_BYTES + REFUSAL_FACTOR * request_bytes
+        self._count = 0
+        # {problem: the first line with it}
+        self._lines: dict[bytes, int] = {}
+
+    def are_enough(self) -> bool:
+        """True iff no more lines are to be read."""
+        return self._count >= MAX_REFUSED or self._room < 0
+
+    def result(self, number: int, problem: Problem) -> bytes:
+        """Return the result of a line: a problem, or the line that has the same one."""
+        is_duplicate = problem.kind.slug == "duplicate-job"
+        # A batch that is sent again may have any number of duplicates.
+        self._count += not is_duplicate
+        body = problem.response(self._prefix, self._path).body
+        # They differ in the job only.
+        first = self._lines.setdefault(b"duplicate" if is_duplicate else body, number)
+        if first == number:
+            result = b'{"line":%d,"status":%d,"problem":%b}\n' % (number, problem.status, body)
+        else:
+            job = (
+                b',"job":%b' % json.dumps(problem.members["job"]).encode() if is_duplicate else b""
+            )
+            found = number, problem.status, first, job
+            result = b'{"line":%d,"status":%d,"same_as":%d%b}\n' % found
+        self._room -= len(result)
+        return result
+
+    def end(self, number: int, left: int) -> bytes:
+        """Return the last result, which stands for the `left` lines after line `number`."""
+        refused = f"{self._count} lines" if self._count >= MAX_REFUSED else "too many lines"
+        return self.result(
+            number + 1,
+            Problem(
+                "lines-not-read",
+                f"{refused} were refused, so the {left} lines from {number + 1} on were not read: "
+                f"send them again{self._again}, once it is clear why",
+                unread=left,
+            ),
         )
-    return [line.strip(b" \t\r") for line in body.split(b"\n")]
 
 
-async def in_turns(lines: Sequence[bytes]) -> AsyncIterator[bytes]:
-    """Yield lines that take time to parse, and give way to the event loop between them."""
-    read = 0
-    for line in lines:
-        yield line
-        read += max(len(line), TURN_BYTES // CHUNK)
-        if read >= TURN_BYTES:
-            read = 0
-            await asyncio.sleep(0)
+def split_lines(body: bytes) -> tuple[int, Iterator[bytes]]:
+    """Return how many lines there are, without empty ones at the end, and these.
+
+    Raises Problem for too many.
+    """
+    body = body.rstrip(_SPACE)
+    count = min(len(body), 1)
+    # In pieces: of a body of line feeds, only so many are looked at.
+    for start in range(0, len(body), _COUNTED):
+        if count <= MAX_JOB_LINES:
+            count += body.count(b"\n", start, start + _COUNTED)
+    if not 0 < count <= MAX_JOB_LINES:
+        shown = f"more than {MAX_JOB_LINES}" if count else "no"
+        raise bad_parameter(
+            "body", f"the body has {shown} lines", f"1 to {MAX_JOB_LINES} lines of JSON"
+        )
+    return count, _lines(body)
+
+
+def _lines(body: bytes) -> Iterator[bytes]:
+    # At line feeds only: JSON may contain other line separators of Unicode.
+    start = 0
+    while start < len(body):
+        at = body.find(b"\n", start)
+        at = len(body) if at < 0 else at
+        yield body[start:at].strip(_SPACE)
+        start = at + 1

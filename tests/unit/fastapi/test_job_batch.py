@@ -9,13 +9,14 @@ from typing import Any, Self
 import pytest
 from fastapi import FastAPI
 
-from purgatory import Purgatory
+from purgatory import Purgatory, turn_budget
 from purgatory.fastapi import ALLOW_ANYONE, AccessesDep, install
 from purgatory.fastapi.http.authorization import Access, Action
 from purgatory.fastapi.http.bodies.json_bodies import JsonBody
 from purgatory.jobs import JobContext, MemoryJobStore
 from tests.unit.exchange import Exchange, Reply
 
+SMALL = b'{"handler":"note","delay":9000}'
 LARGE = json.dumps({"handler": "note", "delay": 1000, "payload": "x" * 60_000}).encode()
 
 
@@ -54,14 +55,20 @@ async def post(app: FastAPI, *lines: bytes) -> Reply:
     return await exchange.begin(app).reply()
 
 
-async def test_large_lines_leave_others_their_turns() -> None:
-    """As many bytes as one job may have are read in one turn of the loop, not all of a chunk."""
+@pytest.fixture(autouse=True)
+def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn is over whenever somebody asks: their number does not depend on the machine."""
+    monkeypatch.setattr(turn_budget, "TURN_NS", 0)
+
+
+@pytest.mark.parametrize("line", [LARGE, SMALL, b"x"], ids=["large", "small", "refused"])
+async def test_lines_leave_others_their_turns(line: bytes) -> None:
+    """Each of them may be the last one of a turn."""
     app = create_app()
     async with app.router.lifespan_context(app), Turns() as turns:
-        reply = await post(app, *[LARGE] * 100)
-    results = [json.loads(line) for line in reply.body.splitlines()]
-    assert [result["status"] for result in results] == [201] * 100
-    assert turns.count >= 50
+        reply = await post(app, *[line] * 100)
+    assert len(_results(reply)) == 100
+    assert turns.count >= 100
 
 
 async def test_a_line_beyond_the_limit_of_a_job_is_not_parsed(
@@ -69,13 +76,13 @@ async def test_a_line_beyond_the_limit_of_a_job_is_not_parsed(
 ) -> None:
     """An array of millions of arrays would stop the event loop and take a gigabyte."""
     parsed: list[int] = []
-    parse = JsonBody.parse
+    parse = JsonBody.parse_in_turns
 
-    def counting(self: JsonBody[Any], body: bytes) -> Any:
+    async def counting(self: JsonBody[Any], body: bytes) -> Any:
         parsed.append(len(body))
-        return parse(self, body)
+        return await parse(self, body)
 
-    monkeypatch.setattr(JsonBody, "parse", counting)
+    monkeypatch.setattr(JsonBody, "parse_in_turns", counting)
     bomb = b'{"handler": "note", "delay": 1, "payload": [' + b"[]," * 5_000_000 + b"[]]}"
     app = create_app()
     async with app.router.lifespan_context(app):
@@ -85,7 +92,7 @@ async def test_a_line_beyond_the_limit_of_a_job_is_not_parsed(
     assert added["status"] == 201 and parsed == [len(LARGE)]
 
 
-@pytest.mark.parametrize("line", [LARGE, b"x"], ids=["large", "small"])
+@pytest.mark.parametrize("line", [LARGE, SMALL], ids=["large", "small"])
 async def test_reading_for_an_authorization_leaves_others_their_turns(line: bytes) -> None:
     """Of many small lines, too: each is read before anybody is asked who wants all that."""
     turns, before = Turns(), 0
@@ -98,12 +105,12 @@ async def test_reading_for_an_authorization_leaves_others_their_turns(line: byte
 
     app = create_app(authorize=authorize)
     with_key = b'{"handler":"note","delay":1,"keys":["k"]}'
-    lines = [line] * (100 if line is LARGE else 9_000)
+    lines = [line] * 200
     async with app.router.lifespan_context(app), turns:
         reply = await post(app, *lines, with_key)
     assert len(reply.body.splitlines()) == len(lines) + 1
     assert keys == [Access(Action.DEFER), Access(Action.WAIT, "k")]
-    assert before >= 30
+    assert before >= len(lines)
 
 
 async def test_too_many_lines_are_not_read_for_an_authorization() -> None:
@@ -117,4 +124,50 @@ async def test_too_many_lines_are_not_read_for_an_authorization() -> None:
     async with app.router.lifespan_context(app):
         reply = await post(app, *[b"x"] * 10_001)
     assert (reply.status, reply.json()["param"]) == (422, "body")
-    assert "10001 lines" in reply.json()["detail"] and asked == []
+    assert "more than 10000 lines" in reply.json()["detail"] and asked == []
+
+
+def _results(reply: Reply) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in reply.body.splitlines()]
+
+
+@pytest.mark.parametrize("line", [b"x", b"{}", b'{"handler":"none","delay":1}'], ids=repr)
+async def test_a_batch_of_refused_lines_is_not_read_to_its_end(line: bytes) -> None:
+    """The same problem is said once, and the last result says how many lines to send again."""
+    app = create_app()
+    async with app.router.lifespan_context(app):
+        results = _results(await post(app, SMALL, *[line] * 9_000, SMALL))
+    assert [result["line"] for result in results] == list(range(1, 103))
+    added, refused, *others, end = results
+    assert added["status"] == 201 and refused["problem"]["detail"]
+    assert {(other["status"], other["same_as"]) for other in others} == {(refused["status"], 2)}
+    assert (end["status"], end["problem"]["unread"]) == (424, 9_001 - 100)
+    assert "the 8901 lines from 102 on were not read" in end["problem"]["detail"]
+
+
+async def test_problems_are_in_proportion_to_the_request() -> None:
+    """However much there is to say of each line."""
+    app = create_app()
+    fields = [json.dumps({f"{n}-{f}": 1 for f in range(20)}).encode() for n in range(100)]
+    async with app.router.lifespan_context(app):
+        reply = await post(app, *fields)
+    *refused, end = _results(reply)
+    assert {result["status"] for result in refused} == {422}
+    assert end["problem"]["unread"] == 100 - len(refused) > 0
+    assert len(reply.body) < 2 * sum(map(len, fields)) + 2 * 64 * 1024
+
+
+async def test_a_batch_that_is_sent_again_is_read_to_its_end() -> None:
+    """Any number of duplicates is no reason to stop."""
+    app = create_app()
+    lines = [
+        json.dumps({"handler": "note", "delay": 9000, "dedupe_key": f"order-{n}"}).encode()
+        for n in range(300)
+    ]
+    async with app.router.lifespan_context(app):
+        assert {each["status"] for each in _results(await post(app, *lines))} == {201}
+        results = _results(await post(app, *lines, SMALL))
+    assert [each["status"] for each in results] == [409] * 300 + [201]
+    # The job of each, and what else there is to say of it once.
+    jobs = [each.get("job") or each["problem"]["job"] for each in results[:300]]
+    assert len(set(jobs)) == 300 and all(each["same_as"] == 1 for each in results[1:300])
