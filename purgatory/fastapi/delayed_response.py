@@ -11,7 +11,7 @@ from purgatory.event_loop.parked_operations import cancelling_on_failure
 from purgatory.fastapi.held_transactions import warn_of_transactions
 from purgatory.fastapi.http.eager_send import run_in_task, send_from_outside
 from purgatory.fastapi.servers.park_extension import EXTENSION, RELEASE
-from purgatory.fastapi.watch.interruptible_receive import DisconnectListener
+from purgatory.fastapi.watch.interruptible_receive import CLIENT_CLOSED_REQUEST, DisconnectListener
 from purgatory.operations.delayed_operation import DelayedOperation
 
 Respond = Callable[[Response], object]
@@ -123,10 +123,13 @@ class _WaitingRequest(DisconnectListener):
         """Wait in `receive()` until the request has its response, or its client has left."""
         assert self._messages is not None
         try:
-            if self._early is None:
-                await self.until_disconnect(operation)
-            else:
+            if self._early is not None:
                 await self._early(*self._messages)
+            elif await self.until_disconnect() and not self._is_done:
+                # First: what the operation responds as it is cancelled is for nobody.
+                self._is_done = True
+                operation.abandon()
+                await Response(status_code=CLIENT_CLOSED_REQUEST)(*self._messages)
         finally:
             self._is_done = True
             operation.abandon()

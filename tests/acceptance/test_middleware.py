@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
@@ -10,7 +11,9 @@ from fastapi import FastAPI, Request, Response
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
-from purgatory import Purgatory
+from purgatory import DelayedOperation, Purgatory
+from purgatory.fastapi import DelayedResponse
+from purgatory.jobs import MemoryJobStore
 from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection, Crowd, replies
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
@@ -46,10 +49,41 @@ def _all(app: FastAPI) -> None:
     _cors(app)
 
 
+class _Delayed(DelayedOperation):
+    """Never completes by itself, and responds when it is cancelled."""
+
+    def __init__(self, respond: Callable[[Response], None]) -> None:
+        super().__init__(50_000)
+        self._respond = respond
+
+    def try_complete(self) -> bool:
+        return False
+
+    def on_cancellation(self) -> None:
+        self._respond(Response(status_code=503))
+
+
+@pytest.fixture
+def purgatory() -> Purgatory:
+    """One with jobs."""
+    return Purgatory(jobs=MemoryJobStore())
+
+
 @pytest.fixture(params=[_http, _http_twice, _gzip, _cors, _all], ids=lambda add: add.__name__)
 def app(request: pytest.FixtureRequest, purgatory: Purgatory) -> FastAPI:
     """An application under one or several middlewares."""
     app = create_app(purgatory)
+    purgatory.handler("ship", http=True)(lambda job: None)
+
+    @app.get("/delayed")
+    async def delayed() -> DelayedResponse:
+        def park(respond: Callable[[Response], None]) -> DelayedOperation:
+            operation = _Delayed(respond)
+            purgatory.park_operation(operation, ["k"])
+            return operation
+
+        return DelayedResponse(park)
+
     request.param(app)
     return app
 
@@ -93,14 +127,36 @@ async def test_expiry_drain_and_cancellation(server: ThreadServer) -> None:
         assert answer.headers["connection"] == "close"
 
 
-@pytest.mark.parametrize("target", ["/purgatory/watch/k?wait=50", "/orders/42/paid"])
-async def test_a_client_that_leaves(server: ThreadServer, target: str) -> None:
-    """Its leaving is seen through the middleware."""
-    async with Crowd(server.address, 10) as members:
-        for member in members:
-            member.send("GET", target)
-        await server.until_parked(10)
+async def test_clients_that_leave(
+    server: ThreadServer, connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is seen through the middleware, ends any kind of wait, and is no error."""
+    added = await connection.request("POST", "/purgatory/jobs", {"handler": "ship", "delay": 3600})
+    job = await connection.get(added.headers["location"])
+    unchanged = {"If-None-Match": job.headers["etag"], "Prefer": "wait=50"}
+    async with Crowd(server.address, 12) as members:
+        for number, member in enumerate(members):
+            match number % 6:
+                case 0:
+                    member.send("GET", "/purgatory/watch/k?wait=50")
+                case 1:
+                    member.send("POST", "/purgatory/watch", {"keys": {"a": None}, "wait": 50})
+                case 2:
+                    member.send(
+                        "GET", "/purgatory/watch/k", headers={"Accept": "text/event-stream"}
+                    )
+                case 3:
+                    member.send("GET", added.headers["location"], headers=unchanged)
+                case 4:
+                    member.send("GET", "/delayed")
+                case 5:
+                    member.send("GET", "/orders/42/paid")
+        await server.until_parked(12)
+        del caplog.records[:]
     await server.until_parked(0)
+    # Their connections are closed, and their tasks have ended.
+    await server.until(lambda: len(server._server.server_state.tasks) == 0)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 async def test_parking_in_an_endpoint(server: ThreadServer, connection: Connection) -> None:

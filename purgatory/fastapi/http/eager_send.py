@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from types import FunctionType
 from typing import Any, Final, Generic, TypeVar
 
+from anyio import BrokenResourceError, ClosedResourceError
+from starlette.requests import ClientDisconnect
 from starlette.types import Send
 
 from purgatory.fastapi.http.bounds.unread_responses import UnreadResponses
@@ -148,6 +150,9 @@ def unwrapped_send(send: Any, wrappers: frozenset[str]) -> Any:
     return send
 
 
+_LEFT: Final = (OSError, ClientDisconnect, ClosedResourceError, BrokenResourceError)
+
+
 def _is_of_server(send: Any) -> bool:
     # Methods of compiled classes have no module of their own.
     module = getattr(send, "__module__", None) or type(getattr(send, "__self__", send)).__module__
@@ -166,8 +171,8 @@ def send_eagerly(coroutine: Coroutine[Any, Any, None], on_failure: Callable[[], 
         pending = coroutine.send(None)
     except StopIteration:
         return
-    except Exception:
-        _log_failure()
+    except Exception as exc:
+        _log_failure(exc)
         on_failure()
         return
     finish_in_task(_finish(Resumed(coroutine, pending), on_failure))
@@ -191,13 +196,16 @@ async def _finish(rest: Awaitable[None], on_failure: Callable[[], object]) -> No
     except ResponseUnreadError:
         # It is in the log.
         on_failure()
-    except Exception:
-        _log_failure()
+    except Exception as exc:
+        _log_failure(exc)
         on_failure()
 
 
-def _log_failure() -> None:
-    logger.exception("could not send a response", extra={"action": "response-failed"})
+def _log_failure(exc: Exception) -> None:
+    # A client that leaves is no error: middleware closes its queue, or the server raises.
+    level = logging.DEBUG if isinstance(exc, _LEFT) else logging.ERROR
+    extra = {"action": "response-failed"}
+    logger.log(level, "could not send a response", exc_info=exc, extra=extra)
 
 
 class Resumed(Generic[Result]):

@@ -16,7 +16,7 @@ from purgatory.fastapi.http.wait_duration import jittered
 from purgatory.fastapi.jobs.parameters import GET, IF_NONE_MATCH, PREFER
 from purgatory.fastapi.jobs.responses import entity_tag, job_response
 from purgatory.fastapi.routing.raw_endpoint import path_parameter
-from purgatory.fastapi.watch.interruptible_receive import DisconnectListener
+from purgatory.fastapi.watch.interruptible_receive import LEFT, DisconnectListener
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
 from purgatory.jobs import Job
 from purgatory.jobs.job_service import JobService
@@ -47,11 +47,9 @@ class JobWatchEndpoint:
             answer = problem_of_exception(exc, "GET", raw.path).response(
                 self.context.prefix, raw.path
             )
-        if answer is not None:
-            await send_response(send, answer)
+        await send_response(send, answer)
 
-    async def _answer(self, raw: RawRequest, receive: Receive) -> RawResponse | None:
-        """Return the response; None if the client has left."""
+    async def _answer(self, raw: RawRequest, receive: Receive) -> RawResponse:
         raw.permit = self.context.authenticate(raw)
         raw.permit.check(Access(Action.DEFER))
         purgatory = self.context.purgatory
@@ -71,7 +69,7 @@ class JobWatchEndpoint:
         finally:
             self._registry.leave(counted_for)
         if status is Status.CANCELLED:
-            return None
+            return LEFT
         if watch.is_news(job):
             return job_response(job, raw.permit, headers=applied)
         return _not_modified(job, applied, status)

@@ -16,7 +16,7 @@ from purgatory.fastapi.http.eager_send import (
     send_response,
 )
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.watch.interruptible_receive import DisconnectListener
+from purgatory.fastapi.watch.interruptible_receive import LEFT, DisconnectListener
 from purgatory.fastapi.watch.parked_request import ParkedRequest
 from purgatory.fastapi.watch.request import WatchRequest
 
@@ -74,6 +74,9 @@ class AsgiWait(DisconnectListener, ParkedRequest):
                 send_from_outside(self._send, sending, self.interrupt)
             else:
                 run_in_task(sending, self.interrupt)
+
+    async def _respond_to_nobody(self) -> None:
+        await send_or_give_up(self._send, LEFT, self._unread)
 
     @property
     def _unread(self) -> UnreadResponses:

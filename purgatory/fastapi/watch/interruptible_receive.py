@@ -7,15 +7,19 @@ from typing import Any, Final, Protocol
 
 from starlette.types import Message, Receive
 
+from purgatory.fastapi.http.raw_response import RawResponse
+
 # The status that nginx logs for a client that left before its response.
 CLIENT_CLOSED_REQUEST: Final = 499
+LEFT: Final = RawResponse.empty(CLIENT_CLOSED_REQUEST)
+"""The response to a client that has left: only the application's middleware sees it."""
 
 
 class Abandonable(Protocol):
     """What a client waits for: an operation, or a task that awaits one."""
 
     def abandon(self) -> object:
-        """End it, if it is pending: the client has left."""
+        """End it, if it is pending: the client has left. Return True if it was, and needs 499."""
         ...
 
 
@@ -81,6 +85,7 @@ class DisconnectListener(Interruptible):
         `operation`, if given, is pending no more then.
         """
         self._begin_wait()
+        has_left: object = False
         try:
             # Other messages are the body, which was read or does not matter.
             while not is_disconnect(await self._receive()):
@@ -91,9 +96,17 @@ class DisconnectListener(Interruptible):
             return False
         finally:
             if operation is not None:
-                operation.abandon()
+                has_left = operation.abandon()
         self._end_wait()
+        if has_left:
+            await self._respond_to_nobody()
         return True
+
+    async def _respond_to_nobody(self) -> None:
+        """Send 499, which nobody reads.
+
+        Without a response, `@app.middleware("http")` raises "No response returned".
+        """
 
 
 class InterruptibleReceive:
