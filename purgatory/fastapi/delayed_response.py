@@ -12,6 +12,7 @@ from purgatory.fastapi.held_transactions import warn_of_transactions
 from purgatory.fastapi.http.eager_send import run_in_task, send_from_outside
 from purgatory.fastapi.servers.park_extension import EXTENSION, RELEASE
 from purgatory.fastapi.watch.interruptible_receive import CLIENT_CLOSED_REQUEST, DisconnectListener
+from purgatory.fastapi.watch.per_client_limit import installed_limit
 from purgatory.operations.delayed_operation import DelayedOperation
 
 Respond = Callable[[Response], object]
@@ -28,7 +29,8 @@ class DelayedResponse(Response):
     There is no task and no future for the wait: the request waits inside `receive()`, which returns
     when its client leaves, and also when its response is complete. If the server offers to keep it
     (`scope["extensions"]["purgatory.park"]`, by `ParkingProtocol`), its task and all of its frames
-    end, and what is left is the connection and the operation.
+    end, and what is left is the connection and the operation. Not so where clients are counted
+    (`max_parked_per_client`): LimitReachedError is a 429 for a client that has too many.
     """
 
     def __init__(self, park: Callable[[Respond], DelayedOperation]) -> None:
@@ -42,16 +44,22 @@ class DelayedResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Park, and respond now or later; then run the background tasks."""
-        waiting = _WaitingRequest(scope, receive, send)
-        with cancelling_on_failure():
-            operation = self._park(waiting.respond)
-            if not isinstance(operation, DelayedOperation):
-                raise waiting.refused(operation)
-        # Background tasks are for this task to run, after the response.
-        if self.background is None and waiting.release(operation):
-            return
-        warn_of_transactions(scope)
-        await waiting.wait(operation)
+        limit = installed_limit(scope)
+        client = None if limit is None else limit.enter(limit.key_of(scope))
+        try:
+            waiting = _WaitingRequest(scope, receive, send)
+            with cancelling_on_failure():
+                operation = self._park(waiting.respond)
+                if not isinstance(operation, DelayedOperation):
+                    raise waiting.refused(operation)
+            # What follows the response is for this task: background tasks, and counting less.
+            if self.background is None and client is None and waiting.release(operation):
+                return
+            warn_of_transactions(scope)
+            await waiting.wait(operation)
+        finally:
+            if limit is not None:
+                limit.leave(client)
         if self.background is not None:
             await self.background()
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, HTTPException, Request
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import Receive
 
-from purgatory.errors import CursorExpiredError, WrongThreadError
+from purgatory.errors import CursorExpiredError, LimitReachedError, WrongThreadError
 from purgatory.fastapi.held_transactions import warn_of_transactions
 from purgatory.fastapi.http.problems import Problem, draining_problem
 from purgatory.fastapi.http.retry_after import retry_after
@@ -22,6 +23,7 @@ from purgatory.fastapi.routing.request_internals import (
     on_endpoint_end,
 )
 from purgatory.fastapi.watch.interruptible_receive import CLIENT_CLOSED_REQUEST, DisconnectListener
+from purgatory.fastapi.watch.per_client_limit import ParkedClient, installed_limit
 from purgatory.outcome import Outcome
 from purgatory.purgatory import Purgatory
 from purgatory.status import Status
@@ -56,6 +58,9 @@ class Park:
         self._thread_id = threading.get_ident()
         # Its response is being sent: what parks now is a stream.
         self._is_streaming = False
+        # How often it waits now; its client is counted once.
+        self._waits = 0
+        self._client: ParkedClient | None = None
         on_endpoint_end(request.scope, self._begin_stream)
 
     def cursor(self, *keys: str) -> str:
@@ -76,9 +81,10 @@ class Park:
         a timeout that comes from a client: proxies close connections that are idle for a minute or
         so.
 
-        Raises HTTPException when the client leaves (499, which nobody reads), when the process
-        drains, and when shared signals were lost during a wait without a cursor (503 with
-        Retry-After). With a cursor, the last is CursorExpiredError. On a drain, a stream, such as
+        Raises LimitReachedError if the client has too many parked requests, and HTTPException when
+        it leaves (499, which nobody reads), when the process drains, and when shared signals were
+        lost during a wait without a cursor (503 with Retry-After). With a cursor, the last is
+        CursorExpiredError. On a drain, and at the limit of its client, a stream, such as
         server-sent events, ends instead, as if the client had left: its response is completed, and
         the generator cancelled. `purgatory.park` does neither, and is for background tasks, which
         run once the client has its response.
@@ -112,11 +118,24 @@ class Park:
                 "signals were lost while this request waited: make it again",
                 headers=retry_after(),
             ) from exc
+        except LimitReachedError:
+            await self._end_stream()
+            raise
         if outcome.status is Status.DRAINED:
-            if self._is_streaming and await end_response(self._request):
-                await asyncio.sleep(CANCELLATION_S)
+            await self._end_stream()
             raise draining_problem()
         return outcome
+
+    async def _end_stream(self) -> None:
+        """Complete the response of a stream, which is cancelled then."""
+        if self._is_streaming and await end_response(self._request):
+            await asyncio.sleep(CANCELLATION_S)
+
+    def check_client(self) -> None:
+        """Raise LimitReachedError if the client has too many parked requests for another one."""
+        limit = installed_limit(self._request.scope)
+        if limit is not None:
+            limit.check(limit.key_of(self._request.scope))
 
     async def until_outcome(
         self,
@@ -127,8 +146,35 @@ class Park:
     ) -> Outcome:
         """Return the outcome of `park`, also if the process drains.
 
-        Raises HTTPException when the client leaves.
+        Raises HTTPException when the client leaves, and LimitReachedError if it waits too often.
         """
+        with self.counted() if timeout > 0 else nullcontext():
+            return await self._until_outcome(keys, timeout, until, cursor)
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count a parked request of the client meanwhile; raise LimitReachedError."""
+        limit = installed_limit(self._request.scope)
+        if limit is None:
+            yield
+            return
+        if not self._waits:
+            self._client = limit.enter(limit.key_of(self._request.scope))
+        self._waits += 1
+        try:
+            yield
+        finally:
+            self._waits -= 1
+            if not self._waits:
+                limit.leave(self._client)
+
+    async def _until_outcome(
+        self,
+        keys: tuple[str, ...],
+        timeout: float,
+        until: Callable[[], object] | None,
+        cursor: str | Mapping[str, str | None] | None,
+    ) -> Outcome:
         await self._read_body()
         warn_of_transactions(self._request.scope)
         waiting = _WaitingEndpoint(self._request.receive)

@@ -46,17 +46,23 @@ class Follow:
         `Last-Event-ID` that is not a cursor, and what `Purgatory.park` raises.
         """
         cursor = self._last_event_id or cursor or self._park.cursor(*keys)
-        while True:
-            outcome = await self._park.until_outcome(keys, _WAIT_S, None, cursor)
-            cursor = outcome.cursor
-            if outcome.key is not None and outcome:
-                yield FollowedSignal(outcome.key, outcome.value, cursor)
-            elif outcome.status is not Status.EXPIRED:
-                return
+        # Also while the stream sends what it was given.
+        with self._park.counted():
+            while True:
+                outcome = await self._park.until_outcome(keys, _WAIT_S, None, cursor)
+                cursor = outcome.cursor
+                if outcome.key is not None and outcome:
+                    yield FollowedSignal(outcome.key, outcome.value, cursor)
+                elif outcome.status is not Status.EXPIRED:
+                    return
 
 
 async def get_follow(request: Request, park: Annotated[Park, Depends(get_park)]) -> Follow:
-    """Return the function that follows keys for this request. For `Depends`."""
+    """Return the function that follows keys for this request. For `Depends`.
+
+    Raises LimitReachedError if the client has too many parked requests: a stream cannot, later.
+    """
+    park.check_client()
     return Follow(park, request.headers.get("last-event-id"))
 
 

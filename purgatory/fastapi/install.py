@@ -21,6 +21,7 @@ from purgatory.fastapi.openapi import document_long_polls, document_tokens
 from purgatory.fastapi.router import create_router
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
 from purgatory.fastapi.routing.raw_route import RawRoute, include_in_app
+from purgatory.fastapi.watch.per_client_limit import ClientOf
 from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.purgatory import Purgatory
 from purgatory.wrong_type import check_type
@@ -41,6 +42,7 @@ def install(
     authorize: Authorize | None = None,
     endpoints: Collection[EndpointGroup] | None = None,
     metrics: bool | PurgatoryCollector = False,
+    client: ClientOf | None = None,
 ) -> None:
     """Install `purgatory` in `app`: endpoints under `prefix`, lifespan, drain, problem details.
 
@@ -67,6 +69,12 @@ def install(
     `authorize` lets read them; True, or a collector of your own. With several workers at one
     address, PURGATORY_METRICS_DIR in the environment names a directory that they share: then each
     of them has the metrics of all.
+
+    `client` names the client of a request to an endpoint of `app` that parks: with `ParkDep`,
+    `FollowDep`, `DelayedResponse`, or by `LongPollMiddleware`. It is a function of the request that
+    returns a string, such as `lambda request: request.state.user_id`, or None. Together with what
+    the client has parked below `prefix`, where `authorize` names it, these count towards
+    `WaitSettings(max_parked_per_client=)`. Without a name, clients are counted by address.
 
     Errors are problem details below `prefix`, and if they are of this library, as those of
     `ParkDep` are, in every endpoint of `app`; all others stay as they are. `problem_details="app"`
@@ -107,6 +115,7 @@ def install(
         authorize=authorize,
         endpoints=endpoints,
         metrics=metrics,
+        client=client,
     )
     _check_at_start(app, purgatory, allow_separate_workers=allow_separate_workers)
     include_in_app(app, router)

@@ -29,6 +29,7 @@ from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX, EndpointC
 from purgatory.fastapi.routing.request_internals import require_effective_routes
 from purgatory.fastapi.sse.routes import add_stream_routes
 from purgatory.fastapi.statistics_route import add_statistics_route
+from purgatory.fastapi.watch.per_client_limit import CLIENTS_STATE_KEY, ClientOf
 from purgatory.fastapi.watch.routes import add_watch_routes
 from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
@@ -49,6 +50,7 @@ def create_router(
     authorize: Authorize | None = None,
     endpoints: Collection[EndpointGroup] | None = None,
     metrics: bool | PurgatoryCollector = False,
+    client: ClientOf | None = None,
 ) -> APIRouter:
     """Return a router with endpoints under `prefix`, and the lifespan that opens `purgatory`.
 
@@ -57,7 +59,7 @@ def create_router(
     If no middleware of the application stands before these endpoints, requests reach them by a
     shorter path; with `bypass_middleware` also past middleware, whatever its purpose.
 
-    `authorize`, `endpoints` and `metrics` are as in `install`.
+    `authorize`, `endpoints`, `metrics` and `client` are as in `install`.
     """
     if not prefix.startswith("/") or prefix.endswith("/"):
         raise ValueError(f"prefix is {prefix!r}; it must begin with a slash and not end with one")
@@ -75,7 +77,15 @@ def create_router(
         )
         async with collecting(collector), opened(app) as state:
             groups.log(prefix, purgatory)
-            yield {**state, INCOMING_STATE_KEY: context.incoming, UNREAD_STATE_KEY: context.unread}
+            # Servers without a state of the lifespan: of several routers, the first one's.
+            if not hasattr(app.state, CLIENTS_STATE_KEY):
+                setattr(app.state, CLIENTS_STATE_KEY, registry.clients)
+            yield {
+                **state,
+                INCOMING_STATE_KEY: context.incoming,
+                UNREAD_STATE_KEY: context.unread,
+                CLIENTS_STATE_KEY: registry.clients,
+            }
 
     # The others are FastAPI's dependencies.
     authenticate = ALLOW_ANYONE if authorize is None else authorize
@@ -95,7 +105,7 @@ def create_router(
         IncomingRequests(settings.request_timeout, settings.max_incomplete_bytes),
         UnreadResponses(settings.response_timeout, settings.max_unread_bytes),
     )
-    registry = WaitRegistry(context, settings)
+    registry = WaitRegistry(context, settings, client)
     _add_routes(router, registry, groups.offered, collector)
     groups.add_refusals(router)
     return router

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from purgatory.fastapi.watch.per_client_limit import client_key
 from purgatory.jobs.model.dedupe_key import owned_dedupe_key
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.ownership.redis import RedisLeaseStore
@@ -52,6 +53,13 @@ def test_different_pairs_have_different_names(
     pairs |= {(made(*pair)[: -len(pair[1]) - 1] or "x", pair[1]) for pair in list(pairs)}
     pairs |= {(one[0], made(*one)), (made(*one), one[1])}
     assert len({made(*pair) for pair in pairs}) == len(pairs)
+
+
+@given(PAIRS)
+def test_an_identity_is_no_address(pair: tuple[str, str]) -> None:
+    """Which of both a parked request is counted for."""
+    names = {client_key(each, "") for each in pair} | {client_key(None, each) for each in pair}
+    assert len(names) == 2 * len(set(pair))
 
 
 @given(st.lists(PARTS, min_size=1, max_size=5).map("".join))

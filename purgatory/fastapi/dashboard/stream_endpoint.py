@@ -21,6 +21,7 @@ from purgatory.fastapi.routing.admission import AdmittingEndpoint
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
 from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
 from purgatory.fastapi.watch.interruptible_receive import DisconnectListener
+from purgatory.fastapi.watch.per_client_limit import client_key
 
 # A snapshot of many workers takes some 100 KB in memory until its viewer has read it.
 MAX_VIEWERS: Final = 32
@@ -60,7 +61,7 @@ class StreamEndpoint(AdmittingEndpoint):
             try:
                 raw.permit.check(READ)
                 limit = STREAM.parse(raw)[SNAPSHOTS]
-                self._require_room(client := raw.permit.identity or raw.client)
+                self._require_room(client := client_key(raw.permit.identity, raw.client))
             except Exception as exc:
                 refused = self.error_response(raw, exc)
         if refused is not None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from starlette.types import Receive, Scope, Send
 
+from purgatory.errors import LimitReachedError
 from purgatory.fastapi.http.asgi_request import AsgiRequest
 from purgatory.fastapi.http.authorization import Access, Action
 from purgatory.fastapi.http.eager_send import send_response
 from purgatory.fastapi.http.etag import EntityTags
-from purgatory.fastapi.http.problem_mapping import problem_of_exception
+from purgatory.fastapi.http.problem_mapping import problem_of_error, problem_of_exception
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse, header_lines
 from purgatory.fastapi.http.retry_after import retry_after
@@ -61,13 +62,16 @@ class JobWatchEndpoint:
             return job_response(
                 await purgatory.job(raw.path_value).get(), raw.permit, headers=applied
             )
-        counted_for = self._registry.client(raw) if wait else ""
+        clients = self._registry.clients
         watch = _JobWatch(tags, receive, client=raw.permit.identity or raw.client or None)
-        self._registry.enter(counted_for)
+        try:
+            counted = clients.enter(self._registry.client(raw) if wait else "")
+        except LimitReachedError as exc:
+            raise problem_of_error(exc) from exc
         try:
             job, status = await watch.run(purgatory.job_service(), raw.path_value, wait)
         finally:
-            self._registry.leave(counted_for)
+            clients.leave(counted)
         if status is Status.CANCELLED:
             return LEFT
         if watch.is_news(job):

@@ -29,7 +29,7 @@ from purgatory.fastapi.long_poll.unparked_routes import (
     UnparkedRoutes,
 )
 from purgatory.fastapi.watch.interruptible_receive import CLIENT_CLOSED_REQUEST
-from purgatory.fastapi.watch.per_client_limit import PerClientLimit
+from purgatory.fastapi.watch.per_client_limit import ParkedClient, PerClientLimit
 from purgatory.purgatory import Purgatory
 from purgatory.status import Status
 from purgatory.timer.clock import NS_PER_MS
@@ -60,12 +60,11 @@ class LongPoll:
         "_app",
         "_call",
         "_came_while_draining",
-        "_client",
         "_clients",
+        "_counted",
         "_deadline_ns",
         "_has_failed",
         "_headers",
-        "_is_counted",
         "_mark",
         "_messages",
         "_operation",
@@ -105,8 +104,7 @@ class LongPoll:
         self._send = send
         self._prefix = prefix
         self._clients = clients
-        self._client: str = (scope.get("client") or ("",))[0]
-        self._is_counted = False
+        self._counted: ParkedClient | None = None
         self._unparked = unparked
         timeout_ns = round(jittered(request.wait) * NS_PER_SECOND)
         self._deadline_ns = purgatory.clock.now_ns() + timeout_ns
@@ -127,8 +125,7 @@ class LongPoll:
                 self._operation.abandon()
                 # Its callback refers to this: a cycle, which would keep the request.
                 self._operation = None
-            if self._is_counted:
-                self._clients.leave(self._client)
+            self._clients.leave(self._counted)
 
     async def _ask(self) -> bool:
         """Call the endpoint; return True iff the request is to be parked."""
@@ -226,7 +223,8 @@ class LongPoll:
             try:
                 if purgatory.is_draining:
                     raise draining_problem()
-                self._count()
+                if self._counted is None:
+                    self._counted = self._clients.enter(self._clients.key_of(call.scope))
                 purgatory.park_operation(operation, operation.watched_keys)
             except (Problem, PurgatoryError) as exc:
                 if type(exc) is PurgatoryClosedError:
@@ -237,11 +235,6 @@ class LongPoll:
             else:
                 self._operation = operation
                 self._was_parked = True
-
-    def _count(self) -> None:
-        if not self._is_counted:
-            self._clients.enter(self._client)
-            self._is_counted = True
 
     def _on_end(self, status: Status) -> None:
         if status is Status.FIRED:

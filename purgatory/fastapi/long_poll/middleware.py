@@ -15,7 +15,7 @@ from purgatory.fastapi.long_poll.long_poll_key import WATCHED_KEYS
 from purgatory.fastapi.long_poll.long_poll_request import LongPoll, LongPollRequest
 from purgatory.fastapi.long_poll.unparked_routes import UnparkedRoutes
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
-from purgatory.fastapi.watch.per_client_limit import PerClientLimit
+from purgatory.fastapi.watch.per_client_limit import ClientOf, PerClientLimit, installed_limit
 from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.purgatory import Purgatory
 
@@ -48,16 +48,20 @@ class LongPollMiddleware:
         purgatory: Purgatory,
         settings: WaitSettings | None = None,
         prefix: str = DEFAULT_PREFIX,
+        client: ClientOf | None = None,
     ) -> None:
         """Park in `purgatory`; `prefix` is that of `install`, for the types of problems.
 
-        Clients are counted by address, for `max_parked_per_client` of the settings.
+        Without `settings`, `max_parked_per_client` is that of `install`, and counts what is parked
+        elsewhere, too. Otherwise these requests are counted alone: for the clients that `client`
+        names, as in `install`, or by address.
         """
         self._app = app
         self._purgatory = purgatory
+        self._has_own_limit = settings is not None or client is not None
         settings = settings or WaitSettings()
         self._max_wait = settings.max_wait
-        self._clients = PerClientLimit(settings.max_parked_per_client, purgatory)
+        self._clients = PerClientLimit(settings.max_parked_per_client, purgatory, client)
         self._prefix = prefix
         self._unparked = UnparkedRoutes()
         self._methods: tuple[str, ...] = ("GET", "HEAD")
@@ -74,6 +78,7 @@ class LongPollMiddleware:
             scope[WATCHED_KEYS] = None
             await self._app(scope, receive, without_key_header(send))
             return
+        installed = None if self._has_own_limit else installed_limit(scope)
         long_poll = LongPoll(
             self._app,
             self._purgatory,
@@ -82,7 +87,7 @@ class LongPollMiddleware:
             receive,
             send,
             prefix=self._prefix,
-            clients=self._clients,
+            clients=installed or self._clients,
             unparked=self._unparked,
         )
         await long_poll.run()

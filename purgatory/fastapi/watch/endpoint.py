@@ -28,7 +28,7 @@ class WatchEndpoint(AdmittingEndpoint):
     def __init__(self, registry: WaitRegistry, spec: EndpointSpec, parse: Parse) -> None:
         """Park requests in `registry`, once `parse` has checked them."""
         super().__init__(registry.context, spec)
-        self.needs_client = registry.counts_clients
+        self.needs_client = registry.clients.is_active
         self.registry = registry
         self._parse = parse
 

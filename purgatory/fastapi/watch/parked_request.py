@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.watch.per_client_limit import ParkedClient
 from purgatory.fastapi.watch.request import WatchRequest
 from purgatory.signals import WaitOperation
 
@@ -21,7 +22,10 @@ class Registration:
     __slots__ = ("client", "registry", "wait_id")
 
     def __init__(
-        self, registry: WaitRegistry, wait_id: str | None = None, client: str | None = None
+        self,
+        registry: WaitRegistry,
+        wait_id: str | None = None,
+        client: ParkedClient | None = None,
     ) -> None:
         """Make the registration of one request or, without an id and a client, of any."""
         self.registry = registry
@@ -65,14 +69,15 @@ class ParkedRequest(WaitOperation):
         """
         registration = self._registration
         owner = (registration.wait_id or "").rpartition("/")[0]
-        return registration.client or owner or self.address
+        counted = registration.client
+        return (counted and counted.name) or owner or self.address
 
     @property
     def address(self) -> str | None:
         """The address of the client's connection, or of the proxy's; None if unknown."""
         return None
 
-    def count_for(self, client: str) -> None:
+    def count_for(self, client: ParkedClient | None) -> None:
         """Count this request for `client` until it ends."""
         registration = self._registration
         self._registration = Registration(registration.registry, registration.wait_id, client)

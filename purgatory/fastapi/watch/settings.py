@@ -25,7 +25,10 @@ class WaitSettings:
     heartbeat: float = 15.0
     """Seconds between comments in a stream: less than the idle timeouts of proxies."""
     max_parked_per_client: int = 100_000
-    """Parked requests of one client: a token, or else an address."""
+    """Parked requests of one client: a token or identity, or else an address.
+
+    With `install`, also those to endpoints of the application, whose clients `client=` names.
+    """
     request_timeout: float = DEFAULT_TIMEOUT
     """Seconds from the first byte of a request to its last; later ones are refused (408).
 

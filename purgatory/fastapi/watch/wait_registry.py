@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 
-from purgatory.errors import LimitReachedError, PurgatoryClosedError, PurgatoryError
+from purgatory.errors import PurgatoryClosedError, PurgatoryError
 from purgatory.fastapi.http.problem_mapping import problem_of_error, problem_of_exception
 from purgatory.fastapi.http.problems import Problem, draining_problem
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
 from purgatory.fastapi.watch.parked_request import ParkedRequest, Registration
-from purgatory.fastapi.watch.per_client_limit import PerClientLimit
+from purgatory.fastapi.watch.per_client_limit import ClientOf, PerClientLimit, client_key
 from purgatory.fastapi.watch.request import WatchTerms
 from purgatory.fastapi.watch.responses import WatchResponses
 from purgatory.fastapi.watch.settings import WaitSettings
@@ -26,8 +26,16 @@ class WaitRegistry:
     ASGI and the uvicorn protocol share one, so that a wait is the same in both.
     """
 
-    def __init__(self, context: EndpointContext, settings: WaitSettings) -> None:
-        """Park requests in the purgatory of `context`."""
+    def __init__(
+        self,
+        context: EndpointContext,
+        settings: WaitSettings,
+        client_of: ClientOf | None = None,
+    ) -> None:
+        """Park requests in the purgatory of `context`.
+
+        `client_of` names the clients of endpoints of the application, which have the same limit.
+        """
         self.context = context
         self.purgatory = purgatory = context.purgatory
         self.settings = settings
@@ -40,14 +48,12 @@ class WaitRegistry:
         if shared is not None:
             shared.answers[f"cancel-wait {context.prefix}"] = self._cancel_here
             shared.answers[f"supersede-wait {context.prefix}"] = self._supersede_here
-        # Clients are counted if their limit is lower than that on all of them together.
-        self.counts_clients: bool = settings.max_parked_per_client < purgatory.limits.max_parked
-        self._clients = PerClientLimit(settings.max_parked_per_client, purgatory)
+        self.clients = PerClientLimit(settings.max_parked_per_client, purgatory, client_of)
         self._has_warned_of_closed = False
 
     def client(self, raw: RawRequest) -> str:
-        """Return the client that `raw` is counted for; empty if clients are not counted."""
-        return (raw.permit.identity or raw.client) if self.counts_clients else ""
+        """Return the key of the client that `raw` is counted for; empty if none are counted."""
+        return client_key(raw.permit.identity, raw.client) if self.clients.is_active else ""
 
     def park(self, parked: ParkedRequest, client: str = "") -> None:
         """Have `parked` responded to, now or later; raise Problem if it is refused.
@@ -69,10 +75,9 @@ class WaitRegistry:
                     parked.run()
             else:
                 if client:
-                    self._clients.check(client)
+                    self.clients.check(client)
                 if not purgatory.park_operation(parked, parked.watched_keys) and client:
-                    parked.count_for(client)
-                    self._clients.enter(client)
+                    parked.count_for(self.clients.enter(client))
             wait_id = parked.wait_id
             if wait_id is not None:
                 self._name(parked, wait_id)
@@ -101,27 +106,12 @@ class WaitRegistry:
         path = f"{self.context.prefix}/watch"
         return f"{path}/{keys[0]}" if len(keys) == 1 else path
 
-    def enter(self, client: str) -> None:
-        """Count a request of `client` that is parked by other means than `park`; then `leave`.
-
-        Raises Problem if the client has too many. The empty client is not counted.
-        """
-        try:
-            self._clients.enter(client)
-        except LimitReachedError as exc:
-            raise problem_of_error(exc) from exc
-
-    def leave(self, client: str) -> None:
-        """Count a parked request of `client` less."""
-        self._clients.leave(client)
-
     def forget(self, parked: ParkedRequest, registration: Registration) -> None:
         """Forget the Wait-Id of a wait that has ended, and count it for its client no longer."""
         wait_id, client = registration.wait_id, registration.client
         if wait_id is not None and wait_id in self._named and self._named[wait_id][0] is parked:
             del self._named[wait_id]
-        if client is not None:
-            self._clients.leave(client)
+        self.clients.leave(client)
 
     async def cancel(self, wait_id: str) -> None:
         """End the wait under `wait_id` with reason "cancelled"; raise Problem if there is none.

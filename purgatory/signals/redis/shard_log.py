@@ -8,6 +8,7 @@ from asyncio import Future
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Final, NamedTuple, TypeVar
@@ -415,7 +416,9 @@ def parse_message(message: bytes, most: int | None = None) -> tuple[str, list[Lo
     offset = int(first)
     size, _, entry = entries.partition(b":")
     # Most messages have one.
-    texts = [entry] if size and int(size) == len(entry) else list(netstrings(entries))
+    is_one = size and int(size) == len(entry)
+    all_of_them = None if most is None else most + 1
+    texts = [entry] if is_one else list(islice(netstrings(entries), all_of_them))
     if most is not None and len(texts) > most:
         return epoch.decode(), []
     return epoch.decode(), [_entry(offset + index, text) for index, text in enumerate(texts)]

@@ -135,7 +135,7 @@ async def test_a_wait_that_ends_gives_up_its_name_and_its_place(
         assert wait.abandon() and not wait.abandon()
     assert wait.is_completed
     assert len(connection.responses) == (way != "abandoned")
-    assert (registry._named, registry._clients._counts) == ({}, {})
+    assert (registry._named, registry.clients._clients) == ({}, {})
 
 
 async def test_a_name_that_a_newer_wait_has_is_not_forgotten(registry: WaitRegistry) -> None:
@@ -233,7 +233,7 @@ async def test_too_many_parked_requests_of_a_client(
     waits.append(_park(registry, Connection(), "two"))
     for wait in waits:
         wait.abandon()
-    assert registry._clients._counts == {}
+    assert registry.clients._clients == {}
 
 
 @pytest.mark.parametrize(("max_parked", "is_counted"), [(100_000, False), (100_001, True)])
@@ -243,7 +243,7 @@ async def test_clients_are_counted_if_their_limit_is_below_that_of_all(
     """By default it is the same, so that the limit on all of them is enough."""
     purgatory = make_purgatory(limits=Limits(max_parked=max_parked))
     registry = WaitRegistry(EndpointContext(purgatory), WaitSettings())
-    assert registry.counts_clients is is_counted
+    assert registry.clients.is_active is is_counted
 
 
 async def test_a_full_purgatory_counts_no_client(
@@ -253,7 +253,7 @@ async def test_a_full_purgatory_counts_no_client(
     waits = [_park(registry, Connection()) for _ in range(3)]
     with pytest.raises(Exception, match="3"):
         _park(registry, Connection(), "one")
-    assert registry._clients._counts == {}
+    assert registry.clients._clients == {}
     for wait in waits:
         wait.abandon()
 
