@@ -27,7 +27,7 @@ from purgatory.ownership.lease_store import (
 )
 from purgatory.ownership.redis.server_check import faults, warnings
 from purgatory.redis_server.client import check_url_or_client, connected
-from purgatory.redis_server.script import CONNECTION_ERRORS, Client
+from purgatory.redis_server.script import CONNECTION_ERRORS, Client, drop_closed
 
 _logger = logging.getLogger("purgatory.ownership.redis")
 
@@ -161,6 +161,7 @@ class RedisLeaseStore:
     async def _call(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         client = self._client
         assert client is not None, "the store is not open"
+        await drop_closed(client)
         if isinstance(client, RedisCluster):
             # Not a pipeline: it would fail as a whole when one of the nodes is down.
             return await asyncio.gather(

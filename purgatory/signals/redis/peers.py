@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 
 from purgatory.errors import SignalsUnavailableError
 from purgatory.redis_server.client import channel_of_database
-from purgatory.redis_server.script import CONNECTION_ERRORS, Client
+from purgatory.redis_server.script import CONNECTION_ERRORS, Client, drop_closed
 from purgatory.retry_policy import RetryPolicy
 
 logger = logging.getLogger("purgatory.signals.redis")
@@ -109,6 +109,7 @@ class Peers:
         try:
             async with asyncio.timeout(self._timeout_s):
                 client = await self._client()
+                await drop_closed(client)
                 message = json.dumps([self._name, number, question, argument])
                 # This process is among those that it reaches, and leaves it alone.
                 expected = await client.publish(self.channel, message) - 1

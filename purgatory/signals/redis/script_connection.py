@@ -12,7 +12,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from purgatory.redis_server.script import CONNECTION_ERRORS
+from purgatory.redis_server.script import CONNECTION_ERRORS, drop_closed
 from purgatory.signals.redis.resp import InterposedProtocol, encoded, transport_of
 
 # A connection that is idle for longer is tried: what is between here and the server may have
@@ -61,6 +61,7 @@ class ScriptConnection:
         self._is_opening = True
         try:
             await self.close()
+            await drop_closed(client)
             # What a client connects for subscriptions is used by nothing else.
             self._pubsub = client.pubsub()
             with contextlib.suppress(*CONNECTION_ERRORS):

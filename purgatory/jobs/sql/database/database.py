@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from sqlalchemy import Connection
@@ -20,7 +20,7 @@ from purgatory.jobs.sql.database.engine import (
     check_url,
     make_engine,
 )
-from purgatory.jobs.sql.database.errors import store_error
+from purgatory.jobs.sql.database.errors import is_disconnect, store_error
 from purgatory.jobs.sql.sqlite.connection import BUSY_SECONDS, any_text, set_up
 from purgatory.jobs.sql.sqlite.look_up import SqliteLookUp
 from purgatory.jobs.sql.sqlite.thread import SqliteThread
@@ -76,21 +76,30 @@ class Database:
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Return what `work` returns, on a connection of the pool, without a transaction."""
-        pool = self._engine.pool
         try:
-            async with self._engine.connect() as connection:
-                await self._set_autocommit(connection)
-                try:
-                    return await connection.run_sync(self._query, work)
-                finally:
-                    if self._engine.pool is not pool:
-                        # Disposed of meanwhile, and nothing would close what returns to it.
-                        await connection.invalidate()
+            try:
+                return await self._read_once(work)
+            except DBAPIError as exc:
+                if not is_disconnect(exc):
+                    raise
+                # The server has closed what was idle, or is another by now.
+                return await self._read_once(work)
         except Exception as exc:
             error = store_error(exc, is_read=True)
             if error is None:
                 raise
             raise error from exc
+
+    async def _read_once(self, work: Callable[[Connection], T]) -> T:
+        pool = self._engine.pool
+        async with self._engine.connect() as connection:
+            await self._set_autocommit(connection)
+            try:
+                return await connection.run_sync(self._query, work)
+            finally:
+                if self._engine.pool is not pool:
+                    # Disposed of meanwhile, and nothing would close what returns to it.
+                    await connection.invalidate()
 
     def _query(self, connection: Connection, work: Callable[[Connection], T]) -> T:
         if not self.statements.dialect.is_sqlite:
@@ -104,36 +113,52 @@ class Database:
 
         Raises errors of the database as they are: some are about the work.
         """
-        transaction = _Transaction(self.statements, work)
         if self._thread is not None:
+            transaction = _Transaction(self.statements, work)
             return await self._thread.run(
                 functools.partial(self._write_in, self._thread, transaction)
             )
+        return await self._transact(work, self._write_once)
+
+    async def write_apart(self, work: Callable[[Connection], T]) -> T:
+        """As `write`, at any time, on a connection of the pool: for what may wait for locks."""
+        return await self._transact(work, self._write_once_apart)
+
+    async def _transact(
+        self,
+        work: Callable[[Connection], T],
+        write_once: Callable[[_Transaction[T]], Awaitable[T]],
+    ) -> T:
+        transaction = _Transaction(self.statements, work)
+        try:
+            try:
+                return await write_once(transaction)
+            except DBAPIError as exc:
+                if transaction.has_begun or not is_disconnect(exc):
+                    raise
+                # The server had closed the connection while it was idle: nothing was done.
+                return await write_once(_Transaction(self.statements, work))
+        except Exception as exc:
+            await self._note_failure(exc)
+            raise
+
+    async def _write_once(self, transaction: _Transaction[T]) -> T:
         try:
             if self._writer is None:
                 self._writer = await self._connect()
             return await self._writer.run_sync(transaction.run)
-        except Exception as exc:
-            await self._note_failure(exc)
-            raise
         finally:
             if not transaction.is_connection_good:
                 await self._drop_writer()
 
-    async def write_apart(self, work: Callable[[Connection], T]) -> T:
-        """As `write`, at any time, on a connection of the pool: for what may wait for locks."""
-        transaction = _Transaction(self.statements, work)
-        try:
-            async with self._engine.connect() as connection:
-                await self._set_autocommit(connection)
-                try:
-                    return await connection.run_sync(transaction.run)
-                finally:
-                    if not transaction.is_connection_good:
-                        await connection.invalidate()
-        except Exception as exc:
-            await self._note_failure(exc)
-            raise
+    async def _write_once_apart(self, transaction: _Transaction[T]) -> T:
+        async with self._engine.connect() as connection:
+            await self._set_autocommit(connection)
+            try:
+                return await connection.run_sync(transaction.run)
+            finally:
+                if not transaction.is_connection_good:
+                    await connection.invalidate()
 
     def another_writer(self) -> Database:
         """Return the same database with another connection for writing; `close` closes it, too."""
@@ -204,10 +229,12 @@ class _Transaction(Generic[T]):
         self._begin = statements.dialect.begin
         self._work = work
         self.is_connection_good = False
+        self.has_begun = False
 
     def run(self, connection: Connection) -> T:
         """Return what the work returns, once it is committed; else roll back."""
         connection.exec_driver_sql(self._begin)
+        self.has_begun = True
         try:
             result = self._work(connection)
             connection.exec_driver_sql("COMMIT")

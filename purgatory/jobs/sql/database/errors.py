@@ -16,6 +16,7 @@ from purgatory.jobs.model.errors import (
 # https://www.postgresql.org/docs/current/errcodes-appendix.html, by code or class
 _DEADLOCK = ("40",)
 _LOCK_TIMEOUT = ("55P03",)
+_DISCONNECTED = ("08", "57P")
 _UNAVAILABLE = ("08", "25P03", "53300", "57P", "57014", "55P03", "58", "XX000")
 _FULL = ("53100",)
 _READ_ONLY = ("25006", "42501")
@@ -45,6 +46,11 @@ def must_repeat(error: Exception) -> bool:
 def is_lock_timeout(error: Exception) -> bool:
     """Return True iff a row stayed locked by another transaction for too long: nothing was done."""
     return _has_code(error, _LOCK_TIMEOUT)
+
+
+def is_disconnect(error: Exception) -> bool:
+    """Return True iff the server has ended the connection."""
+    return _is_connection_lost(error) or _has_code(error, _DISCONNECTED)
 
 
 def is_sqlite_busy(error: Exception) -> bool:
