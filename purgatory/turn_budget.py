@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import AbstractEventLoop, Future
+from collections import deque
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from purgatory.timer.clock import NS_PER_MS, Clock, SystemClock
 
@@ -17,7 +20,8 @@ class TurnBudget:
     Lines, names, requests in one read, entries of a log, chunks of a body: whoever processes them
     asks after each, or after each few of bounded cost. Coroutines `await yield_if_spent()`;
     callbacks, such as those of a protocol, check `is_spent()`, and resume by `loop.call_soon` with
-    `restart()`.
+    `restart()`. Of the coroutines that have spent theirs one resumes in each turn of the loop, so
+    that many requests together take no longer than one of them.
     """
 
     __slots__ = ("_clock", "_until_ns", "turns")
@@ -41,5 +45,30 @@ class TurnBudget:
     async def yield_if_spent(self) -> None:
         """Let the event loop serve others, if this turn has lasted long enough."""
         if self.is_spent():
-            await asyncio.sleep(0)
+            await _resumed()
             self.restart()
+
+
+# {loop: those that wait for their turn, in order}
+_waiting: WeakKeyDictionary[AbstractEventLoop, deque[Future[None]]] = WeakKeyDictionary()
+
+
+def _resumed() -> Future[None]:
+    """Return a future that is done in a turn to come, alone among all that were returned here."""
+    loop = asyncio.get_running_loop()
+    waiting = _waiting.setdefault(loop, deque())
+    if not waiting:
+        loop.call_soon(_resume_next, loop, waiting)
+    future = loop.create_future()
+    waiting.append(future)
+    return future
+
+
+def _resume_next(loop: AbstractEventLoop, waiting: deque[Future[None]]) -> None:
+    while waiting:
+        future = waiting.popleft()
+        if not future.done():
+            future.set_result(None)
+            break
+    if waiting:
+        loop.call_soon(_resume_next, loop, waiting)

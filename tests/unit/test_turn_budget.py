@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,27 +13,69 @@ from purgatory.turn_budget import TURN_NS, TurnBudget
 costs = st.lists(st.integers(min_value=0, max_value=2 * TURN_NS), max_size=50)
 
 
+class _Turns:
+    """The turns of the event loop, each with the costs of the work that was done in it."""
+
+    def __init__(self) -> None:
+        self.costs: list[dict[int, list[int]]] = []
+
+    async def work(self, worker: int, costs: list[int]) -> TurnBudget:
+        clock = MockClock()
+        budget = TurnBudget(clock=clock)
+        for cost in costs:
+            clock.advance_ns(cost)
+            self.costs[-1].setdefault(worker, []).append(cost)
+            await budget.yield_if_spent()
+        return budget
+
+    async def all(self, workers: list[list[int]]) -> list[TurnBudget]:
+        """Return the budgets of workers with these costs, once all of them are done."""
+        working = [
+            asyncio.ensure_future(self.work(worker, costs)) for worker, costs in enumerate(workers)
+        ]
+        while not all(each.done() for each in working):
+            self.costs.append({})
+            await asyncio.sleep(0)
+        return [each.result() for each in working]
+
+
 @given(costs=costs)
 def test_a_turn_ends_with_the_item_that_spends_it(costs: list[int]) -> None:
     """Each turn but the last has used its 2 ms, and none begins an item after that."""
-    clock = MockClock()
-    budget = TurnBudget(clock=clock)
-    turns: list[list[int]] = [[]]
+    turns = _Turns()
+    [budget] = asyncio.run(turns.all([costs]))
+    done = [turn[0] for turn in turns.costs if turn]
+    assert [cost for turn in done for cost in turn] == costs
+    assert all(sum(turn[:-1]) < TURN_NS for turn in done)
+    assert all(sum(turn) >= TURN_NS for turn in done[:-1])
+    # The last item may have spent the turn that it was in.
+    assert 0 <= budget.turns - max(len(done), 1) <= 1
 
-    async def work() -> None:
-        for cost in costs:
-            clock.advance_ns(cost)
-            turns[-1].append(cost)
-            await budget.yield_if_spent()
 
-    working = work()
-    while True:
-        try:
-            working.send(None)  # runs until asyncio.sleep(0), which is one turn of the loop
-        except StopIteration:
-            break
-        turns.append([])
-    assert [cost for turn in turns for cost in turn] == costs
-    assert all(sum(turn[:-1]) < TURN_NS for turn in turns)
-    assert all(sum(turn) >= TURN_NS for turn in turns[:-1])
-    assert budget.turns == len(turns)
+@given(workers=st.lists(costs, min_size=2, max_size=5))
+def test_the_work_of_many_takes_no_longer_in_a_turn(workers: list[list[int]]) -> None:
+    """Only one of those that have spent a turn resumes in each, in order, and all finish."""
+    turns = _Turns()
+    asyncio.run(turns.all(workers))
+    for worker, costs in enumerate(workers):
+        assert [cost for turn in turns.costs for cost in turn.get(worker, ())] == costs
+    begun: set[int] = set()
+    for turn in turns.costs:
+        assert len(turn.keys() & begun) <= 1
+        begun |= turn.keys()
+
+
+def test_who_gives_up_takes_no_turn() -> None:
+    """Others resume although one of those before them was cancelled while it waited."""
+
+    async def cancel_first() -> list[bool]:
+        clock = MockClock()
+        budgets = [TurnBudget(clock=clock) for _ in range(3)]
+        clock.advance_ns(TURN_NS)
+        waiting = [asyncio.ensure_future(budget.yield_if_spent()) for budget in budgets]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        await asyncio.wait(waiting)
+        return [each.cancelled() for each in waiting]
+
+    assert asyncio.run(cancel_first()) == [True, False, False]

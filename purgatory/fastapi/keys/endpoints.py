@@ -123,8 +123,10 @@ class KeyEndpoints:
         # Once: a batch that has begun fires all.
         self._require_reach()
         fired: list[FireResult] = []
+        budget = TurnBudget()
         while groups:
             fired += await self._fire_together(groups.popleft(), owner)
+            await budget.yield_if_spent()
         return RawResponse.from_json(201, b'{"results":[%b]}' % b",".join(map(fired_json, fired)))
 
     async def _groups(self, items: list[BatchItem]) -> deque[list[BatchItem]]:
