@@ -52,7 +52,7 @@ def _all(app: FastAPI) -> None:
 class _Delayed(DelayedOperation):
     """Never completes by itself, and responds when it is cancelled."""
 
-    def __init__(self, respond: Callable[[Response], None]) -> None:
+    def __init__(self, respond: Callable[[Response], object]) -> None:
         super().__init__(50_000)
         self._respond = respond
 
@@ -77,7 +77,7 @@ def app(request: pytest.FixtureRequest, purgatory: Purgatory) -> FastAPI:
 
     @app.get("/delayed")
     async def delayed() -> DelayedResponse:
-        def park(respond: Callable[[Response], None]) -> DelayedOperation:
+        def park(respond: Callable[[Response], object]) -> DelayedOperation:
             operation = _Delayed(respond)
             purgatory.park_operation(operation, ["k"])
             return operation
