@@ -33,7 +33,9 @@ class PartFile:
         self.path = path
         self.rows = 0
         self._temporary = path.with_name(f".{path.stem}{TEMPORARY_SUFFIX}")
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # One by one: of those that are above, `parents` would make readable folders.
+        path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
         self._lock = _create_locked(self._temporary)
         try:
             # Written by Arrow rather than Python: it does not hold the interpreter's lock.

@@ -91,6 +91,9 @@ async def test_a_form_that_is_too_large(connection: Connection, target: str) -> 
         ["Origin: http://h:80", "Sec-Fetch-Site: cross-site"],
         ["Origin: http://h:80", "Sec-Fetch-Site: same-site"],
         ["Origin: http://elsewhere", "Content-Type: "],
+        ["Sec-Fetch-Site: cross-site"],
+        ["Sec-Fetch-Site: same-site"],
+        ["Sec-Fetch-Site: cross-site, same-origin"],
     ],
     ids=str,
 )
@@ -112,6 +115,7 @@ async def test_a_page_of_another_site_that_names_no_type(
         ["Content-Type: application/cloudevents+json", "Origin: http://elsewhere"],
         ["Origin: http://h:80"],
         ["Origin: http://outside", "Sec-Fetch-Site: same-origin"],
+        ["Sec-Fetch-Site: none"],
     ],
     ids=str,
 )

@@ -140,7 +140,10 @@ async def test_a_wait_is_ended_by_its_id_only() -> None:
         first, second = park(purgatory, "a"), park(purgatory, "a")
         rows, _ = await waits.page(WaitFilter(key="a"))
         mine = rows[0]["id"]
-        wrong = ["", "x", mine[:-1] + "!", "0" * 12 + mine[12:]]
+        token, secret, key = mine.split(".")
+        # An address would say where objects are in memory.
+        assert f"{id(first):x}" not in mine and secret != f"{id(second):x}".zfill(16)
+        wrong = ["", "x", mine[:-1] + "!", "0" * 12 + mine[12:], f"{token}.{'0' * 16}.{key}"]
         assert await waits.cancel_here(wrong) == set()
         assert [each async for each in waits.cancel_elsewhere(wrong)] == []
         assert await waits.cancel_here([*wrong, mine, mine]) == {mine}
@@ -258,6 +261,6 @@ async def test_waits_that_were_ended_before_an_outage_are_known(
         assert sum(each.status is Status.CANCELLED for each in theirs) == 1
 
 
-def _parsed(text: str) -> tuple[int, str, int]:
-    at_ms, token, address = text.split(".")
-    return int(at_ms), token, int(address, 16)
+def _parsed(text: str) -> tuple[int, str, str]:
+    at_ms, token, name = text.split(".")
+    return int(at_ms), token, name

@@ -12,7 +12,7 @@ _NO_ENCODING: Final = frozenset({"identity", ""})
 # Of one header: what follows is none of the above.
 MAX_CODINGS: Final = 10
 # Checked together: most requests have only the first.
-_CHECKED: Final = frozenset({b"content-type", b"content-encoding", b"origin"})
+_CHECKED: Final = frozenset({b"content-type", b"content-encoding", b"origin", b"sec-fetch-site"})
 
 
 def check_content(raw: RawRequest) -> None:

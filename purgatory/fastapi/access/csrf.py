@@ -22,7 +22,8 @@ def refuse_cross_site(raw: RawRequest) -> None:
 
     Without tokens, a page could fire keys through the browser of its reader, which may be inside
     the network of the service. For a Content-Type that forms do not have, the browser sends a
-    preflight first (CORS). A page can also send no Content-Type, but then its origin is known.
+    preflight first (CORS). A page can also send no Content-Type, but then the browser says where it
+    is from.
     """
     header = raw.header(b"content-type") or ""
     media_type = header.partition(";")[0].strip(" \t").lower()
@@ -39,11 +40,9 @@ def refuse_cross_site(raw: RawRequest) -> None:
 
 def _is_cross_site(raw: RawRequest) -> bool:
     """Return True iff the headers of a browser name another site."""
-    origin = raw.header(b"origin")
-    if origin is None:
-        return False
-    # It holds even behind proxies that change the Host.
+    # It holds even behind proxies that change the Host, and if there is no Origin.
     site = raw.header(b"sec-fetch-site")
     if site is not None:
         return site not in ("same-origin", "none")
-    return origin.partition("://")[2] != raw.header(b"host")
+    origin = raw.header(b"origin")
+    return origin is not None and origin.partition("://")[2] != raw.header(b"host")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from ipaddress import ip_address
-from urllib.parse import urlsplit
+from ipaddress import IPv4Address, IPv6Address
 
 from purgatory.fastapi.http.authorization import UNRESTRICTED, Permit
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
 
 MAX_REMEMBERED = 100
-_NO_NAME = frozenset(":/*@?#[] \t\r\n")
+# What urlsplit would take for more than a name and a port, and what no name has.
+_NAME = re.compile(r"[^\x00-\x20\x7f\"#%&'()*+,/:;<=>?@\[\\\]^`{|}]+")
+# RFC 9110, 7.2, without percent-encoding.
+_HOST = re.compile(rf"(?:({_NAME.pattern})|\[([0-9A-Fa-f:.]+)\])(?::[0-9]*)?")
 
 
 class TrustedHosts:
@@ -57,22 +60,23 @@ class TrustedHosts:
         )
 
     def _is_trusted(self, header: str) -> bool:
-        try:
-            host = (urlsplit(f"//{header}").hostname or "").rstrip(".")
-        except ValueError:
+        match = _HOST.fullmatch(header)
+        if match is None:
             return False
+        name, address = match.groups("")
+        host = name.lower().removesuffix(".")
         if host == "localhost" or host.endswith(".localhost") or host in self._hosts:
             return True
         try:
-            ip_address(host)
+            IPv6Address(address) if address else IPv4Address(host)
         except ValueError:
             return False
         return True
 
 
 def _name(host: str) -> str:
-    name = host.lower().rstrip(".")
-    if name != "*" and (not name or not _NO_NAME.isdisjoint(name)):
+    name = host.lower().removesuffix(".")
+    if name != "*" and _NAME.fullmatch(name) is None:
         raise ValueError(
             f"{host!r} is not the name of a host: give it without a port, scheme or wildcard, such "
             "as 'shop.internal', or '*' for all names"

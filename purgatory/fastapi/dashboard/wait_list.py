@@ -10,7 +10,9 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as BinasciiError
 from collections.abc import AsyncIterator, Hashable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from heapq import nsmallest
+from secrets import token_bytes
 from typing import Any, Final
 
 from purgatory.event_loop.inspection import Inspection, started_ms
@@ -23,12 +25,11 @@ from purgatory.turn_budget import TurnBudget
 SLICE: Final = 500
 # Characters of the ids in one message to the other processes.
 _MAX_MESSAGE: Final = 64 * 1024
-_ID: Final = re.compile(
-    r"([0-9a-f]{12})\.([0-9a-f]{1,16})\.(\d{1,18})\.(\d{1,18})\.([A-Za-z0-9_-]{2,1400})"
-)
-_AFTER: Final = re.compile(r"(-?\d{1,18})\.([0-9a-f]{12})\.([0-9a-f]{1,16})")
+_ID: Final = re.compile(r"([0-9a-f]{12})\.([0-9a-f]{16})\.([A-Za-z0-9_-]{2,1400})")
+_AFTER: Final = re.compile(r"(-?\d{1,18})\.([0-9a-f]{12})\.([0-9a-f]{16})")
 
-SortKey = tuple[int, str, int]
+# A time, the token of the worker, and the name of the wait there.
+SortKey = tuple[int, str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,7 @@ class WaitList:
         self._prefix = prefix
         self._shared = purgatory.shared_signals
         self._inspection: Inspection = purgatory.inspection()
+        self._secret = token_bytes(16)
         if self._shared is not None:
             self._shared.text_answers[f"waits {prefix}"] = self._answer
             self._shared.text_answers[f"cancel-listed-waits {prefix}"] = self._answer_cancel
@@ -97,7 +99,7 @@ class WaitList:
                 at_ms -= operation.delay_ms
             if at_ms > last_ms:
                 continue
-            sort = (at_ms, self._worker.token, id(operation))
+            sort = (at_ms, self._worker.token, self._name(operation))
             if where.after is None or sort > where.after:
                 found.append((sort, key, operation))
             if len(found) >= 4 * (where.limit + 1):
@@ -117,17 +119,16 @@ class WaitList:
 
         The waits of a key are looked at once for all ids on it, in slices.
         """
-        wanted: dict[str, dict[tuple[int, int, int], str]] = {}
+        wanted: dict[str, dict[str, str]] = {}
         for wait_id in ids:
             found = self._parsed_id(wait_id)
             if found is not None:
-                key, operation = found
-                wanted.setdefault(key, {})[operation] = wait_id
+                key, name = found
+                wanted.setdefault(key, {})[name] = wait_id
         ended: set[str] = set()
-        for key, by_operation in wanted.items():
+        for key, by_name in wanted.items():
             for number, each in enumerate(self._inspection.watching(key), 1):
-                # The address alone may belong to another operation by now.
-                wait_id = by_operation.get((id(each), each.expiration_ms, each.delay_ms), "")
+                wait_id = by_name.get(self._name(each), "")
                 if wait_id and each.cancel():
                     ended.add(wait_id)
                 if number % SLICE == 0:
@@ -148,16 +149,16 @@ class WaitList:
             for text in await self._shared.ask_texts(question, json.dumps(batch)):
                 yield set(json.loads(text))
 
-    def _parsed_id(self, wait_id: str) -> tuple[str, tuple[int, int, int]] | None:
-        """Return key and operation of a wait of this process; None for any other text."""
+    def _parsed_id(self, wait_id: str) -> tuple[str, str] | None:
+        """Return key and name of a wait of this process; None for any other text."""
         match = _ID.fullmatch(wait_id)
         if match is None or match[1] != self._worker.token:
             return None
         try:
-            key = urlsafe_b64decode(match[5] + "=" * (-len(match[5]) % 4)).decode()
+            key = urlsafe_b64decode(match[3] + "=" * (-len(match[3]) % 4)).decode()
         except (BinasciiError, UnicodeDecodeError):
             return None
-        return key, (int(match[2], 16), int(match[3]), int(match[4]))
+        return key, match[2]
 
     def _matching(self, where: WaitFilter) -> Iterator[tuple[str, DelayedOperation | None]]:
         """Yield each wait once, under the first of its keys that matches; None to give way."""
@@ -197,8 +198,13 @@ class WaitList:
 
     def _id(self, key: str, operation: DelayedOperation) -> str:
         encoded = urlsafe_b64encode(key.encode()).decode().rstrip("=")
-        times = f"{operation.expiration_ms}.{operation.delay_ms}"
-        return f"{self._worker.token}.{id(operation):x}.{times}.{encoded}"
+        return f"{self._worker.token}.{self._name(operation)}.{encoded}"
+
+    def _name(self, operation: DelayedOperation) -> str:
+        """Return a name of a wait of this process that reveals nothing, as an address would."""
+        # With its times: the address alone may belong to another operation soon.
+        identity = b"%x %d %d" % (id(operation), operation.expiration_ms, operation.delay_ms)
+        return blake2b(identity, digest_size=8, key=self._secret).hexdigest()
 
     async def _answer(self, argument: str) -> str:
         fields = json.loads(argument)
@@ -212,14 +218,14 @@ class WaitList:
 
 def after_text(sort: SortKey) -> str:
     """Return the `after` of the page that follows a row."""
-    at_ms, token, address = sort
-    return f"{at_ms}.{token}.{address:x}"
+    at_ms, token, name = sort
+    return f"{at_ms}.{token}.{name}"
 
 
 def parse_after(text: str) -> SortKey | None:
     """Return the values in a text of `after_text`; None for any other text."""
     match = _AFTER.fullmatch(text)
-    return None if match is None else (int(match[1]), match[2], int(match[3], 16))
+    return None if match is None else (int(match[1]), match[2], match[3])
 
 
 def _batches(ids: Iterable[str]) -> Iterator[list[str]]:

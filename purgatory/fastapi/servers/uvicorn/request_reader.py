@@ -42,6 +42,7 @@ class DirectRequest(RawRequest):
     """A request with a fast route, read from bytes; headers are parsed on demand."""
 
     __slots__ = (
+        "_block",
         "_lines",
         "_root_path",
         "body_length",
@@ -59,6 +60,7 @@ class DirectRequest(RawRequest):
         query_string: bytes,
         minor_version: bytes,
         lines: HeaderLines,
+        block: bytes,
         length: int,
     ) -> None:
         """Hold a request of `length` bytes, its body included."""
@@ -76,6 +78,7 @@ class DirectRequest(RawRequest):
         self.length = length
         self.body_length = lines.content_length
         self._lines = lines
+        self._block = block
 
     @property
     def path(self) -> str:  # type: ignore[override] # read only
@@ -85,7 +88,11 @@ class DirectRequest(RawRequest):
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:  # type: ignore[override] # read only
         """The headers, with their names in lower case."""
-        return self._lines.pairs()
+        found = []
+        for line in self._block.split(b"\r\n")[1:]:
+            name, _, value = line.partition(b":")
+            found.append((name.lower(), value.strip(b" \t")))
+        return found
 
     @property
     def target(self) -> str:
@@ -108,7 +115,7 @@ class DirectRequest(RawRequest):
 
     def headers_named(self, name: bytes) -> list[str]:
         """Return every header of that lower-case name."""
-        return self._lines.named(name)
+        return self._lines.named(name, self._block)
 
 
 class RequestReader:
@@ -140,7 +147,8 @@ class RequestReader:
         match = _REQUEST_LINE.match(data)
         if match is None or head_end + 4 > MAX_HEAD:
             return Unread.NOT_OURS
-        lines = self._headers.read(data[match.end() : head_end])
+        block = data[match.end() : head_end]
+        lines = self._headers.read(block)
         if lines is None or not lines.is_plain:
             return Unread.NOT_OURS
         if lines.content_length > fast_route.max_body and not fast_route.refuses_large_bodies:
@@ -153,6 +161,7 @@ class RequestReader:
             query,
             minor_version,
             lines,
+            block,
             head_end + 4 + lines.content_length,
         )
 
