@@ -104,6 +104,15 @@ class TokenPermit(Permit):
         """Return True iff one of the scopes allows it."""
         return any(scope.allows(access) for scope in self._scopes)
 
+    def check_keys(self, action: Action, keys: Iterable[str]) -> None:
+        """Raise Problem unless the request may do that to each of `keys`, which may be many."""
+        scopes = [scope for scope in self._scopes if scope.action in (action, "*")]
+        prefixes = tuple(scope.prefix for scope in scopes if scope.is_prefix)
+        names = {scope.prefix for scope in scopes if not scope.is_prefix}
+        for key in keys:
+            if not key.startswith(prefixes) and key not in names:
+                self.check(Access(action, key))
+
     def check(self, access: Access) -> None:
         """Raise Problem 403 unless one of the scopes allows it."""
         if self.allows(access):
