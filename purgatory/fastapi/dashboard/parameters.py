@@ -51,7 +51,7 @@ AFTER: Final[Parameter[SortKey | None]] = Parameter(
     description="The `next` of the page before.",
     parse=_parse_after,
     default=None,
-    schema={"max_length": 64, "pattern": r"^-?\d{1,18}\.[0-9a-f]{12}\.[0-9a-f]{1,16}$"},
+    schema={"max_length": 64, "pattern": r"^-?\d{1,18}\.[0-9a-f]{12}\.[0-9a-f]{16}$"},
 )
 FILE: Final[Parameter[str]] = Parameter(
     name="file",
