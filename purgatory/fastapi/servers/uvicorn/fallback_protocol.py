@@ -21,9 +21,12 @@ from purgatory.fastapi.servers.park_extension import EXTENSION, RELEASE, Respond
 from purgatory.fastapi.servers.send_wrappers import is_unwrapped
 from purgatory.fastapi.servers.uvicorn.response_encoder import status_line
 from purgatory.operations.delayed_operation import DelayedOperation
+from purgatory.turn_budget import TurnBudget
 
 # Bytes of a head: httptools takes any number of them.
 MAX_HEAD: Final = 64 * 1024
+# Bytes that are parsed at once: some 100 requests, each of which takes an object or more.
+SLICE: Final = 2 * 1024
 
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 
@@ -146,6 +149,11 @@ class FallbackProtocol(HttpToolsProtocol):
         """True while the parser reads a head that it has read before."""
         self._release = release
         self._incoming = incoming
+        # Received, and for the next turn of the event loop.
+        self._unparsed = bytearray()
+        self._is_websocket = False
+        self.on_websocket: Callable[[], object] | None = None
+        """Called once another protocol has taken the connection."""
 
     @property
     def is_between_requests(self) -> bool:
@@ -222,7 +230,44 @@ class FallbackProtocol(HttpToolsProtocol):
         run_in_task(response(scope, receive, send), self.transport.close)
 
     def data_received(self, data: bytes) -> None:
-        """Parse `data`, within the bounds on the head."""
+        """Parse `data`, within the bounds on the head and on the work of one turn."""
+        if self._unparsed:
+            self._unparsed += data
+            self.flow.pause_reading()
+        elif len(data) <= SLICE:
+            self._parse(data)
+        else:
+            self._parse_in_slices(data)
+
+    def handle_websocket_upgrade(self) -> None:
+        """Give the connection to a protocol of WebSockets."""
+        self._is_websocket = True
+        self._unparsed.clear()
+        super().handle_websocket_upgrade()
+        if self.on_websocket is not None:
+            self.on_websocket()
+
+    def _parse_in_slices(self, data: bytes) -> None:
+        budget = TurnBudget()
+        for begin in range(0, len(data), SLICE):
+            self._parse(data[begin : begin + SLICE])
+            if self._is_websocket or self.transport.is_closing():
+                return
+            rest = begin + SLICE
+            if rest < len(data) and budget.is_spent():
+                self._unparsed += data[rest:]
+                self.flow.pause_reading()
+                self.loop.call_soon(self._parse_on)
+                return
+
+    def _parse_on(self) -> None:
+        data = bytes(self._unparsed)
+        self._unparsed.clear()
+        if data and not self.transport.is_closing():
+            self.flow.resume_reading()
+            self._parse_in_slices(data)
+
+    def _parse(self, data: bytes) -> None:
         is_same_head = self._is_in_head
         self._is_new_head = False
         super().data_received(data)
@@ -252,6 +297,7 @@ class FallbackProtocol(HttpToolsProtocol):
         self._incoming.release(self)
         super().connection_lost(exc)
         # A scope refers to this protocol by its extension. What still runs has its own references.
+        self._unparsed.clear()
         self.pipeline.clear()
         self.cycle = self.scope = None  # type: ignore[assignment] # done
 
@@ -311,7 +357,12 @@ class FallbackProtocol(HttpToolsProtocol):
 
     def _is_last(self, cycle: RequestResponseCycle) -> bool:
         """Return True iff nothing was read behind the request of `cycle`."""
-        return cycle.scope is self.scope and not self.pipeline and not self.parser.should_upgrade()
+        return (
+            cycle.scope is self.scope
+            and not self.pipeline
+            and not self._unparsed
+            and not self.parser.should_upgrade()
+        )
 
     def _release_request(
         self, scope: Scope, send: Send, operation: DelayedOperation
@@ -341,10 +392,10 @@ class FallbackProtocol(HttpToolsProtocol):
 
 
 _OF_PROTOCOL: Final = """
-    _unset_keepalive_if_required access_logger client config connection_lost connection_made
-    _should_upgrade cycle data_received eof_received flow headers logger on_header
-    on_headers_complete on_message_begin on_message_complete on_response_complete on_url parser
-    pause_writing pipeline resume_writing root_path scheme scope server server_state shutdown
+    _should_upgrade _unset_keepalive_if_required access_logger client config connection_lost
+    connection_made cycle data_received eof_received flow handle_websocket_upgrade headers logger
+    on_header on_headers_complete on_message_begin on_message_complete on_response_complete on_url
+    parser pause_writing pipeline resume_writing root_path scheme scope server server_state shutdown
     transport
 """
 _OF_CYCLE: Final = """

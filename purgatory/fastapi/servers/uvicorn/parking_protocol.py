@@ -27,10 +27,14 @@ from purgatory.fastapi.servers.uvicorn.receiving import (
 from purgatory.fastapi.servers.uvicorn.request_reader import DirectRequest, Unread
 from purgatory.fastapi.servers.uvicorn.server_context import server_context
 from purgatory.operations.delayed_operation import DelayedOperation
+from purgatory.turn_budget import TurnBudget
 
 # Bytes that are read behind a request that waits. With the rest unread in the socket, the client's
 # leaving would not be seen.
 MAX_READ_AHEAD: Final = 16 * 1024
+
+# Of one client, in one turn of the event loop: 1 MB has some ten thousand.
+MAX_REQUESTS_A_TURN: Final = 32
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -335,45 +339,52 @@ class ParkingProtocol(asyncio.Protocol):
         """Begin the requests in `data`, as long as each has its response at once; keep the rest.
 
         `request` is the first of them if it was admitted already. Returns True iff any of them
-        was complete.
+        was complete. Of very many, the next turn of the event loop begins some.
         """
         server, transport = self._server, self._transport
         self._unread = b""
         self._is_reading = True
-        was_complete = False
-        while data:
+        begin, end, count = 0, len(data), 0
+        budget: TurnBudget | None = None
+        while begin < end:
             if request is None:
-                found = server.reader.read(data)
+                found = server.reader.read(data, begin)
                 if not isinstance(found, DirectRequest) or (server.is_limited and server.is_full):
                     self._is_reading = False
+                    rest = data[begin:] if begin else data
                     if found is Unread.INCOMPLETE or found is Unread.IN_HEAD:
-                        self._await(PartialHead(data, found))
+                        self._await(PartialHead(rest, found))
                     else:
-                        self._hand_over(data)
-                    return was_complete
+                        self._hand_over(rest)
+                    return count > 0
                 request = found
-                if len(data) < request.length:
-                    self._begin_partial(request, data)
+                if end - begin < request.length:
+                    self._begin_partial(request, data[begin:] if begin else data)
                     break
                 if self._admit(request):
-                    self._begin(request, data)
+                    self._begin(request, data, begin)
             else:
-                self._begin(request, data)
-            data = data[request.length :]
-            request, was_complete = None, True
-            if data:
+                self._begin(request, data, begin)
+            begin += request.length
+            request, count = None, count + 1
+            if begin < end:
                 # So that a client which sends much and reads nothing pauses the writing.
                 server.writes.flush()
             if self._is_responding or self.is_write_paused or transport.is_closing():
                 break
+            if begin < end:
+                budget = budget or TurnBudget()
+                if count >= MAX_REQUESTS_A_TURN or budget.is_spent():
+                    self._read_next_turn()
+                    break
         self._is_reading = False
         if self._receiving is not None:
             pass
-        elif data:
-            self._keep(data)
+        elif begin < end:
+            self._keep(data[begin:])
         elif not self._is_responding and not transport.is_closing():
             server.idle.add(self)
-        return was_complete
+        return count > 0
 
     def _admit(self, request: DirectRequest, missing: int = 0) -> bool:
         """Return True iff a request is admitted by its head; if not, it has its response.
@@ -411,11 +422,12 @@ class ParkingProtocol(asyncio.Protocol):
             self._server.writes.write(self._transport, _CONTINUE)
         self._await(PartialBody(data, request))
 
-    def _begin(self, request: DirectRequest, data: bytes) -> None:
-        """Have an admitted request responded to, now or later."""
+    def _begin(self, request: DirectRequest, data: bytes, begin: int) -> None:
+        """Have an admitted request, which is in `data` from `begin` on, responded to."""
         self._is_responding = True
         if body_length := request.body_length:
-            request.body = data[request.length - body_length : request.length]
+            request_end = begin + request.length
+            request.body = data[request_end - body_length : request_end]
         parked = request.fast_route.endpoint.begin(request, self)
         if parked is not None and self._is_responding:
             self._parked = parked
@@ -476,6 +488,12 @@ class ParkingProtocol(asyncio.Protocol):
         if self.is_write_paused:
             self._track(is_another=False)
 
+    def _read_next_turn(self) -> None:
+        """Read on in the next turn, and nothing else of this client before."""
+        self._is_read_paused = True
+        self._transport.pause_reading()
+        self._read_soon()
+
     def _read_soon(self) -> None:
         # In a turn of its own: the caller may be in the middle of completing many operations.
         self._server.loop.call_soon(self._read_on)
@@ -494,14 +512,16 @@ class ParkingProtocol(asyncio.Protocol):
         self._server.writes.flush()
         fallback = self._fallback or self._make_fallback()
         fallback.data_received(data)
-        if self._transport.get_protocol() is not self:
-            # It has become a WebSocket, with a protocol of its own.
-            self._server.state.connections.discard(self)
-            self._server.unread.release(self)
-            self._fallback = None
+
+    def _end_http(self) -> None:
+        """Forget the connection: it has become a WebSocket, with a protocol of its own."""
+        self._server.state.connections.discard(self)
+        self._server.unread.release(self)
+        self._fallback = None
 
     def _make_fallback(self) -> FallbackProtocol:
         fallback = self._fallback = self._server.make_fallback(self.release)
+        fallback.on_websocket = self._end_http
         fallback.connection_made(self._transport)
         # uvicorn calls each connection when it stops: this one passes that on.
         self._server.state.connections.discard(fallback)

@@ -130,22 +130,25 @@ class RequestReader:
         ]
         self._exact = {start: item for start, item in starts if not item.endpoint.path_parameter}
         self._starts = tuple(start for start, _ in starts)
+        self._longest_start = max(map(len, self._starts), default=0) + 1
         self._headers = HeaderReader()
 
-    def read(self, data: bytes) -> DirectRequest | Unread:
-        """Return the request at the beginning of `data`, or the reason why there is none.
+    def read(self, data: bytes, begin: int = 0) -> DirectRequest | Unread:
+        """Return the request in `data` from `begin` on, or the reason why there is none.
 
-        If `data` is shorter than its `length`, the rest of the body is yet to come.
+        If `data` ends before its `length`, the rest of the body is yet to come.
         """
-        fast_route = self._fast_route(data)
+        fast_route = self._fast_route(data, begin)
         if fast_route is None:
-            is_begun = any(start.startswith(data) for start in self._starts)
+            rest = data[begin : begin + self._longest_start]
+            is_begun = any(start.startswith(rest) for start in self._starts)
             return Unread.INCOMPLETE if is_begun else Unread.NOT_OURS
-        head_end = data.find(b"\r\n\r\n")
+        head_end = data.find(b"\r\n\r\n", begin)
         if head_end < 0:
-            return Unread.IN_HEAD if is_inside_head(data, 0) else Unread.NOT_OURS
-        match = _REQUEST_LINE.match(data)
-        if match is None or head_end + 4 > MAX_HEAD:
+            is_head = is_inside_head(data[begin:] if begin else data, 0)
+            return Unread.IN_HEAD if is_head else Unread.NOT_OURS
+        match = _REQUEST_LINE.match(data, begin)
+        if match is None or head_end + 4 - begin > MAX_HEAD:
             return Unread.NOT_OURS
         block = data[match.end() : head_end]
         lines = self._headers.read(block)
@@ -162,17 +165,17 @@ class RequestReader:
             minor_version,
             lines,
             block,
-            head_end + 4 + lines.content_length,
+            head_end + 4 - begin + lines.content_length,
         )
 
-    def _fast_route(self, data: bytes) -> FastRoute | None:
+    def _fast_route(self, data: bytes, begin: int) -> FastRoute | None:
         for start, fast_route in self._with_parameter:
-            if data.startswith(start):
+            if data.startswith(start, begin):
                 return fast_route
-        if data.startswith(self._starts):
+        if data.startswith(self._starts, begin):
             # The path ends at the second space or at the query.
-            end = data.find(b" ", data.find(b" ") + 1)
-            return self._exact.get((data if end < 0 else data[:end]).partition(b"?")[0])
+            end = data.find(b" ", data.find(b" ", begin) + 1)
+            return self._exact.get(data[begin : end if end >= 0 else None].partition(b"?")[0])
         return None
 
 
