@@ -58,5 +58,31 @@ async def test_a_server_that_refuses_writes_is_missing_until_it_takes_them(
     assert "signals-away" not in said
 
 
+@pytest.mark.parametrize(
+    ("rights", "reason"),
+    [("-publish", "may not publish"), ("resetchannels &purgatory:nothing", "")],
+    ids=["no-publish", "no-channels"],
+)
+async def test_a_user_that_may_not_publish_fires(
+    server: ValkeyServer, rights: str, reason: str
+) -> None:
+    """What is written counts, and is written once; it is late, and readiness says why."""
+    with server.client() as client:
+        client.acl_setuser("worker", enabled=True, nopass=True)
+        client.execute_command("ACL", "SETUSER", "worker", "allkeys", "allcommands", "allchannels")
+        url = server.url.replace("unix://", "unix://worker:any@")
+        async with (
+            Purgatory("w", signals=RedisSignals(url, timeout=20)) as here,
+            Purgatory("v", signals=RedisSignals(server.url, timeout=20)) as there,
+        ):
+            client.execute_command("ACL", "SETUSER", "worker", *rights.split())
+            fired = [await here.fire("key", value) for value in range(3)]
+            assert [result.seq for result in fired] == [1, 2, 3]
+            await until(lambda: there.cursor("key") == fired[-1].cursor)
+            await until(lambda: any(reason in each for each in here.missing))
+            client.execute_command("ACL", "SETUSER", "worker", "+publish", "allchannels")
+            await until(lambda: not here.missing)
+
+
 def _action(record: logging.LogRecord) -> Any:
     return getattr(record, "action", None)

@@ -92,7 +92,7 @@ class Follower:
             self._read_for, weigh=lambda _: 0, max_weight=1
         )
         self.error: SignalsError | None = SignalsUnavailableError("Redis was not reached yet")
-        # Says why nothing can be fired into the log although it can be read.
+        # Says why nothing can be fired into the log, or only late, although it can be read.
         self.refusal: str | None = None
         self.lag = self.gaps = self.reconnects = self.applied = 0
 
@@ -335,9 +335,16 @@ class Follower:
         return self.lag == 0 or not state.entries
 
     def _note_refusal(self, code: str) -> None:
-        refusal = f"the server of the signals refuses writes: {code}" if code else None
+        if code == "NOPUBLISH":
+            refusal: str | None = (
+                "the user of Redis may not publish on the channels of the signals: other workers "
+                "hear of a fire up to a second later; allow it with ACL SETUSER"
+            )
+        else:
+            refusal = f"the server of the signals refuses writes: {code}" if code else None
         if refusal and not self.refusal:
-            logger.warning("nothing can be fired: %s", refusal, extra={"action": "signals-refused"})
+            what = "signals are late" if code == "NOPUBLISH" else "nothing can be fired"
+            logger.warning("%s: %s", what, refusal, extra={"action": "signals-refused"})
         elif self.refusal and not refusal:
             logger.info(
                 "the server of the signals takes writes again", extra={"action": "signals-accepted"}

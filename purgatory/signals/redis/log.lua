@@ -104,7 +104,7 @@ if command == 'append' and #ARGV == 11 and ARGV[9] == 'f' and ARGV[5] == '' and 
         call('HSET', meta, 'counts',
           string.format('%s %s %d %d%s%s', offset, unchanged, bytes, count, forgotten, owned))
         local epoch = string.match(epochs, '^.*,(%w+):') or string.match(epochs, '^%w+')
-        call('PUBLISH', channel, epoch .. ' ' .. offset .. ' ' .. #entry .. ':' .. entry)
+        redis.pcall('PUBLISH', channel, epoch .. ' ' .. offset .. ' ' .. #entry .. ':' .. entry)
         local result = 'ok ' .. before .. ' ' .. now_ms .. ' ' .. seq .. ' '
         return string.format('%d:%s%d:%s', #epoch, epoch, #result, result)
       end
@@ -638,7 +638,7 @@ if command == 'append' then
     local entries = table.concat(appended)
     -- Without entries, it has followers read the log.
     if #entries > MAX_MESSAGE then entries = '' end
-    call('PUBLISH', channel, epoch .. ' ' .. first .. ' ' .. entries)
+    redis.pcall('PUBLISH', channel, epoch .. ' ' .. first .. ' ' .. entries)
   end
   return net(epoch) .. table.concat(results)
 elseif command == 'read' then
@@ -648,6 +648,10 @@ elseif command == 'read' then
   local probe, refusal = redis.pcall('HSETNX', meta, 'epochs', ''), ''
   for _, code in ipairs({'OOM', 'MISCONF', 'NOREPLICAS'}) do
     if type(probe) == 'table' and string.find(probe.err, code, 1, true) then refusal = code end
+  end
+  -- Where nobody listens. What is appended is not refused for it: it has been written by then.
+  if refusal == '' and type(redis.pcall('PUBLISH', channel .. ':probe', '')) == 'table' then
+    refusal = 'NOPUBLISH'
   end
   local before = count
   rare().trim(TRIMMED_AT_ONCE, true)
@@ -685,7 +689,7 @@ elseif command == 'expire' then
     -- A candidate that has just become an epoch is as good as another.
     epochs = candidate .. ':' .. head
     call('HSET', meta, 'epochs', epochs)
-    call('PUBLISH', channel, candidate .. ' ' .. head + 1 .. ' ')
+    redis.pcall('PUBLISH', channel, candidate .. ' ' .. head + 1 .. ' ')
   end
   return net(string.match(epochs, '[^,]+$'))
 elseif command == 'last' then

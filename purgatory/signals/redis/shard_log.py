@@ -108,7 +108,10 @@ class LogState(NamedTuple):
     now_ms: int
     entries: list[LogEntry]
     refusal: str = ""
-    """The code of the error by which the server refuses writes; empty if it takes them."""
+    """The code of the error by which the server refuses writes; empty if it takes them.
+
+    NOPUBLISH if it takes them, and lets nobody be told.
+    """
 
 
 class KeyPage(NamedTuple):
