@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NoReturn
+import re
+from math import isfinite
+from typing import Any, Final, NoReturn
 
 from purgatory.errors import InvalidValueError
+from purgatory.limits import MAX_JSON_DEPTH
 
 
 def _refuse(value: Any) -> NoReturn:
@@ -31,6 +34,58 @@ def json_value(value: Any) -> Any:
         return value
     dump = getattr(type(value), "model_dump", None)
     return value if dump is None else dump(value, mode="json")
+
+
+TOO_DEEP: Final = (
+    f"has more than {MAX_JSON_DEPTH} lists and objects within each other, the limit: make it "
+    "flatter, or have its deep part as a string of JSON"
+)
+
+
+def is_too_deep(encoded: bytes) -> bool:
+    """Return True iff JSON has more than MAX_JSON_DEPTH lists and objects within each other.
+
+    Without recursion: decoders raise RecursionError, depending on who calls them.
+    """
+    if encoded.count(b"[") + encoded.count(b"{") <= MAX_JSON_DEPTH:
+        return False
+    brackets = _STRING.sub(b"", encoded).translate(_TO_BRACKETS, _NO_BRACKETS)
+    for _ in range(MAX_JSON_DEPTH):
+        # The innermost ones.
+        brackets = brackets.replace(b"[]", b"")
+    return bool(brackets)
+
+
+def decode_json(encoded: bytes) -> Any:
+    """Return the value of JSON from another process; raise ValueError for what ours never sends.
+
+    That is also NaN and the like, what is not UTF-8, what `is_too_deep`, and line breaks: values
+    are copied into responses as they are.
+    """
+    if b"\n" in encoded or b"\r" in encoded:
+        raise ValueError("it has line breaks")
+    if is_too_deep(encoded):
+        raise ValueError(f"it nests deeper than {MAX_JSON_DEPTH} levels, or its brackets differ")
+    value = _decode(encoded.decode())
+    if b"\\u" in encoded:
+        # Lone surrogates.
+        encode_json(value).encode()
+    return value
+
+
+def _refuse_number(text: str) -> NoReturn:
+    raise ValueError(f"{text[:32]} is not JSON, or not finite")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if isfinite(number) else _refuse_number(text)
+
+
+_decode = json.JSONDecoder(parse_constant=_refuse_number, parse_float=_finite).decode
+_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
+_TO_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def not_json(error: Exception) -> InvalidValueError:

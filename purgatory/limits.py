@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from purgatory.wrong_type import check_numbers
+
+MAX_JSON_DEPTH: Final = 64
+"""Lists and objects of a value or payload within each other: every place that decodes it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

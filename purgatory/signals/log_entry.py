@@ -14,6 +14,8 @@ class EntryType(StrEnum):
     """The key's history was dropped, and its waits end as cancelled."""
     LOST = "x"
     """The server lost entries of the key: cursors from before are expired."""
+    UNREADABLE = "?"
+    """Malformed, without a key. It has no effect, and is never written."""
 
 
 class LogEntry(NamedTuple):

@@ -229,6 +229,9 @@ class LogReplica(MemorySignals):
         """Append an entry; return its signal, or None if it ends the key's history."""
         self.applied = entry.offset
         position = self._position(self._segments[-1].shift + entry.offset)
+        if entry.type is EntryType.UNREADABLE:
+            self.skip_to(position)
+            return None
         if entry.type is not EntryType.FIRED:
             self.drop_at(entry.key, position)
             return None

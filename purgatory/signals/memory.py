@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from purgatory.errors import CursorExpiredError, InvalidValueError
-from purgatory.json_value import encode_json, not_json
+from purgatory.json_value import TOO_DEEP, encode_json, is_too_deep, not_json
+from purgatory.limits import MAX_JSON_DEPTH
 from purgatory.signals.cursors import (
     BEFORE_RESTART,
     CURSOR,
@@ -423,6 +424,9 @@ class MemorySignals:
             encoded = encode_json(value).encode()
         except (TypeError, ValueError, RecursionError) as exc:
             raise not_json(exc) from exc
+        # Shorter ones cannot be.
+        if len(encoded) > 2 * MAX_JSON_DEPTH and is_too_deep(encoded):
+            raise InvalidValueError(f"the value {TOO_DEEP}")
         if len(encoded) > self._max_value_bytes:
             raise InvalidValueError(
                 f"the value takes {len(encoded)} bytes as JSON, more than the limit of "

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
+from purgatory.signals.redis.entry_codec import EntryCodec
 from purgatory.signals.redis.shard_log import AppendReply, AppendRequest, KeyPage, LogState
 
 
@@ -46,6 +47,7 @@ class LogModel:
 
     def __init__(self, *, per_key: int, in_all: int, page: int) -> None:
         self.per_key, self.in_all, self.page = per_key, in_all, page
+        self.codec = EntryCodec(max_value_bytes=64 * 1024)
         self._names = 0
         self._values = 0
         self.content = Content([])

@@ -17,7 +17,7 @@ from purgatory.jobs.model.dedupe_key import shown_dedupe_key
 from purgatory.jobs.model.errors import InvalidJobError, InvalidPayloadError
 from purgatory.jobs.model.job import Job, JobState, Misfire, OnFire, new_job, new_job_id
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.json_value import encode_json
+from purgatory.json_value import TOO_DEEP, encode_json, is_too_deep
 from purgatory.operations.watch_key import check_key
 from purgatory.wrong_type import check_keys_type
 
@@ -196,17 +196,19 @@ def encode_payload(payload: Any, max_bytes: int) -> str:
     """Return `payload` as compact JSON; raise InvalidPayloadError for anything else."""
     try:
         text = encode_json(payload)
-        size = len(text.encode())
+        encoded = text.encode()
     except (TypeError, ValueError, RecursionError) as exc:
         raise InvalidPayloadError(
             f"the payload is not JSON ({exc}): give null, a boolean, a finite number, a string, or "
             "lists and dicts of them"
         ) from exc
-    if size > max_bytes:
+    if len(encoded) > max_bytes:
         raise InvalidPayloadError(
-            f"the payload takes {size} bytes as JSON, more than the limit of {max_bytes}: store it "
-            "elsewhere and defer its address"
+            f"the payload takes {len(encoded)} bytes as JSON, more than the limit of {max_bytes}: "
+            "store it elsewhere and defer its address"
         )
+    if is_too_deep(encoded):
+        raise InvalidPayloadError(f"the payload {TOO_DEEP}")
     return text
 
 

@@ -18,6 +18,7 @@ from purgatory.redis_server.script import CONNECTION_ERRORS
 from purgatory.retry_policy import RetryPolicy
 from purgatory.signals.log_entry import EntryType, LogEntry
 from purgatory.signals.log_replica import LogReplica
+from purgatory.signals.redis.entry_codec import split_message
 from purgatory.signals.redis.loss_reports import LossReports, log_returned_entries
 from purgatory.signals.redis.message_tap import MessageTap
 from purgatory.signals.redis.own_entries import Ended, OwnEntries
@@ -26,7 +27,6 @@ from purgatory.signals.redis.shard_log import (
     AppendRequest,
     LogState,
     ShardLog,
-    parse_message,
 )
 from purgatory.signals.shared_signals import SignalListener
 from purgatory.timer import SystemClock
@@ -242,23 +242,31 @@ class Follower:
             return
         if message["type"] != "message":
             return
+        if not await self._apply_long(message["data"]):
+            # The log has the truth, whatever somebody else publishes there.
+            await self.catch_up()
+
+    async def _apply_long(self, data: bytes) -> bool:
+        """Apply the entries of a message; False if the log has to be read."""
+        replica, codec = self.replica, self.log.codec
+        budget = TurnBudget()
         try:
-            epoch, entries = parse_message(message["data"])
-        except (ValueError, LookupError):
-            # Somebody else publishes there: the log has the truth.
-            await self.catch_up()
-            return
-        replica = self.replica
-        if not entries:
-            # They were too long for a message.
-            await self.catch_up()
-            return
-        if entries[-1].offset <= replica.applied and epoch == replica.epoch:
-            return
-        if epoch != replica.epoch or entries[0].offset > replica.applied + 1:
-            await self.catch_up()
-            return
-        await self._apply_all(entries)
+            epoch, first, texts = split_message(data)
+            # Without entries, they were too long for a message.
+            if not texts or epoch != replica.epoch or first > replica.applied + 1:
+                return False
+            for offset, text in enumerate(texts, first):
+                if offset > replica.applied:
+                    entry = codec.entry(offset, text)
+                    await budget.yield_if_spent()
+                    # Fires of this process may have been applied meanwhile.
+                    if epoch != replica.epoch or offset > replica.applied + 1:
+                        return False
+                    if offset > replica.applied:
+                        self._apply(entry)
+        except ValueError:
+            return False
+        return True
 
     def apply_message(self, data: bytes) -> bool:
         """Apply a short message that follows what is here; False if it is left to the task."""
@@ -266,8 +274,8 @@ class Follower:
         if self._catching_up.locked() or not replica.is_loaded or len(data) > _AT_ONCE_BYTES:
             return False
         try:
-            epoch, entries = parse_message(data, _AT_ONCE)
-        except (ValueError, LookupError):
+            epoch, entries = self.log.codec.message(data, _AT_ONCE)
+        except ValueError:
             return False
         if epoch != replica.epoch or not entries:
             return False
@@ -522,5 +530,7 @@ class Follower:
     def _end_operations(self, entry: LogEntry) -> Ended:
         listener = self._listener
         assert listener is not None
+        if entry.type is EntryType.UNREADABLE:
+            return 0
         is_dropped = entry.type is EntryType.DROPPED
         return listener.cancel(entry.key) if is_dropped else listener.check(entry.key)

@@ -8,7 +8,6 @@ from asyncio import Future
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from hashlib import blake2b
-from itertools import islice
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Final, NamedTuple, TypeVar
@@ -34,6 +33,7 @@ from purgatory.redis_server.script import (
 )
 from purgatory.signals.fire_idempotency import REPEAT_PART, REPEAT_S, Idempotency
 from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
+from purgatory.signals.redis.entry_codec import TYPES, EntryCodec, epochs_of, share_of
 from purgatory.signals.redis.fire_deadlines import FireDeadlines
 from purgatory.signals.redis.resp import encoded
 from purgatory.signals.redis.script_connection import ScriptConnection
@@ -48,8 +48,6 @@ _TOGETHER: Final = RedisScript(
     b"local function append_one(KEYS, ARGV)\n%b\nend\n%b"
     % (_TEXT, Path(__file__).with_name("together.lua").read_bytes())
 )
-_TYPES: Final = {kind: kind.value.encode() for kind in EntryType}
-_TYPE_OF: Final = {text: kind for kind, text in _TYPES.items()}
 _KEYS: Final = ("meta", "log", "keys", "idle")
 # Of one call: the server serves nobody else meanwhile.
 MAX_WEIGHT: Final = 500
@@ -58,8 +56,6 @@ _BYTES_OF_ONE: Final = 4 * 1024
 HEAVY: Final = 100
 # Commands of which fires wait, with short replies: no fire waits behind a long one.
 _SHORT: Final = (b"append", b"remember")
-# Of a trace context in an entry.
-_TRACE_DIGITS: Final = 50
 
 _Reply = TypeVar("_Reply")
 
@@ -132,6 +128,7 @@ class ShardLog:
         self, tag: str, *, shards: int, limits: Limits, timeout_s: float, is_fsynced: bool
     ) -> None:
         self._tag = tag.encode()
+        self.codec = EntryCodec(limits.max_value_bytes)
         self._shared_channel = f"{tag}appended"
         # With the number of the client's database, see `connect`.
         self.channel = self._shared_channel
@@ -253,14 +250,14 @@ class ShardLog:
             await self.run(b"read", b"%d" % after, b"%d" % limit)
         )
         return LogState(
-            [_epoch(text) for text in epochs.decode().split(",")],
+            epochs_of(epochs),
             int(head),
             int(trimmed),
             int(hole),
             int(holes),
             int(shards),
             int(now_ms),
-            [_entry_with_offset(text) for text in entries],
+            await self.codec.page(entries),
             refusal.decode(),
         )
 
@@ -279,7 +276,7 @@ class ShardLog:
     async def expire_all(self, oldest: str) -> Epoch:
         """Expire the cursors of every key, unless the oldest epoch is another; return the epoch."""
         (epoch,) = netstrings(await self.run(b"expire", oldest.encode()))
-        return _epoch(epoch.decode())
+        return epochs_of(epoch)[0]
 
     async def remember(self, idempotency: Idempotency, response: bytes) -> None:
         """Store the response of a request for its repeats."""
@@ -410,23 +407,6 @@ def no_reply(exc: Exception, timeout_s: float) -> SignalsUnavailableError:
     )
 
 
-def parse_message(message: bytes, most: int | None = None) -> tuple[str, list[LogEntry]]:
-    """Return epoch and entries of a log's message, or none if there are more than `most`.
-
-    Raises ValueError or LookupError.
-    """
-    epoch, first, entries = message.split(b" ", 2)
-    offset = int(first)
-    size, _, entry = entries.partition(b":")
-    # Most messages have one.
-    is_one = size and int(size) == len(entry)
-    all_of_them = None if most is None else most + 1
-    texts = [entry] if is_one else list(islice(netstrings(entries), all_of_them))
-    if most is not None and len(texts) > most:
-        return epoch.decode(), []
-    return epoch.decode(), [_entry(offset + index, text) for index, text in enumerate(texts)]
-
-
 def short_name(owner: str) -> str:
     """Return the name of an owner that its entries have."""
     return blake2b(text_bytes(owner), digest_size=6).hexdigest()
@@ -436,36 +416,6 @@ def text_bytes(text: str) -> bytes:
     """Return a key or a name as Redis has it, also with what is no UTF-8."""
     # Keys may contain lone surrogates, which a job's payload may have had escaped.
     return text.encode("utf-8", "surrogatepass")
-
-
-def _epoch(text: str) -> Epoch:
-    name, _, start = text.partition(":")
-    return Epoch(name, int(start))
-
-
-def _entry_with_offset(text: bytes) -> LogEntry:
-    offset, _, entry = text.partition(b" ")
-    return _entry(int(offset), entry)
-
-
-def _entry(offset: int, text: bytes) -> LogEntry:
-    head, at_ms, previous, length, rest = text.split(b" ", 4)
-    share = b""
-    if b"@" in length:
-        length, _, share = length.partition(b"@")
-    size = int(length)
-    owner, traceparent = _owner_and_trace(share.decode()) if share else (None, None)
-    return LogEntry(
-        offset,
-        _TYPE_OF[head[:1]],
-        int(head[1:]),
-        int(at_ms),
-        int(previous),
-        rest[:size].decode("utf-8", "surrogatepass"),
-        rest[size:],
-        owner,
-        traceparent,
-    )
 
 
 def _append_arguments(requests: Sequence[AppendRequest]) -> tuple[list[bytes], list[bytes]]:
@@ -483,12 +433,12 @@ def _append_arguments(requests: Sequence[AppendRequest]) -> tuple[list[bytes], l
             arguments += name_arguments(name)
             arguments.append(b"" if home is None else b"home")
         arguments += (
-            _share(request).encode(),
+            share_of(request.owner, request.traceparent),
             b"" if after is None else b"%d" % after,
             b"%d" % len(request.items),
         )
         for kind, key, value in request.items:
-            arguments += (_TYPES[kind], text_bytes(key), value)
+            arguments += (TYPES[kind], text_bytes(key), value)
     return keys, arguments
 
 
@@ -496,26 +446,6 @@ def name_arguments(idempotency: Idempotency) -> tuple[bytes, bytes, bytes]:
     """Return the name of a request, its owner and its fingerprint, as the script takes them."""
     owner = short_name(idempotency.owner)
     return idempotency.hash.encode(), owner.encode(), idempotency.fingerprint.encode()
-
-
-def _share(request: AppendRequest) -> str:
-    """Return the owner and the trace context as the header of an entry has them.
-
-    The trace context without its version and dashes: a worker from before there were any, which
-    may run beside this one during a deploy, takes it for a part of the owner.
-    """
-    owner, traceparent = request.owner or "", request.traceparent
-    if traceparent is None:
-        return owner
-    _, trace_id, span_id, flags = traceparent.split("-")
-    return f"{owner}{trace_id}{span_id}{flags}"
-
-
-def _owner_and_trace(share: str) -> tuple[str | None, str | None]:
-    if len(share) < _TRACE_DIGITS:
-        return share, None
-    owner, trace = share[:-_TRACE_DIGITS], share[-_TRACE_DIGITS:]
-    return owner or None, f"00-{trace[:32]}-{trace[32:48]}-{trace[48:]}"
 
 
 def _append_replies(reply: bytes) -> list[AppendReply | SignalsConflictError]:

@@ -10,11 +10,14 @@ import pytest
 from purgatory.errors import CursorExpiredError
 from purgatory.signals.log_entry import EntryType, LogEntry
 from purgatory.signals.log_replica import LogReplica
+from purgatory.signals.redis.entry_codec import split_message
 from purgatory.signals.redis.follower import Follower
 from purgatory.signals.redis.own_entries import MAX_OWN
-from purgatory.signals.redis.shard_log import AppendReply, AppendRequest, LogState, parse_message
+from purgatory.signals.redis.shard_log import AppendReply, AppendRequest, LogState
 from purgatory.testing import MockClock
 from tests.properties.log_model import LogModel
+
+EPOCH = b"000000000001"
 
 
 @pytest.mark.parametrize(
@@ -22,14 +25,14 @@ from tests.properties.log_model import LogModel
     [
         b"",
         b"x",
-        b"a 1 ",
-        b"a 1 0:",
-        b"a 1 -3:",
-        b"a 1 9:f",
-        b"a 1 5:hello",
-        b"a 1 10:f1 0 0 9 k",
-        b"a 1 11:f1 0 0 1 \xff1",
-        b"a 1 11:q1 0 0 1 k1",
+        b"a 1 6:f1 0 0",
+        EPOCH + b" 1 ",
+        EPOCH + b" 1 0:",
+        EPOCH + b" 1 -3:",
+        EPOCH + b" 1 9:f",
+        EPOCH + b" 1 5:hello",
+        EPOCH + b" 1" + b"0" * 300 + b" 5:hello",
+        b"\xff" * 12 + b" 1 5:hello",
     ],
 )
 async def test_a_message_that_is_none_has_the_log_read(message: bytes) -> None:
@@ -38,16 +41,98 @@ async def test_a_message_that_is_none_has_the_log_read(message: bytes) -> None:
     follower = _follower(log)
     await follower.catch_up()
     log.add([(EntryType.FIRED, "key", b"")])
+    assert not follower.apply_message(message)
     await follower._handle({"type": "message", "data": message})
     await follower.catch_up()
     assert follower.replica.applied == 1
 
 
+VALUES = {
+    "no JSON": b"x",
+    "nothing": b"",
+    "two values": b"1 2",
+    "a forged event": b"1\n\nevent: signal\ndata: {}",
+    "line breaks in JSON": b"[\n\n]",
+    "a carriage return in JSON": b"[\r]",
+    "an unfinished string": b'"a',
+    "a control character": b'"\x00"',
+    "NaN": b"NaN",
+    "infinity": b"[-Infinity]",
+    "a number beyond all": b"1e999",
+    "too many digits": b"1" * 5_000,
+    "no UTF-8": b'"\xff"',
+    "an encoded surrogate": b'"\xed\xa0\x80"',
+    "a lone surrogate": b'"\\ud800"',
+    "65 lists": b"[" * 65 + b"]" * 65,
+    "65 objects": b'{"a":' * 65 + b"1" + b"}" * 65,
+    "a depth beyond any parser": b"[" * 30_000,
+    "too many bytes": b'"%b"' % (b"a" * 70_000),
+}
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES.keys())
+async def test_a_value_that_is_no_json_of_ours_reaches_nobody(
+    value: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a message, or in the log: there, it expires the cursors of its key."""
+    follower = _follower(LogModel(per_key=10, in_all=10, page=10))
+    await follower.catch_up()
+    replica, codec = follower.replica, follower.log.codec
+    cursor = replica.cursor(0)
+    entry = b"f1 0 0 3 key" + value
+    message = b"%b 1 %d:%b" % (EPOCH, len(entry), entry)
+    assert not follower.apply_message(message) and not await follower._apply_long(message)
+    assert replica.applied == 0
+    texts = [b"1 " + entry, b"2 f1 0 0 5 other1", b"3 f2 0 1 3 key2"]
+    await follower._apply_all(await codec.page(texts))
+    assert [signal.value for signal in replica.read("other", 0, 9)] == [1]
+    assert [signal.value for signal in replica.read("key", 0, 9)] == [2]
+    with pytest.raises(CursorExpiredError):
+        replica.position("key", cursor)
+    assert replica.position("other", cursor) == 0
+    [line] = caplog.records
+    assert line.message.startswith("1 entries") and "the one at 1: " in line.message
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        b"",
+        b"hello",
+        b"q1 0 0 3 key1",
+        b"f1 %b 0 3 key1" % (b"9" * 300),
+        b"f1 253402300800000 0 3 key1",
+        b"f1 -1 0 3 key1",
+        b"f%b 0 0 3 key1" % (b"9" * 300),
+        b"f1 0 1 3 key1",
+        b"f1 0 0 %b key1" % (b"9" * 300),
+        b"f1 0 0 9 key1",
+        b"f1 0 0 0 1",
+        b"f1 0 0 1 \xff1",
+        b"f1 0 0 1 \n1",
+        b"f1 0 0 3@x key1",
+        b"f1 0 0 300 " + b"k" * 300 + b"1",
+    ],
+)
+async def test_an_entry_that_is_none_is_passed_over(entry: bytes) -> None:
+    """Those behind it arrive, and it is shown to nobody."""
+    follower = _follower(LogModel(per_key=10, in_all=10, page=10))
+    await follower.catch_up()
+    message = b"%b 1 %d:%b" % (EPOCH, len(entry), entry)
+    assert not follower.apply_message(message) and not await follower._apply_long(message)
+    texts = [b"1 " + entry, b"2 f1 0 0 5 other1"]
+    await follower._apply_all(await follower.log.codec.page(texts))
+    replica = follower.replica
+    assert [signal.value for signal in replica.read("other", 0, 9)] == [1]
+    assert replica.statistics().signals == 1
+    assert (replica.applied, replica.head()) == (2, 2)
+
+
 def test_texts_that_do_not_fit_are_refused() -> None:
     """A negative size would be read for ever."""
-    for text in (b"a 1 -3:", b"a 1 4:abc"):
+    for text in (b"-3:", b"4:abc"):
         with pytest.raises(ValueError, match="does not fit"):
-            parse_message(text)
+            split_message(EPOCH + b" 1 " + text)
 
 
 async def test_waits_for_a_position_that_never_comes_leave_nothing() -> None:
@@ -80,7 +165,7 @@ async def test_a_message_that_overtakes_the_reply_keeps_the_count_of_what_was_en
         async def append(self, request: AppendRequest) -> AppendReply:
             reply = await super().append(request)
             (entry,) = self.messages.pop()[1]
-            text = b"f%d 0 0 3 key" % entry.seq
+            text = b"f%d 0 0 3 key1" % entry.seq
             message = b"%b %d %d:%b" % (reply.epoch.encode(), entry.offset, len(text), text)
             assert follower.apply_message(message)
             return reply
@@ -100,7 +185,7 @@ async def test_a_process_that_always_appends_has_the_counts_of_its_latest_entrie
     with follower.own.appending():
         epoch = follower.replica.epoch
         for offset in range(1, MAX_OWN + 100):
-            assert follower.apply_message(b"%b %d 12:f1 0 0 3 key" % (epoch.encode(), offset))
+            assert follower.apply_message(b"%b %d 13:f1 0 0 3 key1" % (epoch.encode(), offset))
         (future,) = follower.apply_own(
             epoch, [LogEntry(offset, EntryType.FIRED, 1, 0, 0, "key", b"")]
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ class Silence:
 
     def __init__(self, *, knows_scripts: bool) -> None:
         self.is_open = True
+        self.connection_pool = SimpleNamespace(_available_connections=(), connection_kwargs={})
         self.sent: list[bytes] = []
         self._knows_scripts = knows_scripts
 
