@@ -78,6 +78,7 @@ class _Parser:
             except HttpParserUpgrade as exc:
                 if not self._ignores_upgrade():
                     raise
+                self._protocol.warn_of_websocket()
                 data = data[exc.args[0] :]
                 framing = self._protocol.framing
                 self._begin()
@@ -188,6 +189,11 @@ class FallbackProtocol(HttpToolsProtocol):
     def takes_upgrade(self) -> bool:
         """Return True iff the current head asks for a WebSocket, and there is support for them."""
         return bool(self._should_upgrade())
+
+    def warn_of_websocket(self) -> None:
+        """Log what uvicorn does of a WebSocket that it has no library for."""
+        if self._get_upgrade() == b"websocket":
+            self._unsupported_upgrade_warning()
 
     def cancel_idle_timeout(self) -> None:
         """Keep the connection open although it was idle."""
@@ -392,11 +398,11 @@ class FallbackProtocol(HttpToolsProtocol):
 
 
 _OF_PROTOCOL: Final = """
-    _should_upgrade _unset_keepalive_if_required access_logger client config connection_lost
-    connection_made cycle data_received eof_received flow handle_websocket_upgrade headers logger
-    on_header on_headers_complete on_message_begin on_message_complete on_response_complete on_url
-    parser pause_writing pipeline resume_writing root_path scheme scope server server_state shutdown
-    transport
+    _get_upgrade _should_upgrade _unset_keepalive_if_required _unsupported_upgrade_warning
+    access_logger client config connection_lost connection_made cycle data_received eof_received
+    flow handle_websocket_upgrade headers logger on_header on_headers_complete on_message_begin
+    on_message_complete on_response_complete on_url parser pause_writing pipeline resume_writing
+    root_path scheme scope server server_state shutdown transport
 """
 _OF_CYCLE: Final = """
     disconnected keep_alive more_body receive response_complete response_started scope send
