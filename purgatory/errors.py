@@ -165,9 +165,16 @@ class SignalsError(PurgatoryError):
 class SignalsUnavailableError(SignalsError, ConnectionError):
     """The server of signals is out of reach or refuses writes; a fire may or may not be done."""
 
+    def __init__(self, detail: str | None = None, *, is_behind: bool = False) -> None:
+        """Set whether the server is fine, and this process has not read all from it yet."""
+        self.is_behind = is_behind
+        super().__init__(detail)
+
     @property
     def summary(self) -> str:
         """The sentence of the class, for clients: `detail` may name hosts and users."""
+        if self.is_behind:
+            return "this process has not read the signals up to that cursor yet: try again"
         return "the server of the signals is out of reach, or refuses writes now"
 
 

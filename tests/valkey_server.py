@@ -7,7 +7,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -61,17 +62,39 @@ class ValkeyServer:
         """A client of the test's own, to set and to see what is behind the library."""
         return redis.Redis.from_url(self.url)
 
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Restart it, and have it load its file for as long as this lasts."""
+        with self.client() as client:
+            client.mset({f"loaded:{number}": number for number in range(30_000)})
+            client.bgrewriteaof()
+            self._wait_until(lambda: not client.info()["aof_rewrite_in_progress"])
+            self._wait_until(lambda: not client.info()["aof_rewrite_scheduled"])
+            self.kill()
+            delay = {"key_load_delay": "2000", "loading_process_events_interval_bytes": "1024"}
+            self._spawn(self._settings | delay)
+            self._wait_until(lambda: _is_loading(client))
+            try:
+                yield
+                assert _is_loading(client)
+            finally:
+                client.config_set("key-load-delay", 0)
+                self._wait_until(lambda: _is_ready(client))
+
     def start(self) -> Self:
         """Start, and return once it answers."""
-        command = [str(_BINARY), "--port", str(self._port), "--dir", str(self._folder)]
-        command += ["--unixsocket", f"{self._socket_folder}/s"]
-        for name, value in self._settings.items():
-            command += [f"--{name.replace('_', '-')}", value]
-        with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        self._spawn(self._settings)
         with self.client() as client:
             self._wait_until(lambda: _is_ready(client))
         return self
+
+    def _spawn(self, settings: Mapping[str, str]) -> None:
+        command = [str(_BINARY), "--port", str(self._port), "--dir", str(self._folder)]
+        command += ["--unixsocket", f"{self._socket_folder}/s"]
+        for name, value in settings.items():
+            command += [f"--{name.replace('_', '-')}", value]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def start_as_cluster(self) -> Self:
         """Start it as the one node of a cluster, with all slots: on a port."""
@@ -118,6 +141,13 @@ def _is_ready(client: redis.Redis) -> bool:
     try:
         return bool(client.ping())
     except (redis.ConnectionError, redis.TimeoutError):
+        return False
+
+
+def _is_loading(client: redis.Redis) -> bool:
+    try:
+        return bool(client.info()["loading"])
+    except redis.ConnectionError:
         return False
 
 

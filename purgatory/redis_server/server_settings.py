@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from redis.exceptions import BusyLoadingError
+
 # The first with all commands, and the replication of effects, that the steps need.
 _OLDEST = (6, 2)
 _NEARLY_FULL = 0.9
@@ -31,7 +33,13 @@ class ServerSettings:
         kept: str = "jobs",
         fsync: str = "fsync=True",
     ) -> ServerSettings:
-        """Return what is wrong, given the fields of INFO and, if it is known, `appendfsync`."""
+        """Return what is wrong, given the fields of INFO and, if it is known, `appendfsync`.
+
+        Raises BusyLoadingError for a server that still reads its file: it has not all settings yet.
+        """
+        if info.get("loading", "0") != "0":
+            # As for any other command. It says that it has no append-only file.
+            raise BusyLoadingError("the server is loading the dataset in memory")
         settings = cls(kept=kept, fsync=fsync)
         settings._judge_server(info, is_cluster_client)
         settings._judge_memory(info)

@@ -100,6 +100,8 @@ class LogReplica(MemorySignals):
         self._unknown: dict[str, int] = {}
         self.is_loaded = False
         """The log was read to its end once."""
+        self.is_settling = False
+        """Which cursors a loss expires is not in the log yet: those given out now could, too."""
         self.applied = 0
         """The offset of the last entry that is here."""
         # The highest number of a cursor that was read: it may be ahead of what was applied.
@@ -318,7 +320,7 @@ class LogReplica(MemorySignals):
             raise TypeError(f"cursor is {cursor!r}: give a string")
         if not self.is_loaded:
             raise SignalsUnavailableError(
-                "the signals were not read from their server yet: try again later"
+                "the signals were not read from their server yet: try again later", is_behind=True
             )
         if cursor == "0":
             return self.earliest(key)
@@ -328,16 +330,25 @@ class LogReplica(MemorySignals):
         name, offset = match[1], int(match[2])
         if not any(epoch.name == name for epoch in self._epochs):
             self._require_read(name)
-            raise self.expired(key, LOG_REPLACED)
+            raise self._refused(key, LOG_REPLACED)
         if self.kept_before(name, offset) is not None:
-            raise self.expired(key, SIGNALS_LOST)
+            raise self._refused(key, SIGNALS_LOST)
         if offset > self.applied + MAX_AHEAD:
             raise cursor_ahead(cursor)
         position = self._position_of(offset, name)
         if position < self.earliest(key):
-            raise self.expired(key, NO_LONGER_KEPT)
+            raise self._refused(key, NO_LONGER_KEPT)
         self._highest = max(self._highest, self._number(position))
         return position
+
+    def _refused(self, key: str, reason: str) -> CursorExpiredError | SignalsUnavailableError:
+        """Return the error of a cursor that has expired, or may have."""
+        if self.is_settling:
+            return SignalsUnavailableError(
+                "the server has lost signals, and other processes are being notified: try again",
+                is_behind=True,
+            )
+        return self.expired(key, reason)
 
     def _require_read(self, name: str) -> None:
         """Raise SignalsUnavailableError unless the log has been read since `name` was asked for.
@@ -355,7 +366,8 @@ class LogReplica(MemorySignals):
                 self.on_unknown()
             raise SignalsUnavailableError(
                 "the cursor is of a later time than the signals that have arrived in this process: "
-                "try again"
+                "try again",
+                is_behind=True,
             )
 
     def position_at(self, offset: int) -> int:

@@ -111,7 +111,7 @@ async def test_leases_in_a_cluster(tmp_path: Path) -> None:
     ("command", "sentence"),
     [
         (("CONFIG", "SET", "maxmemory-policy", "allkeys-lru"), "maxmemory-policy is allkeys-lru"),
-        (("REPLICAOF", "127.0.0.1", "1"), "the server is a replica"),
+        (("REPLICAOF", "127.0.0.1", "1"), "The server is a replica"),
     ],
 )
 async def test_a_server_that_loses_records(

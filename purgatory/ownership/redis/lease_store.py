@@ -25,9 +25,9 @@ from purgatory.ownership.lease_store import (
     Release,
     Renew,
 )
-from purgatory.ownership.redis.server_check import faults, warnings
 from purgatory.redis_server.client import check_url_or_client, connected
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client, drop_closed
+from purgatory.redis_server.server_settings import ServerSettings
 
 _logger = logging.getLogger("purgatory.ownership.redis")
 
@@ -125,24 +125,36 @@ class RedisLeaseStore:
 
     async def _check(self) -> None:
         """Raise OwnershipNotReadyError, or OwnershipUnavailableError if it cannot be known."""
-        infos = await self._infos()
-        found = [fault for info in infos for fault in faults(info)]
-        if found:
-            raise OwnershipNotReadyError("; ".join(dict.fromkeys(found)))
+        settings = await self._settings()
+        faults = dict.fromkeys(fault for each in settings for fault in each.faults)
+        if faults:
+            raise OwnershipNotReadyError(". ".join(faults))
         self._is_checked = True
-        for warning in dict.fromkeys(text for info in infos for text in warnings(info)):
+        for warning in dict.fromkeys(text for each in settings for text in each.warnings):
             _logger.warning("%s", warning, extra={"action": "ownership.redis.open"})
 
-    async def _infos(self) -> list[dict[str, Any]]:
-        """Return the INFO of each primary."""
+    async def _settings(self) -> list[ServerSettings]:
+        """Return the settings of each primary."""
         assert self._client is not None
+        is_cluster = isinstance(self._client, RedisCluster)
         try:
-            if isinstance(self._client, RedisCluster):
+            if is_cluster:
                 by_node = await self._client.info(target_nodes=RedisCluster.PRIMARIES)
                 # redis-py returns the INFO itself if there is one primary.
                 is_one = "redis_version" in by_node
-                return [by_node] if is_one else list(by_node.values())
-            return [await self._client.info()]
+                infos = [by_node] if is_one else list(by_node.values())
+            else:
+                infos = [await self._client.info()]
+            return [
+                ServerSettings.of(
+                    {name: str(value) for name, value in info.items()},
+                    append_fsync=None,
+                    is_fsynced=False,
+                    is_cluster_client=is_cluster,
+                    kept="leases",
+                )
+                for info in infos
+            ]
         except CONNECTION_ERRORS as exc:
             raise _error(exc) from exc
 

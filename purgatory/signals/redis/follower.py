@@ -302,15 +302,20 @@ class Follower:
             logger.info("follows the signals", extra={"action": "signals-followed"})
 
     async def _read_log(self) -> None:
+        replica = self.replica
         async with self._catching_up:
-            while not await self._read_page():
-                pass
-            if not self.replica.is_loaded:
-                self.replica.is_loaded = True
-                self._on_change()
-            self.replica.reads += 1
-            self._losses.confirm()
-            await self._losses.send()
+            is_reported = True
+            # Also what was reported: only then are the cursors good that are given out next.
+            while is_reported:
+                while not await self._read_page():
+                    pass
+                if not replica.is_loaded:
+                    replica.is_loaded = True
+                    self._on_change()
+                replica.reads += 1
+                self._losses.confirm()
+                is_reported = await self._losses.send()
+            replica.is_settling = False
 
     async def _read_page(self) -> bool:
         """Read and apply some entries; return True iff those were the last."""
@@ -330,9 +335,8 @@ class Follower:
             await self._learn_keys(state.trimmed)
         elif not await self._is_continued(state, after):
             return False
-        else:
-            # A gap may have been skipped.
-            after = max(after, state.trimmed)
+        # A gap may have been skipped, and what was trimmed is no gap for one who begins.
+        after = max(after, state.trimmed)
         if self._has_unknown_holes(state):
             await self._learn_holes()
             self._holes = state.holes
@@ -425,7 +429,12 @@ class Follower:
         elif replica.applied < after:
             self._losses.add_loss(loss, entries=after - replica.applied)
             self.own.settle(all_of_them=True, but_own=True)
-            await self._lose(self._watched_here() if loss.is_incomplete else loss.keys)
+            # Waits on lost keys end with the report of the loss: a cursor that their clients got
+            # now would expire with that, too.
+            replica.is_settling = True
+            if loss.is_incomplete and not loss.has_unknown_keys:
+                reported = set(loss.keys)
+                await self._lose([each for each in self._watched_here() if each not in reported])
         elif loss.is_incomplete:
             log_returned_entries()
             await self._lose(self._watched_here())
@@ -465,7 +474,10 @@ class Follower:
         self._losses.begin(is_all=is_all)
         self.own.end_lost(is_new_log=True)
         self.own.settle(all_of_them=True, but_own=True)
-        await self._lose(watched)
+        replica.is_settling = is_all
+        if not is_all:
+            # Otherwise the log begins anew once more, as all cursors of it are expired next.
+            await self._lose(watched)
 
     async def _skip_gap(self, state: LogState, offset: int, read: set[str]) -> bool:
         """Continue behind `offset`: what is before was removed, and not read here.

@@ -71,8 +71,12 @@ class LossReports:
         self._unreported.clear()
         self._reports.clear()
 
-    async def send(self) -> None:
-        """Write what is not reported yet to the log; raise SignalsError."""
+    async def send(self) -> bool:
+        """Write what is not reported yet to the log; return True iff there was any.
+
+        Raises SignalsError.
+        """
+        is_any = self._is_all_unreported or bool(self._unreported)
         if self._is_all_unreported:
             started = await self._log.expire_all(self._replica.epochs[0].name)
             self._reports.append(_Report(started.name, started.start, None))
@@ -90,7 +94,8 @@ class LossReports:
                 if self._unreported[key] == kept and reply.epoch == self._replica.epoch:
                     del self._unreported[key]
             if reply.epoch != self._replica.epoch:
-                return
+                break
+        return is_any
 
     def confirm(self) -> None:
         """Forget reports that were read here: if they are lost, the key is among what is lost."""

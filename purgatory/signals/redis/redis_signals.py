@@ -499,7 +499,8 @@ class RedisSignals:
                 if not await follower.own.reach(offset, self._timeout_s):
                     raise SignalsUnavailableError(
                         f"the cursor of key {key!r} is ahead of the signals that have arrived in "
-                        f"this process within {self._timeout_s:g} s: try again"
+                        f"this process within {self._timeout_s:g} s: try again",
+                        is_behind=True,
                     )
 
     async def read_to_end(self, keys: Sequence[str]) -> None:
