@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextvars import Context
 from typing import Any, Generic, TypeVar
 
 Request = TypeVar("Request")
@@ -54,8 +55,9 @@ class GroupCommit(Generic[Request]):
             self._turns.append(owner)
         queue.append((request, future))
         if self._task is None:
-            # It starts after everything else in this turn of the loop has submitted, too.
-            self._task = loop.create_task(self._work(), name="purgatory-commit")
+            # It starts after everything else in this turn of the loop has submitted, too. In an
+            # empty context: that of the first caller is none of the others'.
+            self._task = loop.create_task(self._work(), name="purgatory-commit", context=Context())
             self._task.add_done_callback(self._end)
         return future
 

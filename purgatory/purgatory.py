@@ -18,7 +18,7 @@ from purgatory.errors import PurgatoryClosedError, SignalsUnavailableError, Wron
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.event_loop.inspection import Inspection
 from purgatory.event_loop.log_listener import LogListener
-from purgatory.event_loop.parked_operations import noted_operations
+from purgatory.event_loop.parked_operations import note_operation
 from purgatory.event_loop.parking import Parking
 from purgatory.event_loop.signal_history import SignalHistory
 from purgatory.event_loop.sliced_runner import SlicedRunner
@@ -418,8 +418,8 @@ class Purgatory(JobsMixin):
         and nothing is left behind when the awaiting task is cancelled.
 
         With `until`, a key that fires only makes the predicate be tried again: it is tried at once,
-        again once the keys are watched, and whenever one fires (Kafka's `tryComplete`). What it
-        raises is raised here.
+        again once the keys are watched, and whenever one fires (Kafka's `tryComplete`), then in a
+        copy of this task's context (`contextvars`). What it raises is raised here.
 
         `cursor` is from `Purgatory.cursor` or an earlier outcome, for every key or one for each:
         what fired since then counts, so that nothing is lost between two waits; "0" is from the
@@ -754,8 +754,7 @@ class Purgatory(JobsMixin):
         if not isinstance(keys, (list, tuple)):  # for the cost of a call
             check_keys_type(keys)
         is_completed = self._parking.park_operation(operation, tuple(keys), is_bounded)
-        if (parked := noted_operations.get()) is not None:
-            parked.append(operation)
+        note_operation(operation)
         return is_completed
 
     def check(self, key: str) -> asyncio.Future[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop, Handle
+from contextvars import Context, copy_context
 
 from purgatory.event_loop.sliced_runner import SLICE_NS
 from purgatory.timer import SystemTimer
@@ -16,11 +17,12 @@ class ExpirationReaper:
 
     No thread and no periodic tick: one handle is armed for the next bucket, re-armed for an earlier
     one, and kept when tasks are cancelled. Each turn of the loop runs tasks for about a
-    millisecond; tasks that are still due run in the next turn.
+    millisecond; tasks that are still due run in the next turn, in the context of `start`.
     """
 
     __slots__ = (
         "_armed_ms",
+        "_context",
         "_handle",
         "_is_running",
         "_loop",
@@ -35,6 +37,8 @@ class ExpirationReaper:
         self._loop = loop
         self._is_running = False
         self._handle: Handle | None = None
+        # That of each turn: the handle is armed by any code that adds a task.
+        self._context: Context
         # The time for which the handle is armed.
         self._armed_ms: int | None = None
         self.wake_ups: int = wake_ups
@@ -43,6 +47,7 @@ class ExpirationReaper:
     def start(self) -> None:
         """Start; tasks that are due already run in the next turn of the loop."""
         self._is_running = True
+        self._context = copy_context()
         self._timer.on_earlier = self._on_earlier
         self._arm()
 
@@ -66,12 +71,12 @@ class ExpirationReaper:
         self._armed_ms = expiration_ms
         delay_ns = expiration_ms * NS_PER_MS - self._timer.clock.now_ns()
         if delay_ns <= 0:
-            self._handle = self._loop.call_soon(self._turn)
+            self._handle = self._loop.call_soon(self._turn, context=self._context)
             return
         # Rounded up to a whole millisecond: uvloop caches its time to the millisecond, and an exact
         # delay would wake it early, repeatedly.
         delay_ms = -(-delay_ns // NS_PER_MS)
-        self._handle = self._loop.call_later(delay_ms / 1000, self._turn)
+        self._handle = self._loop.call_later(delay_ms / 1000, self._turn, context=self._context)
 
     def _disarm(self) -> None:
         if self._handle is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +88,18 @@ class Inspection:
     def attach(self, recorder: Recorder) -> None:
         """Call `recorder` for operations from now on, until `detach`."""
         self._operations.add_listener(recorder)
+
+    def keep_ended_in(self) -> None:
+        """Have `ended_in` set from now on, which takes time for each operation."""
+        self._operations.keeps_ended_in = True
+
+    @property
+    def ended_in(self) -> Context | None:
+        """The context of the caller that ends an operation, while a recorder is called for it.
+
+        None if that is the operation's own, in which recorders run.
+        """
+        return self._operations.ended_in
 
     def detach(self, recorder: Recorder) -> None:
         """Stop calling `recorder`."""

@@ -14,10 +14,10 @@ cdef class ParkOperation(WaitOperation):
     cdef public bint _asyncio_future_blocking
     cdef object _callback
     cdef object _clock
-    cdef object _context
     cdef object _error
     cdef readonly object _loop
     cdef long long _started_ns
+    cdef object _task_context
     cdef WakeUps _wake_ups
     cdef readonly object outcome
 
@@ -34,6 +34,7 @@ cdef class ParkOperation(WaitOperation):
     @cython.locals(signals=MemorySignals)
     cdef bint _is_outdated(self, object status) except -1
     cdef _resume(self)
+    cdef _listener_context(self)
 
 
 cdef class PredicateParkOperation(ParkOperation):
@@ -43,6 +44,7 @@ cdef class PredicateParkOperation(ParkOperation):
     cpdef bint try_complete(self) except -1
     cdef bint _is_outdated(self, object status) except -1
     cdef bint _fail(self, error) except -1
+    cdef _listener_context(self)
     @cython.locals(signals=MemorySignals, last=Signal)
     cdef tuple _read(self)
 

@@ -43,10 +43,10 @@ class ParkOperation(WaitOperation):
         "_asyncio_future_blocking",
         "_callback",
         "_clock",
-        "_context",
         "_error",
         "_loop",
         "_started_ns",
+        "_task_context",
         "_wake_ups",
         "outcome",
     )
@@ -55,9 +55,9 @@ class ParkOperation(WaitOperation):
     """The result; None while it is pending, and if the call failed."""
     # The exception to raise in the task.
     _error: BaseException | None
-    # Resumes the task in `_context`, while it waits.
+    # Resumes the task in its context, while it waits.
     _callback: Callable[[Any], object] | None
-    _context: Context | None
+    _task_context: Context | None
     _asyncio_future_blocking: bool
     _loop: AbstractEventLoop
     _wake_ups: WakeUps
@@ -78,7 +78,7 @@ class ParkOperation(WaitOperation):
     def add_done_callback(self, callback: Callable[[Any], object], *, context: Context) -> None:
         """Resume the task by `callback(self)` in `context`; called by the task when it suspends."""
         self._callback = callback
-        self._context = context
+        self._task_context = context
 
     def result(self) -> Outcome | None:
         """Return the outcome, or raise the error; called by the task when it resumes."""
@@ -136,10 +136,13 @@ class ParkOperation(WaitOperation):
     def _resume(self) -> None:
         callback = self._callback
         if callback is not None:
-            assert self._context is not None
-            self._wake_ups.add(callback, self, self._context)
+            assert self._task_context is not None
+            self._wake_ups.add(callback, self, self._task_context)
             # Released, because they form a cycle with the task.
-            self._callback = self._context = None
+            self._callback = self._task_context = None
+
+    def _listener_context(self) -> Context | None:
+        return self._task_context
 
     def _try(self) -> bool:
         return WaitOperation.try_complete(self)
@@ -185,6 +188,11 @@ class PredicateParkOperation(ParkOperation):
     # The key whose check found that the predicate holds.
     _key: str | None
 
+    def add_done_callback(self, callback: Callable[[Any], object], *, context: Context) -> None:
+        """As in ParkOperation; the predicate runs in a copy of `context` from now on."""
+        self._parked_in = context
+        ParkOperation.add_done_callback(self, callback, context=context)
+
     def try_complete(self) -> bool:
         """Complete if the predicate holds; its error is raised in the caller."""
         return self._try()
@@ -192,6 +200,10 @@ class PredicateParkOperation(ParkOperation):
     def _is_outdated(self, status: Status) -> bool:
         # The predicate says so.
         return False
+
+    def _listener_context(self) -> Context | None:
+        # It ends in the context of its predicate, which is that of the task.
+        return None
 
     def _try(self) -> bool:
         try:
@@ -270,7 +282,8 @@ def new_park(
     operation.is_abandoned = False
     operation.position = signals._head if positions is None else positions[0]
     operation._positions = positions
-    operation.outcome = operation._error = operation._callback = operation._context = None
+    operation.outcome = operation._error = None
+    operation._callback = operation._task_context = operation._parked_in = None
     operation._asyncio_future_blocking = False
     operation._loop = wake_ups.loop
     operation._wake_ups = wake_ups

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import copy_context
 from typing import Final
 
 from purgatory.errors import (
@@ -34,6 +35,7 @@ NS_PER_SECOND: Final = 1e9
 # More operations than this on a key are tried in slices, over several turns of the event loop.
 MAX_UNSLICED = 32
 
+_PENDING = Status.PENDING
 _get_ident = threading.get_ident
 # What the constructor of a named tuple calls, without a call of Python in between.
 _new_tuple = tuple.__new__
@@ -157,7 +159,11 @@ class Parking:
             raise PurgatoryDrainingError(f"purgatory {self._name!r} is draining and parks nothing")
         if is_bounded:
             self.check_limits(keys)
-        return self._operations.try_complete_else_watch(operation, keys)
+        if self._operations.try_complete_else_watch(operation, keys):
+            return True
+        if operation.status is _PENDING and operation._parked_in is None:
+            operation._parked_in = copy_context()
+        return False
 
     def fire(self, key: str, value: object, owner: str | None = None) -> FireResult:
         """Append a signal to `key`, and try the operations on it unless there are very many.

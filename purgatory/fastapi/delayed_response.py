@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from contextvars import copy_context
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from purgatory.event_loop.parked_operations import cancelling_on_failure
 from purgatory.fastapi.held_transactions import warn_of_transactions
-from purgatory.fastapi.http.eager_send import run_in_task, send_from_outside
+from purgatory.fastapi.http.eager_send import send_from_outside
 from purgatory.fastapi.servers.park_extension import EXTENSION, RELEASE
 from purgatory.fastapi.watch.interruptible_receive import CLIENT_CLOSED_REQUEST, DisconnectListener
 from purgatory.fastapi.watch.per_client_limit import installed_limit
@@ -25,6 +26,7 @@ class DelayedResponse(Response):
     which it has given to `Purgatory.park_operation`. Completing the operation responds to the
     request, and a client that leaves cancels the operation (`on_cancellation`). The endpoint is
     done by then; so are its dependencies, except those with `yield` that lack `scope="function"`.
+    The response is sent in a copy of the request's context (`contextvars`), whoever completes it.
 
     There is no task and no future for the wait: the request waits inside `receive()`, which returns
     when its client leaves, and also when its response is complete. If the server offers to keep it
@@ -67,11 +69,22 @@ class DelayedResponse(Response):
 class _WaitingRequest(DisconnectListener):
     """The parts of a waiting request that its response needs."""
 
-    __slots__ = ("_cancelling", "_early", "_is_done", "_messages", "_receive", "_respond", "_task")
+    __slots__ = (
+        "_cancelling",
+        "_context",
+        "_early",
+        "_is_done",
+        "_messages",
+        "_receive",
+        "_respond",
+        "_task",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._messages: tuple[Scope, Receive, Send] | None = (scope, receive, send)
         self._receive = receive
+        # The operation has one of its own, but may be anywhere when it calls `respond`.
+        self._context = copy_context()
         self._task = None
         # A response before the task waits, which is for the task to send.
         self._early: Response | None = None
@@ -89,17 +102,17 @@ class _WaitingRequest(DisconnectListener):
         self._is_done = True
         if self._respond is not None:
             respond, self._respond = self._respond, None
-            respond(response)
-            return
+            self._context.run(respond, response)
+        else:
+            self._context.run(self._send, response)
+
+    def _send(self, response: Response) -> None:
         assert self._messages is not None
         is_plain = type(response).__call__ is Response.__call__ and response.background is None
         responding = response(*self._messages)
-        # If it fails, nothing else ends the request's task.
-        if is_plain:
-            send_from_outside(self._messages[2], responding, self.interrupt)
-        else:
-            # It may depend on the task it is in.
-            run_in_task(responding, self.interrupt)
+        # If it fails, nothing else ends the request's task. One that is not plain may depend on
+        # the task it is in.
+        send_from_outside(self._messages[2], responding, self.interrupt, needs_task=not is_plain)
 
     def refused(self, returned: object) -> TypeError:
         """End without a response, and return why; what the operation responds is ignored."""

@@ -8,6 +8,7 @@ import logging
 import operator
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import Context
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
@@ -236,7 +237,10 @@ class PendingFires:
             # Another process decides what is kept beside the log.
             return
         if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="purgatory-pending-fires")
+            # In an empty context: not in that of the first fire.
+            self._task = asyncio.create_task(
+                self._run(), name="purgatory-pending-fires", context=Context()
+            )
         self._woken.set()
 
     async def _keep_record(self, records: PendingRecords, fire: _PendingFire) -> bool:

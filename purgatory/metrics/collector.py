@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextvars import Context
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
@@ -138,7 +139,7 @@ class PurgatoryCollector(Collector):
         except RuntimeError:
             return self._collect_elsewhere()
         if self._ends is not None and self._purgatory.is_open and self._counting is None:
-            self._counting = asyncio.create_task(self._count_jobs())
+            self._counting = asyncio.create_task(self._count_jobs(), context=Context())
             self._counting.add_done_callback(self._note_counted)
         return self._families(*self._measure(), self._job_counts)
 

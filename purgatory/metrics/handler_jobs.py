@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextvars import Context
 from typing import Final
 
 from purgatory.errors import PurgatoryError
@@ -34,7 +35,10 @@ class HandlerJobs:
     def refresh(self) -> None:
         """Begin to count, unless that is under way or was done a short while ago."""
         if self.counting is None and asyncio.get_running_loop().time() >= self._due_s:
-            self.counting = asyncio.create_task(self._count(), name="purgatory-handler-jobs")
+            # In an empty context: the count is shared by all who ask for it.
+            self.counting = asyncio.create_task(
+                self._count(), name="purgatory-handler-jobs", context=Context()
+            )
             self.counting.add_done_callback(self._note_counted)
 
     async def _count(self) -> None:

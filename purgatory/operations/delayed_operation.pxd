@@ -7,6 +7,7 @@ cdef bint compiled
 
 cdef class DelayedOperation(TimerTask):
     cdef public tuple _keys
+    cdef public object _parked_in
     cdef public OperationOwner _purgatory
     cdef readonly object status
 
@@ -16,3 +17,4 @@ cdef class DelayedOperation(TimerTask):
     cpdef bint _cancel(self, object status)
     @cython.locals(array=TaskArray, purgatory=OperationOwner)
     cpdef bint _settle(self, object status)
+    cdef _listener_context(self)

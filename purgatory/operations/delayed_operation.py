@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from contextvars import Context
+from typing import Any
 
 from purgatory.operations.operation_owner import OperationOwner
 from purgatory.status import Status
@@ -22,7 +24,8 @@ class DelayedOperation(TimerTask):
     """Work that is done once: when its condition holds, or when `delay_ms` has passed.
 
     Subclasses define `try_complete` and `on_complete`, and may define `on_expiration` and
-    `on_cancellation`. All are called on the purgatory's thread, and may call back into it.
+    `on_cancellation`. All are called on the purgatory's thread, and may call back into it; once it
+    is parked by a `Purgatory`, in a copy of the context (`contextvars`) that was current then.
 
     Whatever ends an operation, its `status` is set first; then it leaves the timer and every key;
     then it is called back. So `on_complete` or `on_cancellation` is called exactly once, and no
@@ -32,11 +35,15 @@ class DelayedOperation(TimerTask):
     purge; here it leaves them at once (KAFKA-19389, KAFKA-19763).
     """
 
-    __slots__ = ("_keys", "_purgatory", "status")
+    __slots__ = ("_keys", "_parked_in", "_purgatory", "status")
 
     status: Status
     _keys: tuple[Hashable, ...]
     _purgatory: OperationOwner | None
+    # The context for its callbacks while it waits, which is copied for each of them: it may be that
+    # of a task, or of many operations. None while one runs, which is in it already, and if they are
+    # to run in that of the caller.
+    _parked_in: Context | None
 
     def __init__(self, delay_ms: int) -> None:
         """Create an operation that expires `delay_ms` whole milliseconds after it is watched."""
@@ -49,6 +56,7 @@ class DelayedOperation(TimerTask):
         self.status = _PENDING
         self._keys = ()
         self._purgatory = None
+        self._parked_in = None
 
     @property
     def is_completed(self) -> bool:
@@ -81,6 +89,8 @@ class DelayedOperation(TimerTask):
 
     def force_complete(self) -> bool:
         """Complete the operation unless it already is; return True iff this call did it."""
+        if self._parked_in is not None:
+            return bool(self._in_own_context(self.force_complete))
         if not self._settle(_FIRED):
             return False
         if compiled:
@@ -99,6 +109,9 @@ class DelayedOperation(TimerTask):
 
     def run(self) -> None:
         """Expire: the timer calls this at the deadline."""
+        if self._parked_in is not None:
+            self._in_own_context(self.run)
+            return
         if not self._settle(_EXPIRED):
             return
         try:
@@ -118,6 +131,8 @@ class DelayedOperation(TimerTask):
         self.on_complete()
 
     def _cancel(self, status: Status) -> bool:
+        if self._parked_in is not None:
+            return bool(self._in_own_context(self._cancel, status))
         if not self._settle(status):
             return False
         self.on_cancellation()
@@ -135,6 +150,24 @@ class DelayedOperation(TimerTask):
         if purgatory is not None:
             purgatory._unwatch(self)
         return True
+
+    def _in_own_context(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return `function(*arguments)`, called in a copy of the context of the parking."""
+        context, owner = self._parked_in, self._purgatory
+        assert context is not None
+        self._parked_in = None
+        try:
+            if owner is not None and owner.keeps_ended_in:
+                return owner._enter(context, function, arguments)
+            return context.copy().run(function, *arguments)
+        finally:
+            # Released with the operation's end: its variables may refer to the operation.
+            if self.status is _PENDING:
+                self._parked_in = context
+
+    def _listener_context(self) -> Context | None:
+        """Return the context for listeners, unless it is current."""
+        return None
 
     def _log_failure(self, callback: str) -> None:
         logger.exception(

@@ -41,4 +41,5 @@ cdef class DelayedOperationPurgatory(OperationOwner):
         count=cython.Py_ssize_t,
     )
     cdef _unwatch(self, object operation)
-    cdef _notify_listeners(self, DelayedOperation operation, tuple keys)
+    cdef _notify_listeners_in(self, context, DelayedOperation operation, tuple keys)
+    cpdef _notify_listeners(self, DelayedOperation operation, tuple keys)

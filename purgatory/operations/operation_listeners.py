@@ -35,7 +35,8 @@ class OperationEvent:
 class Listener(Protocol):
     """Called immediately for every event, on the purgatory's thread: it must not block.
 
-    An exception that it raises is logged and has no other effect.
+    In the context (`contextvars`) of who parks, or at the end in a copy of that: not in that of who
+    fires. An exception that it raises is logged and has no other effect.
     """
 
     def __call__(self, event: OperationEvent, /) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Self
 
@@ -58,8 +59,9 @@ class Ownership:
 
         Each process needs an address of its own. A dead or suspended owner is replaced `lease_ms`
         after its last renewal; it is renewed every third of that. `on_lost(lease)` is called when a
-        lease is found lost, never for one that was released. `acquire` and `read` take at most
-        about `timeout` seconds. Raises ValueError for values out of range.
+        lease is found lost, never for one that was released, in the context (`contextvars`) of
+        `open`. `acquire` and `read` take at most about `timeout` seconds. Raises ValueError for
+        values out of range.
         """
         if not address or not address.isprintable() or len(address) > 2_000:
             raise ValueError(
@@ -81,6 +83,8 @@ class Ownership:
         # Several attempts within one lease, also when a server does not answer at all.
         self._attempt_seconds = min(timeout, lease_ms / 4_000)
         self.on_lost = on_lost
+        # For `on_lost`: any caller may be the first to find that a lease is lost.
+        self._context: Context
         """Called with each lease that is found lost."""
         self._clock: Clock = SystemClock() if clock is None else clock
         self._leases: dict[str, Lease] = {}
@@ -93,6 +97,7 @@ class Ownership:
     async def open(self) -> None:
         """Connect, or go on trying, and begin to renew leases. Raises OwnershipNotReadyError."""
         await self._store.open()
+        self._context = copy_context()
         self._is_open = True
         self._renewer.start()
 
@@ -135,10 +140,10 @@ class Ownership:
         task = self._acquiring.get(name)
         if task is None:
             self._require_open()
-            task = asyncio.create_task(self._acquire(name))
+            # In an empty context: others may wait for the same task.
+            task = asyncio.create_task(self._acquire(name), context=Context())
             self._acquiring[name] = task
             task.add_done_callback(partial(self._on_acquired, name))
-        # Others may wait for the same task.
         return await asyncio.shield(task)
 
     async def read(self, name: str) -> LeaseRecord:
@@ -311,7 +316,7 @@ class Ownership:
         if self.on_lost is None:
             return
         try:
-            self.on_lost(lease)
+            self._context.copy().run(self.on_lost, lease)
         except Exception:
             _logger.exception("on_lost failed", extra={"action": "ownership.lost"})
 

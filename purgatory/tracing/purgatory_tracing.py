@@ -44,7 +44,7 @@ class PurgatoryTracing:
         """
         check_type("purgatory", purgatory, Purgatory, "an object, Purgatory()")
         self._tracer = get_tracer("purgatory", tracer_provider=tracer_provider)
-        purgatory.add_listener(WaitSpans(self._tracer, has_keys=keys))
+        purgatory.add_listener(WaitSpans(self._tracer, purgatory.inspection(), has_keys=keys))
         propagation = SpanPropagation()
         if purgatory.shared_signals is not None:
             purgatory.shared_signals.propagation = propagation

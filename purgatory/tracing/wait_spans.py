@@ -7,6 +7,7 @@ from typing import Any
 
 from opentelemetry.trace import Span, Tracer, get_current_span
 
+from purgatory.event_loop.inspection import Inspection
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.operations.operation_listeners import kind_of
 from purgatory.status import Status
@@ -19,9 +20,11 @@ class WaitSpans:
     that is current there.
     """
 
-    def __init__(self, tracer: Tracer, *, has_keys: bool) -> None:
+    def __init__(self, tracer: Tracer, inspection: Inspection, *, has_keys: bool) -> None:
         """Begin spans by `tracer`; with `has_keys`, they have the keys as an attribute."""
         self._tracer = tracer
+        self._inspection = inspection
+        inspection.keep_ended_in()
         self._has_keys = has_keys
         # {id of an operation, which is unique while it waits: its span}
         self._spans: dict[int, Span] = {}
@@ -42,7 +45,9 @@ class WaitSpans:
         if span is None:
             return
         if status is Status.FIRED:
-            by = get_current_span().get_span_context()
+            fired_in = self._inspection.ended_in
+            fire = get_current_span() if fired_in is None else fired_in.run(get_current_span)
+            by = fire.get_span_context()
             if by.is_valid and by != span.get_span_context():
                 span.add_link(by)
             if self._has_keys and key is not None:

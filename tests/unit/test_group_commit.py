@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 
 import pytest
 
@@ -133,3 +134,16 @@ async def test_nobody_waits_for_a_batch_that_will_not_begin() -> None:
             await first
         await commit.join()
         assert await commit.submit("second") == "second"
+
+
+async def test_a_batch_runs_in_no_callers_context() -> None:
+    """It is shared: the caller that begins it lends it nothing."""
+    name = ContextVar("name", default="nobody")
+
+    async def run(batch: list[str]) -> list[str]:
+        return [name.get() for _ in batch]
+
+    commit = GroupCommit(run, weigh=len, max_weight=100)
+    name.set("first")
+    seen = await asyncio.gather(commit.submit("a"), commit.submit("b"))
+    assert list(seen) == ["nobody"] * 2

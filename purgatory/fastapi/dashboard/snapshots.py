@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from contextvars import Context
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -87,8 +88,11 @@ class Snapshots:
             self._own = None
             # Another one each time: an event belongs to the event loop that waits for it first.
             self._has_begun = asyncio.Event()
-            self._task = asyncio.create_task(self._run(), name="purgatory-dashboard")
-            self._task.add_done_callback(self._end)
+            # In an empty context: that of the first viewer is none of the others'.
+            self._task = asyncio.create_task(
+                self._run(), name="purgatory-dashboard", context=Context()
+            )
+            self._task.add_done_callback(self._end, context=Context())
 
     def _end(self, task: asyncio.Task[None]) -> None:
         self._task = None

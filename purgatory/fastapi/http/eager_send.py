@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import Context
+from functools import partial
 from types import FunctionType
 from typing import Any, Final, Generic, TypeVar
 
@@ -30,6 +32,10 @@ PIECE: Final = 64 * 1024
 
 # Their `send` needs no current task.
 _SERVERS: Final = frozenset({"granian", "gunicorn", "hypercorn", "uvicorn"})
+# Where uvicorn's requests are, which call `on_response` after the last message.
+_CYCLES: Final = frozenset(
+    {"uvicorn.protocols.http.h11_impl", "uvicorn.protocols.http.httptools_impl"}
+)
 # Their wrappers of `send` note that the response has begun, and do nothing else.
 OBSERVERS: Final = frozenset({"starlette._exception_handler", "starlette.middleware.errors"})
 # One of ours changes a header.
@@ -128,21 +134,41 @@ class _Sending:
 
 
 def send_from_outside(
-    send: Send, coroutine: Coroutine[Any, Any, None], on_failure: Callable[[], object]
+    send: Send,
+    coroutine: Coroutine[Any, Any, None],
+    on_failure: Callable[[], object],
+    *,
+    needs_task: bool = False,
 ) -> None:
     """Run `coroutine`, which sends with `send`, at once if that is a server's own; else in a task.
 
     Middleware may need a current task in its `send`: `asyncio.timeout` does, and so do the streams
-    of anyio if sniffio is installed.
+    of anyio if sniffio is installed. Call it in the context of the request.
     """
+    _begin_next_afresh(send)
     own = unwrapped_send(send, _TRANSPARENT)
-    run = send_eagerly if _is_of_server(own) else run_in_task
+    run = run_in_task if needs_task or not _is_of_server(own) else send_eagerly
     run(coroutine, on_failure)
 
 
-def unwrapped_send(send: Any, wrappers: frozenset[str]) -> Any:
-    """Return what the functions of the modules `wrappers` were put around, or `send` itself."""
-    while isinstance(send, FunctionType) and send.__module__ in wrappers:
+def _begin_next_afresh(send: Any) -> None:
+    """Have uvicorn begin the next request on the connection in an empty context.
+
+    As `--reset-contextvars` does. It would begin in a copy of the context in which the last message
+    of this response is sent.
+    """
+    cycle = getattr(unwrapped_send(send), "__self__", None)
+    on_response = getattr(cycle, "on_response", None)
+    if cycle is not None and on_response is not None and type(cycle).__module__ in _CYCLES:
+        cycle.on_response = partial(Context().run, on_response)
+
+
+def unwrapped_send(send: Any, wrappers: frozenset[str] | None = None) -> Any:
+    """Return what the functions of the modules `wrappers` were put around, or `send` itself.
+
+    Without `wrappers`, of all modules.
+    """
+    while isinstance(send, FunctionType) and (wrappers is None or send.__module__ in wrappers):
         names = send.__code__.co_freevars
         if "send" not in names or send.__closure__ is None:
             break

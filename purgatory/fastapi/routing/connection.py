@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import Context
 from typing import Protocol
 
 from purgatory.fastapi.http.raw_response import RawResponse
@@ -14,6 +15,11 @@ class Responder(Protocol):
     @property
     def address(self) -> str | None:
         """The address of the other end; None if unknown."""
+        ...
+
+    @property
+    def context(self) -> Context:
+        """The context (`contextvars`) of which each request gets a copy."""
         ...
 
     def respond(self, response: RawResponse) -> None:

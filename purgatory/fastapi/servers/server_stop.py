@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from types import FrameType
 from typing import Any, Final
 
@@ -81,6 +82,8 @@ class _Handler:
         self._drain = drain
         self._number = number
         self._loop = asyncio.get_running_loop()
+        # A signal interrupts any task, whose context is not that of the drain.
+        self._context = copy_context()
         self._previous: Any = None
 
     def install(self) -> None:
@@ -98,7 +101,7 @@ class _Handler:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         # Called between two bytecodes of any code: only the loop may use the purgatory.
         try:
-            self._loop.call_soon_threadsafe(self._drain.begin)
+            self._loop.call_soon_threadsafe(self._drain.begin, context=self._context)
         except RuntimeError:
             # The loop is closed: another handler still calls this one.
             pass

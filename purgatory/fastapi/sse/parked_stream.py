@@ -166,6 +166,8 @@ class ParkedStream(ParkedRequest):
         return problem_event(problem.kind.slug, response.body)
 
     def _fail(self, last: bytes) -> bool:
+        if self._parked_in is not None:
+            return bool(self._in_own_context(self._fail, last))
         if not self.abandon():
             return False
         self.end(last)

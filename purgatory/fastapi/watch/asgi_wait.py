@@ -10,7 +10,6 @@ from starlette.types import Receive, Send
 from purgatory.fastapi.http.bounds.unread_responses import UnreadResponses
 from purgatory.fastapi.http.eager_send import (
     PIECE,
-    run_in_task,
     send_from_outside,
     send_or_give_up,
     send_response,
@@ -70,10 +69,8 @@ class AsgiWait(DisconnectListener, ParkedRequest):
             # If it fails nothing else ends the task: uvicorn does not report a client that left
             # with another request pipelined behind this one.
             sending = send_response(self._send, response, self._unread)
-            if len(response.body) <= PIECE:
-                send_from_outside(self._send, sending, self.interrupt)
-            else:
-                run_in_task(sending, self.interrupt)
+            needs_task = len(response.body) > PIECE
+            send_from_outside(self._send, sending, self.interrupt, needs_task=needs_task)
 
     async def _respond_to_nobody(self) -> None:
         await send_or_give_up(self._send, LEFT, self._unread)

@@ -104,6 +104,8 @@ class ParkedRequest(WaitOperation):
 
     def refuse(self, response: RawResponse) -> bool:
         """End the wait with an error; return True iff it was pending."""
+        if self._parked_in is not None:
+            return bool(self._in_own_context(self.refuse, response))
         if not self.abandon():
             return False
         self.respond(response)

@@ -8,6 +8,7 @@ import logging
 import random
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from typing import Any, Final
 
 from redis.asyncio import Redis
@@ -165,7 +166,7 @@ class Follower:
     def refresh(self) -> asyncio.Task[None]:
         """Read the log twice, soon: then it was read after this call; callers share that."""
         if self._refreshing is None or self._refreshing.done():
-            self._refreshing = asyncio.create_task(self._refresh())
+            self._refreshing = asyncio.create_task(self._refresh(), context=Context())
         return self._refreshing
 
     async def _refresh(self) -> None:

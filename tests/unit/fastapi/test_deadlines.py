@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -64,3 +65,16 @@ async def test_an_error_stops_no_other_deadline() -> None:
     await asyncio.sleep(2)
     loop.set_exception_handler(None)
     assert (expired, errors) == (["first", "third"], [error])
+
+
+async def test_an_item_expires_in_no_others_context() -> None:
+    """The first one that was added has armed the timer of all."""
+    name = ContextVar("name", default="nobody")
+    seen: list[str] = []
+    loop = asyncio.get_running_loop()
+    deadlines: Deadlines[str] = Deadlines(loop, 1.0, lambda _: seen.append(name.get()))
+    name.set("first")
+    deadlines.add("first")
+    deadlines.add("second")
+    await asyncio.sleep(2)
+    assert seen == ["nobody"] * 2

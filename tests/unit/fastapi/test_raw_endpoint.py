@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ class Connection:
     """Keeps what it is to send; nothing here is a stream."""
 
     address = None
+    context = copy_context()
     is_write_paused = False
 
     def __init__(self) -> None:

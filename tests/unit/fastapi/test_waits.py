@@ -6,6 +6,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Callable
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ class Connection:
     """Keeps what it is to send."""
 
     address = None
+    context = copy_context()
 
     def __init__(self) -> None:
         self.responses: list[RawResponse] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from contextvars import Context
 from typing import Final, Generic, TypeVar
 
 from purgatory.fastapi.http.bounds.deadlines import Deadlines
@@ -100,4 +101,5 @@ class ByteBudget(ABC, Generic[Item]):
         for item in evicted:
             self.release(item)
         for item in evicted:
-            self._evict(item)
+            # Not in the context of the request that takes the room.
+            Context().run(self._evict, item)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable, Iterator
+from contextvars import Context
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -69,5 +70,6 @@ class Deadlines(Generic[Item]):
             self._handle = None if oldest is None else self._arm(oldest + self._timeout - now)
 
     def _arm(self, delay: float) -> TimerHandle:
-        # Up to the next millisecond, which is as precise as uvloop is.
-        return self.loop.call_later(delay + 0.001, self._expire)
+        # Up to the next millisecond, which is as precise as uvloop is. In an empty context: that of
+        # the object for which it is armed is none of the others'.
+        return self.loop.call_later(delay + 0.001, self._expire, context=Context())

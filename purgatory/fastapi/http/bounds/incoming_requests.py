@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import Context
 from typing import Final, Protocol
 
 from purgatory.fastapi.http.bounds.byte_budget import DEFAULT_TIMEOUT, ByteBudget
@@ -42,7 +43,8 @@ class IncomingRequests(ByteBudget[IncomingRequest]):
 
     def begin_drain(self) -> None:
         """Refuse what is incomplete after DRAIN_TIMEOUT seconds: a server waits for all of it."""
-        asyncio.get_running_loop().call_later(DRAIN_TIMEOUT, self._refuse_all)
+        loop = asyncio.get_running_loop()
+        loop.call_later(DRAIN_TIMEOUT, self._refuse_all, context=Context())
 
     def _refuse_all(self) -> None:
         for item in self._items():

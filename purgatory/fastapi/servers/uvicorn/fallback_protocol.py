@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from inspect import signature
 from typing import Any, Final
 
@@ -142,14 +143,19 @@ class FallbackProtocol(HttpToolsProtocol):
         loop: asyncio.AbstractEventLoop,
         release: Release | None,
         incoming: IncomingRequests,
+        context: Context,
     ) -> None:
-        """Serve one connection as uvicorn does; its heads are among `incoming`."""
+        """Serve one connection as uvicorn does; its heads are among `incoming`.
+
+        A request that was read before its turn begins in a copy of `context`.
+        """
         super().__init__(config, server_state, app_state, loop)
         self.parser: Any = _Parser(self)
         self.is_resuming: bool = False
         """True while the parser reads a head that it has read before."""
         self._release = release
         self._incoming = incoming
+        self._context = context
         # Received, and for the next turn of the event loop.
         self._unparsed = bytearray()
         self._is_websocket = False
@@ -308,11 +314,14 @@ class FallbackProtocol(HttpToolsProtocol):
         self.cycle = self.scope = None  # type: ignore[assignment] # done
 
     def on_response_complete(self) -> None:
-        """Free what was not read of the body: it would stay as long as the connection."""
+        """Go on to the next request, in a context of its own; free the rest of this one's body.
+
+        It would stay as long as the connection.
+        """
         cycle: Any = self.cycle
         if cycle is not None and cycle.response_complete:
             cycle.body = bytearray()
-        super().on_response_complete()
+        self._context.copy().run(super().on_response_complete)
 
     def on_message_begin(self) -> None:
         """Make a scope that offers the extension."""

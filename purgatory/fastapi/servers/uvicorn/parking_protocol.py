@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -186,6 +187,11 @@ class ParkingProtocol(asyncio.Protocol):
         return str(peer[0]) if isinstance(peer, tuple) and peer else None
 
     @property
+    def context(self) -> Context:
+        """The context (`contextvars`) of the server: each request runs in a copy."""
+        return self._server.context
+
+    @property
     def unread_bytes(self) -> int:
         """The bytes of responses that are not sent."""
         return self._transport.get_write_buffer_size()
@@ -266,7 +272,7 @@ class ParkingProtocol(asyncio.Protocol):
         if receiving.request is not None:
             instance = receiving.request.path
             prefix = receiving.request.fast_route.endpoint.context.prefix
-        self.respond(problem.response(prefix, instance))
+        self._server.context.copy().run(self.respond, problem.response(prefix, instance))
 
     def release(self, fallback: FallbackProtocol, operation: DelayedOperation) -> Respond:
         """Wait for `operation` on behalf of a request that the application releases."""
@@ -409,7 +415,7 @@ class ParkingProtocol(asyncio.Protocol):
             self._receiving = DroppedBody(missing)
             # A client that waits for 100 Continue may send the body, or another request.
             self._keeps_alive &= missing <= MAX_DROPPED and not request.expects_continue
-        self.respond(refused)
+        self._server.context.copy().run(self.respond, refused)
         return False
 
     def _begin_partial(self, request: DirectRequest, data: bytes) -> None:
@@ -428,7 +434,9 @@ class ParkingProtocol(asyncio.Protocol):
         if body_length := request.body_length:
             request_end = begin + request.length
             request.body = data[request_end - body_length : request_end]
-        parked = request.fast_route.endpoint.begin(request, self)
+        # Not in that of the caller, which may be an earlier request: it has resumed the reading.
+        context = self._server.context.copy()
+        parked = context.run(request.fast_route.endpoint.begin, request, self)
         if parked is not None and self._is_responding:
             self._parked = parked
             # It may be long until uvicorn's protocol is needed again.
@@ -511,7 +519,7 @@ class ParkingProtocol(asyncio.Protocol):
         """Give `data` to uvicorn's protocol."""
         self._server.writes.flush()
         fallback = self._fallback or self._make_fallback()
-        fallback.data_received(data)
+        self._server.context.copy().run(fallback.data_received, data)
 
     def _end_http(self) -> None:
         """Forget the connection: it has become a WebSocket, with a protocol of its own."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextvars import Context, copy_context
 from operator import methodcaller
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -41,6 +42,9 @@ class ServerContext:
         """Find the fast routes of the application that is served."""
         self.state = state
         self.loop = loop
+        # (`contextvars`) Each request gets a copy. No request's own: the first connection is
+        # accepted in that of the server.
+        self.context = Context() if getattr(config, "reset_contextvars", False) else copy_context()
         # Connections that are kept alive without a request.
         self.idle: Deadlines[asyncio.Protocol] = Deadlines(
             loop, config.timeout_keep_alive, methodcaller("close")
@@ -96,6 +100,7 @@ class ServerContext:
             self.loop,
             release if self._can_release else None,
             self.incoming,
+            self.context,
         )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextvars import copy_context
 from typing import Any
 
 from purgatory.jobs.handlers.fair_queue import FairQueue
@@ -47,6 +48,8 @@ class JobRunQueue:
         self._fair: dict[FairSlots, FairQueue[LeasedJob]] = {}
         self._running: dict[asyncio.Task[None], LeasedJob] = {}
         self._is_beginning = False
+        # No request's, whatever makes a job due: that in which the purgatory was opened.
+        self._context = copy_context()
         leased.on_due = self.submit
         self.on_ended: Callable[[], object] = lambda: None
         """Called after each run."""
@@ -112,7 +115,9 @@ class JobRunQueue:
         while not self._leased.is_closed and (leased := self._next()) is not None:
             if leased.claim in self._leased:
                 leased.is_running = True
-                task = asyncio.get_running_loop().create_task(self._run(leased))
+                task = asyncio.get_running_loop().create_task(
+                    self._run(leased), context=self._context.copy()
+                )
                 self._running[task] = leased
                 task.add_done_callback(self._on_task_done)
             else:
