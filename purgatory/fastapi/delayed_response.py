@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 
@@ -77,6 +78,7 @@ class _WaitingRequest(DisconnectListener):
         "_messages",
         "_receive",
         "_respond",
+        "_sending",
         "_task",
     )
 
@@ -89,6 +91,8 @@ class _WaitingRequest(DisconnectListener):
         # A response before the task waits, which is for the task to send.
         self._early: Response | None = None
         self._is_done = False
+        # The task that sends the response, where there has to be one.
+        self._sending: asyncio.Task[None] | None = None
         # Responds to a request that was released.
         self._respond: Respond | None = None
 
@@ -112,7 +116,9 @@ class _WaitingRequest(DisconnectListener):
         responding = response(*self._messages)
         # If it fails, nothing else ends the request's task. One that is not plain may depend on
         # the task it is in.
-        send_from_outside(self._messages[2], responding, self.interrupt, needs_task=not is_plain)
+        self._sending = send_from_outside(
+            self._messages[2], responding, self.interrupt, needs_task=not is_plain
+        )
 
     def refused(self, returned: object) -> TypeError:
         """End without a response, and return why; what the operation responds is ignored."""
@@ -151,6 +157,8 @@ class _WaitingRequest(DisconnectListener):
                 self._is_done = True
                 operation.abandon()
                 await Response(status_code=CLIENT_CLOSED_REQUEST)(*self._messages)
+            elif self._sending is not None:
+                await self._sending
         finally:
             self._is_done = True
             operation.abandon()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import logging
 from collections.abc import Awaitable, Callable, Iterator
@@ -157,6 +158,28 @@ async def test_clients_that_leave(
     # Their connections are closed, and their tasks have ended.
     await server.until(lambda: len(server._server.server_state.tasks) == 0)
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_clients_that_leave_as_their_wait_ends(
+    server: ThreadServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their response is under way, in a task of its own: that is no error either."""
+
+    async def leave_and_cancel(turns: int) -> None:
+        for each in server.connections():
+            (getattr(each, "transport", None) or each._transport).abort()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await server.purgatory.cancel("k")
+
+    for turns in range(6):
+        async with Crowd(server.address, 4) as members:
+            for member, target in zip(members, 2 * ["/purgatory/watch/k", "/delayed"], strict=True):
+                member.send("GET", target)
+            await server.until_parked(4)
+            await server.call(leave_and_cancel, turns)
+        await server.until(lambda: len(server._server.server_state.tasks) == 0)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 async def test_parking_in_an_endpoint(server: ThreadServer, connection: Connection) -> None:

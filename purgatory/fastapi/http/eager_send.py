@@ -139,16 +139,17 @@ def send_from_outside(
     on_failure: Callable[[], object],
     *,
     needs_task: bool = False,
-) -> None:
+) -> asyncio.Task[None] | None:
     """Run `coroutine`, which sends with `send`, at once if that is a server's own; else in a task.
 
     Middleware may need a current task in its `send`: `asyncio.timeout` does, and so do the streams
-    of anyio if sniffio is installed. Call it in the context of the request.
+    of anyio if sniffio is installed. Call it in the context of the request. Returns the task, if it
+    is not done at once.
     """
     _begin_next_afresh(send)
     own = unwrapped_send(send, _TRANSPARENT)
     run = run_in_task if needs_task or not _is_of_server(own) else send_eagerly
-    run(coroutine, on_failure)
+    return run(coroutine, on_failure)
 
 
 def _begin_next_afresh(send: Any) -> None:
@@ -185,7 +186,9 @@ def _is_of_server(send: Any) -> bool:
     return module.partition(".")[0] in _SERVERS
 
 
-def send_eagerly(coroutine: Coroutine[Any, Any, None], on_failure: Callable[[], object]) -> None:
+def send_eagerly(
+    coroutine: Coroutine[Any, Any, None], on_failure: Callable[[], object]
+) -> asyncio.Task[None] | None:
     """Run `coroutine` at once; if it waits for something, finish it in a task.
 
     Servers send a small response without waiting, so that waking a parked request costs no turn of
@@ -196,24 +199,27 @@ def send_eagerly(coroutine: Coroutine[Any, Any, None], on_failure: Callable[[], 
     try:
         pending = coroutine.send(None)
     except StopIteration:
-        return
+        return None
     except Exception as exc:
         _log_failure(exc)
         on_failure()
-        return
-    finish_in_task(_finish(Resumed(coroutine, pending), on_failure))
+        return None
+    return finish_in_task(_finish(Resumed(coroutine, pending), on_failure))
 
 
-def run_in_task(coroutine: Coroutine[Any, Any, None], on_failure: Callable[[], object]) -> None:
+def run_in_task(
+    coroutine: Coroutine[Any, Any, None], on_failure: Callable[[], object]
+) -> asyncio.Task[None]:
     """Run `coroutine` in a task, for what needs a current task; else as `send_eagerly`."""
-    finish_in_task(_finish(coroutine, on_failure))
+    return finish_in_task(_finish(coroutine, on_failure))
 
 
-def finish_in_task(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Run `coroutine` in a task that is not awaited; it must not raise."""
+def finish_in_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Run `coroutine`, which must not raise, in a task that need not be awaited."""
     task = asyncio.get_running_loop().create_task(coroutine)
     _unfinished.add(task)
     task.add_done_callback(_unfinished.discard)
+    return task
 
 
 async def _finish(rest: Awaitable[None], on_failure: Callable[[], object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Final
 
@@ -74,6 +75,7 @@ class LongPoll:
         "_request",
         "_scope",
         "_send",
+        "_sending",
         "_unparked",
         "_was_parked",
     )
@@ -114,6 +116,8 @@ class LongPoll:
         self._call: EndpointCall | None = None
         self._was_parked = False
         self._operation: LongPollOperation | None = None
+        # The task that sends the response, where there has to be one.
+        self._sending: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Respond, and return once the last call of the endpoint has returned."""
@@ -172,6 +176,8 @@ class LongPoll:
         if not has_answer:
             # Nobody reads it, but middleware takes a missing response for a failure.
             await self._respond(RawResponse.empty(CLIENT_CLOSED_REQUEST))
+        elif self._sending is not None:
+            await self._sending
 
     def _should_keep_back(self, call: EndpointCall) -> bool:
         """Return True iff the client has this response, and can wait for another one."""
@@ -241,7 +247,7 @@ class LongPoll:
             self._messages.interrupt()
         else:
             responding = self._respond(self._not_modified(status))
-            send_from_outside(self._send, responding, self._give_up)
+            self._sending = send_from_outside(self._send, responding, self._give_up)
 
     def _give_up(self) -> None:
         # The server failed to send the response: the request's task has nothing left to wait for.

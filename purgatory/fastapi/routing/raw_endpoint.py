@@ -63,7 +63,7 @@ class RawEndpoint(AdmittingEndpoint):
         except Exception as exc:
             response = self.error_response(raw, exc)
         else:
-            finish_in_task(self._respond_later(Resumed(handling, pending), raw, connection))
+            _ = finish_in_task(self._respond_later(Resumed(handling, pending), raw, connection))
             return
         connection.respond(response)
 

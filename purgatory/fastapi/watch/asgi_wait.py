@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ class AsgiWait(DisconnectListener, ParkedRequest):
     only waited, finds nothing left to do.
     """
 
-    __slots__ = ("_address", "_cancelling", "_early", "_receive", "_send", "_task")
+    __slots__ = ("_address", "_cancelling", "_early", "_receive", "_send", "_sending", "_task")
 
     def __init__(
         self,
@@ -49,6 +50,8 @@ class AsgiWait(DisconnectListener, ParkedRequest):
         self._task = None
         # A response before the task waits, which is for the task to send.
         self._early: RawResponse | None = None
+        # The task that sends the response, where there has to be one.
+        self._sending: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> str | None:
@@ -70,10 +73,12 @@ class AsgiWait(DisconnectListener, ParkedRequest):
             # with another request pipelined behind this one.
             sending = send_response(self._send, response, self._unread)
             needs_task = len(response.body) > PIECE
-            send_from_outside(self._send, sending, self.interrupt, needs_task=needs_task)
+            self._sending = send_from_outside(
+                self._send, sending, self.interrupt, needs_task=needs_task
+            )
 
-    async def _respond_to_nobody(self) -> None:
-        await send_or_give_up(self._send, LEFT, self._unread)
+    def _rest(self, was_pending: object) -> Awaitable[Any] | None:
+        return send_or_give_up(self._send, LEFT, self._unread) if was_pending else self._sending
 
     @property
     def _unread(self) -> UnreadResponses:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any, Final, Protocol
 
 from starlette.types import Message, Receive
@@ -85,7 +86,7 @@ class DisconnectListener(Interruptible):
         `operation`, if given, is pending no more then.
         """
         self._begin_wait()
-        has_left: object = False
+        was_pending: object = False
         try:
             # Other messages are the body, which was read or does not matter.
             while not is_disconnect(await self._receive()):
@@ -96,17 +97,20 @@ class DisconnectListener(Interruptible):
             return False
         finally:
             if operation is not None:
-                has_left = operation.abandon()
+                was_pending = operation.abandon()
         self._end_wait()
-        if has_left:
-            await self._respond_to_nobody()
+        rest = self._rest(was_pending)
+        if rest is not None:
+            await rest
         return True
 
-    async def _respond_to_nobody(self) -> None:
-        """Send 499, which nobody reads.
+    def _rest(self, was_pending: object) -> Awaitable[Any] | None:
+        """Return what sends the response or, if the operation `was_pending`, a 499.
 
-        Without a response, `@app.middleware("http")` raises "No response returned".
+        Nobody reads either. But if the application returns without a response, or before another
+        task has sent it, `@app.middleware("http")` raises "No response returned".
         """
+        return None
 
 
 class InterruptibleReceive:

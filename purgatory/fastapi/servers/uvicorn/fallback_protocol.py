@@ -239,7 +239,7 @@ class FallbackProtocol(HttpToolsProtocol):
         self.scope, self.cycle = scope, cycle
         receive: Any = cycle.receive
         send: Any = cycle.send
-        run_in_task(response(scope, receive, send), self.transport.close)
+        _ = run_in_task(response(scope, receive, send), self.transport.close)
 
     def data_received(self, data: bytes) -> None:
         """Parse `data`, within the bounds on the head and on the work of one turn."""
