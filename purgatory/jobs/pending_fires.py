@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import operator
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
@@ -21,6 +20,7 @@ from purgatory.jobs.model.steps import FireJob
 from purgatory.jobs.stores.protocol import JobStore
 from purgatory.jobs.worker.running.result_reporter import OnJobEnd
 from purgatory.jobs.worker.store_retry import OUTAGES
+from purgatory.json_value import decode_json
 from purgatory.operations.watch_key import check_key
 from purgatory.retry_policy import RetryPolicy
 from purgatory.timer import Clock
@@ -38,6 +38,8 @@ FAST_NS: Final = NS_PER_MS
 AGE_ERROR_NS: Final = 2 * NS_PER_MS
 # Keys that are looked up at the same time, and locked ones that are tried again in a turn.
 LOOK_UPS: Final = 10
+# Numbers in Redis scripts are exact up to 2**53.
+_MAX_MS: Final = 10**15
 # Processes look for what others, which may have ended, have left.
 POLL_S: Final = 5.0
 _STOP_S: Final = 1.0
@@ -511,11 +513,13 @@ class PendingFires:
 def _read_record(record: bytes) -> tuple[str, str, int] | None:
     """Return key, value and time of a record; None if it is damaged, which is logged."""
     try:
-        key, value_json, acked_ms = json.loads(record)
+        key, value_json, acked_ms = decode_json(record)
         check_key(key)
-        json.loads(value_json)
-        return key, value_json, operator.index(acked_ms)
-    except (InvalidKeyError, RecursionError, TypeError, ValueError) as exc:
+        decode_json(value_json.encode())
+        if type(acked_ms) is not int or not 0 <= acked_ms <= _MAX_MS:
+            raise ValueError("its time is out of bounds")
+        return key, value_json, acked_ms
+    except (InvalidKeyError, AttributeError, TypeError, ValueError) as exc:
         # Kept, it would be in the way of all later ones.
         logger.error(
             "a pending fire is damaged and dropped, and the jobs on its key are not decided: %d "

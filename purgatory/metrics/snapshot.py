@@ -86,7 +86,7 @@ class Snapshot:
                     for name, labels, bounds, counts, total in document["histograms"]
                 },
             )
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return None
 
 

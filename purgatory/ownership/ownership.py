@@ -15,6 +15,8 @@ from purgatory.operations.watch_key import check_key
 from purgatory.ownership.lease import Lease, Owner
 from purgatory.ownership.lease_renewer import LeaseRenewer
 from purgatory.ownership.lease_store import (
+    MAX_ADDRESS_LENGTH,
+    MAX_STATE_BYTES,
     Acquire,
     Commit,
     LeaseRecord,
@@ -32,7 +34,6 @@ _logger = logging.getLogger("purgatory.ownership")
 
 MIN_LEASE_MS = 100
 MAX_LEASE_MS = 3_600_000
-MAX_STATE_BYTES = 1_048_576
 _ATTEMPTS = 3
 _RETRIES = RetryPolicy(first_ms=20, max_ms=500)
 
@@ -63,7 +64,7 @@ class Ownership:
         `open`. `acquire` and `read` take at most about `timeout` seconds. Raises ValueError for
         values out of range.
         """
-        if not address or not address.isprintable() or len(address) > 2_000:
+        if not address or not address.isprintable() or len(address) > MAX_ADDRESS_LENGTH:
             raise ValueError(
                 f"address is {address[:100]!r}: give the address of this process, such as "
                 "http://10.0.0.7:8000"

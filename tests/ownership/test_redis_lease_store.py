@@ -186,6 +186,40 @@ async def test_a_process_that_starts_before_its_server(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("epoch", "nan"),
+        ("epoch", "9" * 300),
+        ("epoch", "-1"),
+        ("version", "inf"),
+        ("version", "many"),
+        ("until_us", "x"),
+        ("address", "http://a\r\nSet-Cookie: b"),
+        ("address", "a" * 2_001),
+        ("address", b"\xff"),
+        ("state", "s" * 2_000_000),
+    ],
+)
+async def test_a_malformed_record_owns_nothing(
+    lease_server: ValkeyServer, request: Any, field: str, value: str | bytes
+) -> None:
+    """Nobody is sent to its address; without it, the name is free."""
+    name = request.node.name[:200]
+    store = RedisLeaseStore(lease_server.url)
+    async with (
+        Ownership(store, "http://a", timeout=0.2) as mine,
+        Ownership(RedisLeaseStore(lease_server.url), "http://b") as theirs,
+    ):
+        await _lease(theirs, name)
+        with lease_server.client() as client:
+            client.hset(store.key(name), field, value)
+            with pytest.raises(OwnershipUnavailableError):
+                await mine.read(name)
+            client.delete(store.key(name))
+        assert (await _lease(mine, name)).is_valid
+
+
+@pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (("http://user:secret@host",), r"'http://\*\*\*@host' is not a Redis URL"),

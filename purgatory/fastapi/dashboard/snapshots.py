@@ -7,15 +7,20 @@ import json
 import logging
 from collections.abc import Callable
 from contextvars import Context
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any, Final
 
+from pydantic import TypeAdapter
+
 from purgatory.errors import PurgatoryError
-from purgatory.event_loop.inspection import Inspection
+from purgatory.event_loop.inspection import Inspection, LevelBuckets
 from purgatory.fastapi.dashboard.key_ranking import KeyRanking
 from purgatory.fastapi.dashboard.outcome_times import OutcomeTimes
 from purgatory.fastapi.dashboard.worker_name import WorkerName
-from purgatory.purgatory import Purgatory
+from purgatory.json_value import decode_json
+from purgatory.purgatory import Purgatory, Statistics
+from purgatory.turn_budget import TurnBudget
 
 logger = logging.getLogger("purgatory.dashboard")
 
@@ -152,14 +157,12 @@ class Snapshots:
     ) -> dict[str, Any]:
         keys = await ranking.rows()
         purgatory = self._purgatory
-        statistics = asdict(purgatory.statistics())
-        del statistics["levels"]
         return {
             "worker": self._worker.name,
             "token": self._worker.token,
             "at_ms": purgatory.clock.wall_ms(),
             "loop_lag_ms": round(lag_ms, 1),
-            "statistics": statistics,
+            "statistics": asdict(purgatory.statistics()),
             "levels": [asdict(level) for level in inspection.levels()],
             "keys": keys,
             "times": times.summary(),
@@ -174,7 +177,10 @@ class Snapshots:
             except PurgatoryError as exc:
                 notes.append(f"The other workers cannot be shown: {exc}")
             else:
-                workers += _parsed(texts)
+                others, malformed = await _parsed(texts)
+                workers += others
+                if malformed:
+                    notes.append(f"{malformed} other workers cannot be shown: see the log.")
         document = {
             "workers": workers,
             "job_states": await self._counted_jobs(),
@@ -199,18 +205,67 @@ class Snapshots:
         return self._job_states
 
 
-def _parsed(texts: list[str]) -> list[dict[str, Any]]:
-    """Return the snapshots of other workers, without invalid ones."""
-    found = []
+@dataclass(frozen=True, slots=True)
+class _BusyKey:
+    key: str
+    waiting: int
+    oldest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    wait_bounds_ms: list[int]
+    waits: dict[str, list[int]]
+    lateness_bounds_ms: list[int]
+    lateness: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _PeerSnapshot:
+    """What `Snapshots` makes, as it arrives from another worker."""
+
+    worker: str
+    token: str
+    at_ms: int
+    loop_lag_ms: float
+    statistics: Statistics
+    levels: list[LevelBuckets]
+    keys: list[_BusyKey]
+    times: _Times
+    missing: list[str]
+
+
+@cache
+def _peer_adapter() -> TypeAdapter[_PeerSnapshot]:
+    return TypeAdapter(_PeerSnapshot)
+
+
+async def _parsed(texts: list[str]) -> tuple[list[dict[str, Any]], int]:
+    """Return the snapshots of other workers, and how many are malformed, which is logged.
+
+    Without those beyond _MAX_TEXTS, and empty ones, of workers that drain.
+    """
+    found: list[dict[str, Any]] = []
+    malformed = 0
     room = _MAX_TEXTS
+    budget = TurnBudget()
     for text in texts:
         room -= len(text)
         if room < 0:
             break
-        try:
-            snapshot = json.loads(text or "null")
-        except ValueError:
+        if not text:
             continue
-        if isinstance(snapshot, dict):
+        try:
+            snapshot = decode_json(text.encode())
+            _peer_adapter().validate_json(text, strict=True)
+        except ValueError as exc:
+            malformed += 1
+            logger.warning(
+                "another worker sent a malformed snapshot, which is not shown (%s)",
+                type(exc).__name__,
+                extra={"action": "peer-malformed"},
+            )
+        else:
             found.append(snapshot)
-    return sorted(found, key=lambda each: str(each.get("worker")))
+        await budget.yield_if_spent()
+    return sorted(found, key=lambda each: str(each["worker"])), malformed

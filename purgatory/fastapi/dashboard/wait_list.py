@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import sys
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -13,13 +14,19 @@ from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from heapq import nsmallest
 from secrets import token_bytes
-from typing import Any, Final
+from typing import Annotated, Any, Final, Self
+
+from pydantic import ConfigDict, Field, TypeAdapter, model_validator
 
 from purgatory.event_loop.inspection import Inspection, started_ms
+from purgatory.fastapi.dashboard.schemas import ListedWait
 from purgatory.fastapi.dashboard.worker_name import WorkerName
+from purgatory.fastapi.http.parameters import MAX_LIMIT
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.purgatory import Purgatory
 from purgatory.turn_budget import TurnBudget
+
+logger = logging.getLogger("purgatory.dashboard")
 
 # Keys or operations that are looked at in one turn of the event loop: less than a millisecond.
 SLICE: Final = 500
@@ -42,7 +49,7 @@ class WaitFilter:
     """Only those on keys that begin with this."""
     is_by_deadline: bool = False
     """By deadline, the first ones to expire first; otherwise by age, the oldest first."""
-    limit: int = 100
+    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 100
     after: SortKey | None = None
     """The last wait of the page before."""
 
@@ -72,7 +79,8 @@ class WaitList:
         rows = await self.rows(where)
         if self._shared is not None:
             texts = await self._shared.ask_texts(f"waits {self._prefix}", json.dumps(asdict(where)))
-            rows += [row for text in texts for row in json.loads(text)]
+            for text in texts:
+                rows += _peer_rows(text)
         rows = nsmallest(where.limit + 1, rows, key=lambda row: tuple(row["sort"]))
         is_last = len(rows) <= where.limit
         rows = rows[: where.limit]
@@ -147,7 +155,7 @@ class WaitList:
         others = (each for each in ids if not each.startswith(self._worker.token))
         for batch in _batches(others):
             for text in await self._shared.ask_texts(question, json.dumps(batch)):
-                yield set(json.loads(text))
+                yield set(_ids(text))
 
     def _parsed_id(self, wait_id: str) -> tuple[str, str] | None:
         """Return key and name of a wait of this process; None for any other text."""
@@ -207,13 +215,59 @@ class WaitList:
         return blake2b(identity, digest_size=8, key=self._secret).hexdigest()
 
     async def _answer(self, argument: str) -> str:
-        fields = json.loads(argument)
-        if fields["after"] is not None:
-            fields["after"] = tuple(fields["after"])
-        return json.dumps(await self.rows(WaitFilter(**fields)))
+        where = _FILTER.validate_json(argument, strict=True)
+        return json.dumps(await self.rows(where))
 
     async def _answer_cancel(self, argument: str) -> str:
-        return json.dumps(sorted(await self.cancel_here(json.loads(argument))))
+        return json.dumps(sorted(await self.cancel_here(_ids(argument))))
+
+
+class _PeerRow(ListedWait):
+    """A row of another process, with its place in the order."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    sort: SortKey
+
+    @model_validator(mode="after")
+    def _has_small_numbers(self) -> Self:
+        # Others are read as floats by browsers, or not at all.
+        numbers = [each for each in self.__dict__.values() if isinstance(each, int)]
+        if any(abs(each) >= 2**53 for each in (*numbers, self.sort[0])):
+            raise ValueError("a number is out of bounds")
+        return self
+
+
+_FILTER: Final = TypeAdapter(WaitFilter)
+_ROWS: Final = TypeAdapter(list[_PeerRow])
+_IDS: Final = TypeAdapter(list[str])
+
+
+def _peer_rows(text: str) -> list[dict[str, Any]]:
+    """Return the rows that another process sent; none if they are not rows."""
+    try:
+        return [row.model_dump() for row in _ROWS.validate_json(text)]
+    except ValueError as exc:
+        _log_malformed("list of waits", exc)
+        return []
+
+
+def _ids(text: str) -> list[str]:
+    """Return the ids that another process sent; none if they are not ids."""
+    try:
+        return _IDS.validate_json(text, strict=True)
+    except ValueError as exc:
+        _log_malformed("list of ids", exc)
+        return []
+
+
+def _log_malformed(kind: str, error: ValueError) -> None:
+    logger.warning(
+        "another process sent a malformed %s, which is left out (%s)",
+        kind,
+        type(error).__name__,
+        extra={"action": "peer-malformed"},
+    )
 
 
 def after_text(sort: SortKey) -> str:

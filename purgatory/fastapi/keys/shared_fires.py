@@ -6,13 +6,16 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final
 from zlib import compress, decompressobj
+from zlib import error as ZlibError  # noqa: N812 - an error, and named like one here
 
-from purgatory.errors import SignalsConflictError, SignalsError
+from purgatory.errors import SignalsConflictError, SignalsError, SignalsNotReadyError
 from purgatory.fastapi.http.idempotency import fingerprint_of, key_reused, request_name
+from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.keys.responses import fired_json, has_fired
 from purgatory.fastapi.keys.schemas import MAX_BATCH
+from purgatory.json_value import decode_json
 from purgatory.purgatory import Purgatory
 from purgatory.signals.fire_idempotency import Idempotency
 
@@ -90,9 +93,20 @@ class SharedFires:
 
 
 def _unpacked(stored: bytes) -> bytes:
-    # A JSON object begins otherwise than what is compressed.
-    return (
-        stored
-        if stored.startswith(b"{")
-        else decompressobj().decompress(stored, _MAX_RESPONSE_BYTES)
-    )
+    """Return the response that a process has stored; raise Problem if it is none."""
+    try:
+        # A JSON object begins otherwise than what is compressed.
+        body = (
+            stored
+            if stored.startswith(b"{")
+            else decompressobj().decompress(stored, _MAX_RESPONSE_BYTES)
+        )
+        decode_json(body)
+    except (ValueError, ZlibError) as exc:
+        logger.error(
+            "a stored response is malformed (%s), and its repeats are refused",
+            type(exc).__name__,
+            extra={"action": "signals-malformed"},
+        )
+        raise problem_of_error(SignalsNotReadyError()) from exc
+    return body

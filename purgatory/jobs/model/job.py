@@ -10,6 +10,9 @@ from enum import StrEnum
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, cast
 
+from purgatory.json_value import decode_json
+from purgatory.operations.watch_key import check_key
+
 PARKED_UNTIL_MS = 90_000_000_000_000
 """The end of the lease of a parked job, in the year 4821: no worker holds it."""
 BLOCKED_BY_HANDLER_MS = PARKED_UNTIL_MS + 1
@@ -294,6 +297,40 @@ def contradiction(job: Job) -> str | None:
     if state is JobState.RUNNING and job.attempt < 1:
         return "it runs and was never started"
     return None
+
+
+def check_stored(job: Job) -> None:
+    """Raise ValueError for a job from a store that is not one that we could have stored.
+
+    Its handler could not read what is not JSON, and no response could show it.
+    """
+    numbers = [each for each in _numbers_of(job) if each is not None]
+    times = [each for each in _times_of(job) if each is not None]
+    if not -_MAX_NUMBER < min(numbers) <= max(numbers) < _MAX_NUMBER:
+        raise ValueError("a number is out of bounds")
+    if not _FIRST_MS <= min(times) <= max(times) <= _LAST_MS:
+        raise ValueError("a time is before the year 1 or after 9999")
+    for key in (job.handler, *job.keys):
+        check_key(key)
+    decode_json(job.payload_json.encode())
+    if job.fired_json is not None:
+        decode_json(job.fired_json.encode())
+    reason = contradiction(job)
+    if reason is not None:
+        raise ValueError(reason)
+
+
+# Of numbers that scripts and browsers have exactly.
+_MAX_NUMBER = 2**53
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+_times_of = attrgetter(
+    *("due_ms", "deadline_ms", "created_ms", "ceiling_ms", "round_ms", "placed_ms", "finished_ms")
+)
+# The end of a lease is no date: see BLOCKED_BY.
+_numbers_of = attrgetter(
+    *("lease_until_ms", "lateness_ms", "attempt", "epoch", "version", "max_attempts", "needed"),
+    "round",
+)
 
 
 class _JobIds:

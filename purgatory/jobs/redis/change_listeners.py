@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 
 from purgatory.jobs.redis.record import KEY_SEPARATOR, SEPARATOR
 from purgatory.jobs.stores.store_listeners import StoreListeners
 
+_TIME = re.compile(r"[0-9]{1,15}", re.ASCII)
 # The name on messages that are for workers of older versions: others know where to look.
 _FOR_OLDER = "aside"
 
@@ -33,7 +35,7 @@ class ChangeListeners(StoreListeners):
         if len(parts) != 3 or parts[0] in (self.name, _FOR_OLDER):
             return
         _, soonest_ms, changes = parts
-        if soonest_ms.isdecimal():
+        if _TIME.fullmatch(soonest_ms):
             self.notify(None, int(soonest_ms))
         for change in changes.split(KEY_SEPARATOR) if changes else ():
             self.notify(change.partition(SEPARATOR)[0], None)

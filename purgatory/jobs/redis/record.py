@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from purgatory.jobs.model.errors import CorruptJobError
 from purgatory.jobs.model.job import (
     Job,
@@ -11,7 +9,7 @@ from purgatory.jobs.model.job import (
     JobState,
     Misfire,
     OnFire,
-    contradiction,
+    check_stored,
     new_job,
 )
 
@@ -46,13 +44,9 @@ def decode_job(found: bytes) -> Job:
     job_id = id_.decode("utf-8", "backslashreplace")
     try:
         job = _job(job_id, record.decode().split(SEPARATOR))
-        # Its handler could not read what is not JSON.
-        json.loads(job.payload_json)
-    except (ValueError, RecursionError) as exc:
+        check_stored(job)
+    except ValueError as exc:
         raise CorruptJobError(job_id, str(exc)) from exc
-    reason = contradiction(job)
-    if reason is not None:
-        raise CorruptJobError(job_id, reason)
     return job
 
 

@@ -16,15 +16,15 @@ from purgatory.jobs.model.job import (
     Misfire,
     OnFire,
     changed,
-    contradiction,
+    check_stored,
     job_with,
 )
 from purgatory.jobs.sql.tables import CONCURRENCY_MARK
+from purgatory.json_value import decode_json
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _NAMES = tuple(name for name in Job.__slots__ if name not in ("keys", "fired_before"))
 _values_of = attrgetter(*_NAMES)
-_decode = json.JSONDecoder().decode
 _NUMBERS = (
     "deadline_ms",
     "due_ms",
@@ -82,7 +82,7 @@ def job_of(record: Mapping[str, Any]) -> Job:
     """Return the job of a row; raise CorruptJobError if the row is not a valid job."""
     try:
         return _job_of(record)
-    except (TypeError, ValueError, RecursionError) as exc:
+    except (TypeError, ValueError) as exc:
         raise CorruptJobError(str(record["id"]), str(exc)) from exc
 
 
@@ -101,9 +101,6 @@ def storable(value: Any) -> Any:
 def _job_of(record: Mapping[str, Any]) -> Job:
     fields = dict(record)
     _check(fields)
-    _decode(fields["payload_json"])
-    if fields["fired_json"] is not None:
-        _decode(fields["fired_json"])
     outcome = fields["outcome"]
     fields["outcome"] = None if outcome is None else JobOutcome(outcome)
     fields["state"] = JobState(fields["state"])
@@ -115,9 +112,7 @@ def _job_of(record: Mapping[str, Any]) -> Job:
     if job.placed_ms is not None and job.finished_ms is not None:
         # Ended by a worker from before there were places: that is no reason to quarantine it.
         job = changed(job, placed_ms=None)
-    reason = contradiction(job)
-    if reason is not None:
-        raise ValueError(reason)
+    check_stored(job)
     return job
 
 
@@ -135,7 +130,7 @@ def _check(fields: Mapping[str, Any]) -> None:
 def _keys_of(keys_json: str) -> tuple[str, ...]:
     if keys_json == "[]":
         return ()
-    keys = _decode(keys_json)
+    keys = decode_json(keys_json.encode())
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise TypeError(f"its keys are {keys_json[:64]!r}")
     return tuple(keys)

@@ -16,6 +16,8 @@ from redis.exceptions import NoScriptError
 
 from purgatory.errors import OwnershipError, OwnershipNotReadyError, OwnershipUnavailableError
 from purgatory.ownership.lease_store import (
+    MAX_ADDRESS_LENGTH,
+    MAX_STATE_BYTES,
     Acquire,
     Commit,
     LeaseRecord,
@@ -36,6 +38,8 @@ _SHA = sha1(_SCRIPT, usedforsecurity=False).hexdigest()  # as EVALSHA names a sc
 # Of one pipeline: neither the event loop nor the server is busy with it for long.
 _MAX_STEPS = 100
 _DAY_SECONDS = 86_400
+# Of numbers that scripts count exactly, up to 2**53.
+_MAX_DIGITS = 16
 
 
 class RedisLeaseStore:
@@ -110,7 +114,8 @@ class RedisLeaseStore:
         if any("READONLY" in str(reply) for reply in replies if isinstance(reply, Exception)):
             await self._connect_anew()
         return [
-            _error(reply) if isinstance(reply, Exception) else _record(reply) for reply in replies
+            _error(reply) if isinstance(reply, Exception) else _record(step.name, reply)
+            for step, reply in zip(steps, replies, strict=True)
         ]
 
     def key(self, name: str) -> str:
@@ -218,16 +223,35 @@ class RedisLeaseStore:
                 return [*common]
 
 
-def _record(reply: list[Any]) -> LeaseRecord:
-    is_done, epoch, version, address, left_us, state = reply
-    return LeaseRecord(
-        is_done=bool(is_done),
-        epoch=int(epoch),
-        version=int(version),
-        address=address.decode("utf-8", "replace") or None,
-        remaining_ms=-(-int(left_us) // 1_000),
-        state=state,
-    )
+def _record(name: str, reply: list[Any]) -> LeaseResult:
+    """Return the record in a reply; an error if it is none that a process of ours has stored."""
+    try:
+        is_done, epoch, version, address, left_us, state = reply
+        # As addresses are checked that a process gives: others send requests there.
+        text = address.decode()
+        if not text.isprintable() or len(text) > MAX_ADDRESS_LENGTH:
+            raise ValueError("its address is none")
+        if state is not None and len(state) > MAX_STATE_BYTES:
+            raise ValueError(f"its state has {len(state)} bytes")
+        return LeaseRecord(
+            is_done=bool(is_done),
+            epoch=_number(epoch),
+            version=_number(version),
+            address=text or None,
+            remaining_ms=-(-_number(left_us) // 1_000),
+            state=state,
+        )
+    except (ValueError, TypeError) as exc:
+        return OwnershipUnavailableError(
+            f"the record of {name!r} in Redis is malformed ({exc}): nothing but this library may "
+            "write there; delete its key, and the name is free"
+        )
+
+
+def _number(text: bytes) -> int:
+    if not text.isdigit() or len(text) > _MAX_DIGITS:
+        raise ValueError(f"{text[:32]!r} is no number of ours")
+    return int(text)
 
 
 def _error(exc: BaseException) -> OwnershipUnavailableError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,6 +18,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from purgatory.journal.schema import EVENT_SCHEMA
+from purgatory.json_value import decode_json
 from purgatory.pipeline.errors import BadFileError, LostEntriesError
 from purgatory.pipeline.source.event_checks import event_table
 
@@ -244,5 +244,13 @@ def _value(name: str, value: bytes | None) -> Any:
     if value is None:
         return None
     if name == "keys":
-        return json.loads(value)
-    return int(value) if name in _NUMBERS else value.decode()
+        keys = decode_json(value)
+        if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+            raise ValueError(f"its keys are {value[:64]!r}")
+        return keys
+    if name not in _NUMBERS:
+        return value.decode()
+    number = int(value)
+    if abs(number) >= 2**63:
+        raise ValueError(f"its {name} is out of bounds")
+    return number

@@ -55,7 +55,9 @@ class NameClaims:
         if kind == b"doubtful":
             held, numbers = rest
             for number in numbers.split(b","):
-                if await self._logs[int(number)].knows_another(idempotency):
+                # What is no number of a log was claimed by no process of ours.
+                is_known = number.isdigit() and int(number) < len(self._logs)
+                if not is_known or await self._logs[int(number)].knows_another(idempotency):
                     raise name_reused()
             kind = await self._submit(claim._replace(held=held))
         if kind not in (b"claimed", b"repeated"):

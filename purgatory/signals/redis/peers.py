@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Coroutine
 from secrets import token_hex
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from redis.asyncio import Redis
 
@@ -24,9 +25,30 @@ logger = logging.getLogger("purgatory.signals.redis")
 ANSWER_S: Final = 1.0
 _SILENCE_S: Final = 10.0
 _STOP_S: Final = 0.5
-# Characters of an answer: longer ones are taken for none.
-MAX_ANSWER: Final = 4 * 1024 * 1024
+# Bytes of a message: longer answers are taken for none, and longer messages for no message.
+MAX_MESSAGE: Final = 8 * 1024 * 1024
+# Questions that are answered at once: more are left without an answer.
+MAX_REPLIES: Final = 100
+# At a time: each takes a connection of the client, which has a bounded number.
+_MAX_PUBLISHING: Final = 8
+# [name of the asker, number, question, argument or answer]: the last is a text or a number. So no
+# message nests, whatever is in the text.
+_MESSAGE: Final = re.compile(
+    rb'\["([0-9a-f]{12})", ([0-9]{1,15}), ("(?:[^"\\]|\\.){1,600}"), (".*"|[0-9]{1,15})\]',
+    re.DOTALL,
+)
 _RECONNECT: Final = RetryPolicy(first_ms=50, max_ms=5_000)
+
+
+class _Message(NamedTuple):
+    """A question, or an answer to one."""
+
+    asker: str
+    """The name of the process that sent it."""
+    number: int
+    """Of the question; 0 if it needs no answer."""
+    question: str
+    argument: int | str
 
 
 class Peers:
@@ -48,10 +70,12 @@ class Peers:
         self._client: Callable[[], Awaitable[Redis]] | None = None
         self._task: asyncio.Task[None] | None = None
         self._replies: set[asyncio.Task[None]] = set()
-        # {number of the question: the answers so far, how many there will be, who waits for them}
-        self._asked: dict[int, tuple[list[int | str], Future[None]]] = {}
+        # {number of the question: the answers so far by process, who waits for them}
+        self._asked: dict[int, tuple[dict[str, int | str], Future[None]]] = {}
         self._expected: dict[int, int] = {}
         self._number = 0
+        self._has_warned = False
+        self._publishing = asyncio.Semaphore(_MAX_PUBLISHING)
         self.answers: dict[str, Callable[[str], int]] = {}
         """{question: the function that answers it}"""
         self.text_answers: dict[str, Callable[[str], Awaitable[str]]] = {}
@@ -72,6 +96,7 @@ class Peers:
         self.channel = channel_of_database(self._shared_channel, given)
         self._own_channel = f"{self.channel}:{self._name}"
         self._connect, self._client = connect, client
+        self._publishing = asyncio.Semaphore(_MAX_PUBLISHING)
         self._task = asyncio.create_task(self._run(), name="purgatory-signals-peers")
 
     async def stop(self) -> None:
@@ -104,7 +129,7 @@ class Peers:
         self._number += 1
         number = self._number
         future: Future[None] = asyncio.get_running_loop().create_future()
-        answers: list[int | str] = []
+        answers: dict[str, int | str] = {}
         self._asked[number] = answers, future
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -125,7 +150,7 @@ class Peers:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(ANSWER_S):
                         await future
-            return answers
+            return list(answers.values())
         finally:
             del self._asked[number], self._expected[number]
 
@@ -167,49 +192,57 @@ class Peers:
             await pubsub.aclose()  # type: ignore[no-untyped-call]  # redis-py leaves it so
 
     def _handle(self, message: dict[str, Any]) -> None:
-        try:
-            asker, number, question, argument = json.loads(message["data"])
-        except (ValueError, TypeError):
-            # Somebody else publishes there.
+        found = _parsed(message["data"])
+        if found is None:
+            if not self._has_warned:
+                self._has_warned = True
+                logger.warning(
+                    "what is no message of another process was published to %r, and is ignored",
+                    message["channel"],
+                    extra={"action": "signals-malformed"},
+                )
             return
         if message["channel"] == self._own_channel.encode():
-            self._note_answer(number, argument)
+            self._note_answer(found)
             return
-        answer = self.answers.get(question)
-        if asker == self._name:
+        asker, number, question, argument = found
+        if asker == self._name or not isinstance(argument, str):
+            return
+        if len(self._replies) >= MAX_REPLIES:
             return
         reply = [self._name, number, question]
         channel = f"{self.channel}:{asker}"
-        if isinstance(argument, str) and number and question in self.text_answers:
+        if number and question in self.text_answers:
             self._begin(self._reply_with_text(channel, reply, argument))
             return
-        found = 0 if answer is None or not isinstance(argument, str) else answer(argument)
+        count = self._count(question, argument)
         if number:
-            self._begin_to_publish(channel, [*reply, found])
+            self._begin_to_publish(channel, [*reply, count])
+
+    def _count(self, question: str, argument: str) -> int:
+        answer = self.answers.get(question)
+        try:
+            return 0 if answer is None else answer(argument)
+        except Exception as exc:
+            _log_failure(question, exc)
+            return 0
 
     async def _reply_with_text(self, channel: str, reply: list[object], argument: str) -> None:
         text: object = 0
         try:
             text = await self.text_answers[str(reply[2])](argument)
-        except Exception:
+        except Exception as exc:
             # The asker goes on without it.
-            logger.exception(
-                "could not answer %r of another process", reply[2], extra={"action": "no-answer"}
-            )
-        if isinstance(text, str) and len(text) > MAX_ANSWER:
-            text = 0
+            _log_failure(str(reply[2]), exc)
         await self._publish(channel, [*reply, text])
 
-    def _note_answer(self, number: object, answer: object) -> None:
-        if (
-            not isinstance(number, int)
-            or number not in self._asked
-            or not isinstance(answer, (int, str))
-        ):
+    def _note_answer(self, message: _Message) -> None:
+        if message.number not in self._asked:
             return
-        answers, future = self._asked[number]
-        answers.append(answer)
-        if len(answers) >= self._expected.get(number, len(answers) + 1) and not future.done():
+        answers, future = self._asked[message.number]
+        answers[message.asker] = message.argument
+        is_complete = len(answers) >= self._expected.get(message.number, len(answers) + 1)
+        if is_complete and not future.done():
             future.set_result(None)
 
     def _begin_to_publish(self, channel: str, message: list[object]) -> None:
@@ -223,5 +256,31 @@ class Peers:
     async def _publish(self, channel: str, message: list[object]) -> None:
         assert self._client is not None
         with contextlib.suppress(*CONNECTION_ERRORS):
-            async with asyncio.timeout(self._timeout_s):
-                await (await self._client()).publish(channel, json.dumps(message))
+            async with asyncio.timeout(self._timeout_s), self._publishing:
+                text = json.dumps(message)
+                if len(text) > MAX_MESSAGE:
+                    text = json.dumps([*message[:3], 0])
+                await (await self._client()).publish(channel, text)
+
+
+def _parsed(data: bytes) -> _Message | None:
+    """Return a message of another process; None for any other text."""
+    match = None if len(data) > MAX_MESSAGE else _MESSAGE.fullmatch(data)
+    if match is None:
+        return None
+    asker, number, question, argument = match.groups()
+    try:
+        return _Message(asker.decode(), int(number), json.loads(question), json.loads(argument))
+    except ValueError:
+        return None
+
+
+def _log_failure(question: str, error: Exception) -> None:
+    # What is wrong with an argument needs no traceback: there may be many.
+    logger.error(
+        "could not answer %r of another process (%s)",
+        question,
+        type(error).__name__,
+        exc_info=None if isinstance(error, ValueError) else error,
+        extra={"action": "no-answer"},
+    )

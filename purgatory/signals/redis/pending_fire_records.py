@@ -17,6 +17,8 @@ from purgatory.timer.clock import NS_PER_MS
 
 MAX_PENDING: Final = 100_000
 MAX_BATCH_BYTES: Final = 1024 * 1024
+# Of an age in milliseconds.
+_MAX_DIGITS: Final = 15
 
 _OWE: Final = RedisScript(b"""
 local room = ARGV[1] - redis.call('ZCARD', KEYS[1])
@@ -94,14 +96,11 @@ class PendingFireRecords:
     async def pending(self, limit: int, skipped: int = 0) -> list[PendingRecord]:
         """Return the first records but `skipped`."""
         rows: list[Any] = await self._run(_READ, skipped, skipped + limit - 1)
-        return [
-            PendingRecord(_text(rows[at]), _bytes(rows[at + 1]), int(rows[at + 2]))
-            for at in range(0, len(rows), 3)
-        ]
+        return [_record(*map(_bytes, rows[at : at + 3])) for at in range(0, len(rows), 3)]
 
     async def remove_pending(self, ids: Sequence[str]) -> None:
         """Forget records."""
-        await self._run(_SETTLE, *ids)
+        await self._run(_SETTLE, *(each.encode("utf-8", "surrogateescape") for each in ids))
 
     async def _run(self, script: RedisScript, *arguments: object) -> Any:
         client = self._client
@@ -120,8 +119,14 @@ def _now_ms() -> int:
     return SystemClock().now_ns() // NS_PER_MS
 
 
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+def _record(name: bytes, record: bytes, age: bytes) -> PendingRecord:
+    # Whatever somebody has written there: without a time, it is as one that is damaged.
+    is_dated = age.isdigit() and len(age) <= _MAX_DIGITS
+    return PendingRecord(
+        name.decode("utf-8", "surrogateescape"),
+        record if is_dated else b"",
+        int(age) if is_dated else 0,
+    )
 
 
 def _bytes(value: Any) -> bytes:

@@ -449,8 +449,15 @@ def name_arguments(idempotency: Idempotency) -> tuple[bytes, bytes, bytes]:
 
 
 def _append_replies(reply: bytes) -> list[AppendReply | SignalsConflictError]:
-    epoch, *results = netstrings(reply)
-    return [_append_reply(epoch.decode(), result) for result in results]
+    try:
+        epoch, *results = netstrings(reply)
+        return [_append_reply(epoch.decode(), result) for result in results]
+    except ValueError as exc:
+        # A part of it is what a process has kept there under the name of a request.
+        raise SignalsNotReadyError(
+            f"Redis has something else where the log of signals is ({exc}): nothing but this "
+            "library may write to the keys of its prefix"
+        ) from exc
 
 
 def _append_reply(epoch: str, result: bytes) -> AppendReply | SignalsConflictError:

@@ -228,6 +228,11 @@ async def test_what_is_damaged_is_dropped_and_said(
         b'["k", "1", "now"]',
         b'["k", "1", 1.5]',
         b'["", "1", 0]',
+        b'["k", "NaN", 0]',
+        b'["k", "1\\n\\nevent: x", 0]',
+        b'["k", "1", %b]' % (b"9" * 300),
+        b'["k", "1", true]',
+        b'["k", "%b", 0]' % (b"[" * 100_000),
         b"[" * 100_000,
     )
     for record in damaged:
