@@ -59,4 +59,5 @@ def _record(recorder: JobRecorder, job: Job) -> None:
         error=job.error,
         lateness_ms=job.lateness_ms,
         round_number=job.round,
+        at_ms=job.finished_ms,
     )

@@ -43,7 +43,8 @@ class EventRows:
     when it is watched, and an end whose start was dropped is dropped as well.
 
     All times of an operation, in both rows, are monotonic times plus one offset: a wait is exact
-    and never negative, and its start is the same in both rows, whatever the wall clock does.
+    and never negative, and its start is the same in both rows, whatever the wall clock does. The
+    clock of a job's store only says how long it waited.
     """
 
     # Invariant: every waiting operation is in `_waiting`; one that is sampled out as its deadline.
@@ -178,8 +179,10 @@ class EventRows:
         if self._sample and random.Random(job.job_id).random() >= self._sample.get(kind, 1.0):  # noqa: S311 - a sample, the same in every process
             self.sampled_out += 1
             return
-        # The store's clock dates the job, this process its change, which may seem earlier.
-        deferred_ns = self._monotonic_ns(job.deferred_at_ms)
+        # Another clock dates the job: it says how long the job waited, and this process since when.
+        at_ns = job.at_ns
+        deferred_ns = at_ns - max(0, job.at_ms - job.deferred_at_ms) * NS_PER_MS
+        deadline_ns = at_ns + (job.deadline_ms - job.at_ms) * NS_PER_MS
         self._jobs[len(self._rows)] = JobColumns(
             operation_id=job.operation_id,
             job_id=job.job_id,
@@ -195,16 +198,12 @@ class EventRows:
                 WATCHED if job.status is _PENDING else CODES[job.status],
                 kind,
                 self._written(job.keys),
-                max(deferred_ns, job.at_ns),
+                at_ns,
                 deferred_ns,
-                self._monotonic_ns(job.deadline_ms) // _NS_PER_US,
+                deadline_ns // _NS_PER_US,
                 None if job.key is None else self._written((job.key,))[0],
             )
         )
-
-    def _monotonic_ns(self, wall_ms: int) -> int:
-        """Return the monotonic time of a wall clock time; it may be negative."""
-        return (wall_ms * _US_PER_MS - self._offset_us) * _NS_PER_US
 
     def _is_chosen(self, kind: str) -> bool:
         share = self._sample.get(kind, 1.0)

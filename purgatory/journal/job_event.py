@@ -8,7 +8,7 @@ from purgatory.status import Status
 
 
 class JobEvent(NamedTuple):
-    """One call of `Journal.job_event`. Times are UTC, except for `at_ns`."""
+    """One call of `Journal.job_event`."""
 
     status: Status
     job_id: str
@@ -18,10 +18,12 @@ class JobEvent(NamedTuple):
     key: str | None
     attempt: int
     error: str | None
+    at_ms: int
     deferred_at_ms: int
     deadline_ms: int
+    """All three by one clock, the store's if that is known: their differences count."""
     at_ns: int
-    """Monotonic, as the times of operations are."""
+    """The time of `at_ms`, monotonic as the times of operations are."""
     lateness_ms: int | None = None
     """Of its first start, by its store; None if unknown."""
     round_number: int = 0

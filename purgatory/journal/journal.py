@@ -202,14 +202,16 @@ class Journal:
         error: str | None = None,
         lateness_ms: int | None = None,
         round_number: int = 0,
+        at_ms: int | None = None,
     ) -> None:
         """Record that a job was deferred (status "pending") or ended, as kind job:HANDLER.
 
         `Purgatory(listeners=[journal], jobs=...)` calls it for each job that ends in this process.
-        Times are milliseconds UTC of the store's clock; `key` is the key that completed the job,
-        and `lateness_ms` how late an expired job started, by default how late this call is. A job
-        that waits again has an event for each round, an operation of its own. Call it on the
-        purgatory's thread. Never blocks.
+        Times are milliseconds UTC of the store's clock; `at_ms`, its present time, is taken from
+        this process by default. `key` is the key that completed the job, and `lateness_ms` how late
+        an expired job started, by default how late this call is. A job that waits again has an
+        event for each round, an operation of its own. Call it on the purgatory's thread. Never
+        blocks.
         """
         self._buffer.put(
             JobEvent(
@@ -221,6 +223,7 @@ class Journal:
                 key=key,
                 attempt=attempt,
                 error=error,
+                at_ms=self._clock.wall_ms() if at_ms is None else at_ms,
                 deferred_at_ms=deferred_at_ms,
                 deadline_ms=deadline_ms,
                 at_ns=self._clock.now_ns(),

@@ -47,6 +47,7 @@ class JobEnds:
         error: str | None = None,
         lateness_ms: int | None = None,
         round_number: int = 0,
+        at_ms: int | None = None,
     ) -> None:
         """Count a job that ended; of a round of one that waits again, only how late it was."""
         if state != JobState.WAITING:

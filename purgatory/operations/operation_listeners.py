@@ -80,11 +80,13 @@ class JobRecorder(Protocol):
         error: str | None = None,
         lateness_ms: int | None = None,
         round_number: int = 0,
+        at_ms: int | None = None,
     ) -> None:
         """Handle the end of a job, or of one of its rounds: `round_number`.
 
         `state` is final, or "waiting" if the job waits again. Times are the store's, milliseconds
-        UTC; `deferred_at_ms` is when the round began.
+        UTC; `deferred_at_ms` is when the round began, and `at_ms` when it ended, None if that is
+        unknown. If the store's clock was set meanwhile, `at_ms` is as if it had not been.
 
         `status` is what decided the job, `key` the key that fired, and `lateness_ms` the lateness
         of its first start, None if it never started.

@@ -21,7 +21,7 @@ from purgatory.jobs.model import (
     OnFire,
     WaitAgain,
 )
-from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, BLOCKED_BY_KEY_MS
+from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, BLOCKED_BY_KEY_MS, PARKED_UNTIL_MS
 
 
 class JobModel:
@@ -195,6 +195,10 @@ class JobModel:
             if first is None or self.taken(first, has_key=False) >= (bounds.max_running or 1_000):
                 break
             self.unblock(first)
+        for job in list(self.jobs.values()):
+            is_leased = now_ms + lease_ms < job.lease_until_ms < PARKED_UNTIL_MS
+            if is_leased and job.leased_ms > now_ms + 1_000 and not job.state.is_final:
+                self.jobs[job.id] = replace(job, lease_until_ms=now_ms)
         free = [
             job
             for job in self.jobs.values()
@@ -217,6 +221,7 @@ class JobModel:
                 placed_ms = now_ms
             lease: dict[str, Any] = {"worker": worker, "lease_until_ms": now_ms + lease_ms}
             changes: dict[str, Any] = {"placed_ms": placed_ms, "version": job.version}
+            changes["leased_ms"] = now_ms
             claimed.append(self.change(job, epoch=job.epoch + 1, **lease, **changes))
         return claimed, is_cut
 
@@ -224,7 +229,7 @@ class JobModel:
         job = self.held(claim)
         if job is None:
             return [claim]
-        self.change(job, lease_until_ms=now_ms + lease_ms, version=job.version)
+        self.change(job, lease_until_ms=now_ms + lease_ms, leased_ms=now_ms, version=job.version)
         return []
 
     def start(
@@ -254,6 +259,7 @@ class JobModel:
             lateness_ms=late_ms if job.lateness_ms is None else job.lateness_ms,
             placed_ms=placed_ms,
             lease_until_ms=now_ms + lease_ms,
+            leased_ms=now_ms,
         )
 
     def finish(self, result: Finish, now_ms: int) -> bool:
@@ -292,6 +298,7 @@ class JobModel:
             job,
             epoch=job.epoch + 1,
             lease_until_ms=0 if given.hold_ms is None else now_ms + given.hold_ms,
+            leased_ms=job.leased_ms if given.hold_ms is None else now_ms,
             worker=job.worker if given.hold_ms is None else None,
             placed_ms=job.placed_ms if is_next else None,
             state=JobState.WAITING,
@@ -328,6 +335,7 @@ class JobModel:
             misfire=job.misfire,
             epoch=job.epoch + 1,
             worker=job.worker,
+            leased_ms=job.leased_ms,
             error=job.error,
             round=job.round + 1,
             round_ms=now_ms,

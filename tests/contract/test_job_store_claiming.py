@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from purgatory.jobs import JobConflictError, JobOutcome, JobState
-from purgatory.jobs.model import Deadline, Finish, GiveBack, JobClaim, KeyFired
+from purgatory.jobs.model import Claim, Deadline, Finish, GiveBack, JobClaim, KeyFired
 from tests.contract.world import LEASE_MS, NOBODY, START_MS, World
 
 # Claiming
@@ -288,3 +289,35 @@ async def test_what_is_put_off_can_be_changed(world: World) -> None:
     assert {job.id for job in await world.claim()} == {jobs[1].id, jobs[2].id}
     world.now_ms += 60_000
     assert jobs[3].id in {job.id for job in await world.claim()}
+
+
+# The store's clock is set
+
+
+async def test_a_lease_that_began_later_than_now_has_ended(world: World) -> None:
+    """A worker died, and the clock went back by an hour: its jobs need not wait for that."""
+    waiting, running = await world.add(delay=0), await world.add(delay=0, handler="other")
+    claims = {job.id: job.claim for job in await world.claim()}
+    await world.start(claims[running.id])
+    world.now_ms -= 3_600_000
+    # This worker knows the clock of before: others that live are about to renew their leases.
+    step = Claim("w2", 3_600_000, 10, LEASE_MS, clock_ms=START_MS)
+    for early in step, replace(step, clock_ms=None):
+        [claimed] = await world.there.run([early])
+        assert claimed.jobs == []
+    # Whoever renews keeps its job.
+    assert await world.here.renew([claims[running.id]], lease_ms=LEASE_MS) == []
+    [claimed] = await world.there.run([replace(step, clock_ms=world.now_ms)])
+    assert [job.id for job in claimed.jobs] == [waiting.id]
+    world.now_ms += LEASE_MS
+    assert {job.id for job in await world.claim(within_ms=3_600_000)} == {waiting.id, running.id}
+
+
+async def test_clocks_may_differ_by_a_second(world: World) -> None:
+    """As of a server that takes over: no lease ends by that."""
+    await world.add(delay=0)
+    await world.claim()
+    world.now_ms -= 1_000
+    assert await world.claim(world.there, within_ms=60_000) == []
+    world.now_ms += 1_000 + LEASE_MS
+    assert len(await world.claim(world.there)) == 1

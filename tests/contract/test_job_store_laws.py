@@ -49,6 +49,7 @@ T = TypeVar("T")
 
 KEYS = ["a", "b", "c"]
 LEASE_MS = 40
+HOUR_MS = 3_600_000
 IS_THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 # Where each step is a round trip, fewer.
 EXAMPLES = {"memory": 60, "sqlite": 10, "postgresql": 8, "redis": 20, "redis_shards": 8}
@@ -397,9 +398,9 @@ class JobStoreMachine(RuleBasedStateMachine):
 
     # Whatever else happens
 
-    @rule(ms=st.sampled_from([1, 5, LEASE_MS, 200]))
+    @rule(ms=st.sampled_from([1, 5, LEASE_MS, 200, -200, -HOUR_MS, HOUR_MS]))
     def pass_time(self, ms: int) -> None:
-        """Deadlines come, leases run out."""
+        """Deadlines come, leases run out; the clock may be set."""
         self.world.now_ms += ms
 
     @rule()

@@ -192,7 +192,7 @@ async def test_claims_end_although_others_are_shown_meanwhile(
     world = await World(make_slow, JobLimits(max_batch=50)).open()
     for number in range(300):
         await world.add("old", number, delay=0)
-    step = Claim("w", 60_000, 50, LEASE_MS, handlers=("new",))
+    step = Claim("w", 60_000, 50, LEASE_MS, handlers=("new",), clock_ms=None)
     while (await world.here.run([step]))[0].is_cut:
         pass
     world.now_ms += SHOWN_MS

@@ -405,9 +405,9 @@ def broken(job: Job, how: str, record: bytes) -> bytes | None:
         case "time":
             fields[3] = b"tomorrow"
         case "policy":
-            fields[14] = b"perhaps"
+            fields[15] = b"perhaps"
         case "payload":
-            fields[24] = b"{"
+            fields[25] = b"{"
         case "contradiction":
             fields[2] = b"fired"
     return b"\0".join(fields)

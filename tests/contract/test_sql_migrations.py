@@ -394,7 +394,7 @@ async def test_jobs_of_the_revision_before_stay(url: URL) -> None:
     [added] = await store.add([spec])
     await store.close()
     columns = ["owner", "needed", "fired_before_json", "round", "round_ms"]
-    columns += ["concurrency_key", "placed_ms", "traceparent"]
+    columns += ["concurrency_key", "placed_ms", "traceparent", "leased_ms"]
     indexes = [
         f"ix_purgatory_jobs_{name}"
         for name in ("placed", "blocked", "blocked_by_key", "held_up", "free_by_handler")

@@ -108,7 +108,7 @@ USES: dict[str, set[str]] = {
     "jobs/redis": {"group_commit", "jobs/model", "jobs/stores", "redis_server"},
     "jobs/sql": {"group_commit", "jobs/model", "jobs/stores"},
     "jobs/stores": {"jobs/model"},
-    "jobs/worker": {"jobs/handlers", "jobs/model", "jobs/stores"},
+    "jobs/worker": {"group_commit", "jobs/handlers", "jobs/model", "jobs/stores"},
     "ownership/redis": {"ownership", "redis_server"},
     "purgatory": {
         "event_loop",

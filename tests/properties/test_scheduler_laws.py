@@ -136,6 +136,8 @@ class Worker:
         self.timer.close()
         scheduler = self.scheduler
         scheduler._unsubscribe()
+        # Or what runs takes the cancellation for one of its own, and reports to the dead.
+        scheduler._leased.close()
         tasks = [*scheduler._loops, *scheduler._runner._running]
         for task in tasks:
             task.cancel()

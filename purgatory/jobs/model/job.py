@@ -146,6 +146,9 @@ class Job:
     """The worker that holds the lease, or held it last."""
     lease_until_ms: int = 0
     """The end of the lease, before which no other worker can claim it; 0 without a lease."""
+    leased_ms: int = 0
+    """When that lease began, or the last one. If that is later than now, the store's clock has gone
+    back since: see `Claim`."""
     placed_ms: int | None = None
     """Since when it holds a place, and counts for the bounds of its handler; None if it does not.
     It keeps the place until it has run, returns to waiting, or is decided otherwise."""

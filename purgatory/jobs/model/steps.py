@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from purgatory.jobs.model.bounds import Bounds
 from purgatory.jobs.model.deadline import Deadline
@@ -287,6 +287,10 @@ class Resume(Step[int]):
 # Steps of workers
 
 
+CLOCK_SLACK_MS: Final = 1_000
+"""By how much clocks of one store may differ, as of two servers of which one takes over."""
+
+
 @dataclass(frozen=True, slots=True)
 class Claim(Step[Claimed]):
     """Lease the first `limit` jobs, by due_ms and then id, that are due within `within_ms`.
@@ -305,6 +309,10 @@ class Claim(Step[Claimed]):
     with another misfire policy than "run", and those that are not due yet, take theirs with `Start`
     instead (`bounds.needs_place`). What is blocked by `max_running` gets the places that these
     bounds allow beyond those that are taken. See `Start` for what becomes of places.
+
+    With `clock_ms`, leases have ended, too, that began more than CLOCK_SLACK_MS later than now, and
+    end later than that of this claim; a batch of them. The store's clock has gone back, and a
+    worker that died would keep its jobs for as long as it went back.
     """
 
     worker: str
@@ -315,6 +323,13 @@ class Claim(Step[Claimed]):
     """Of handlers of this process; others are not bounded."""
     handlers: tuple[str, ...] | None = None
     """The handlers of this process, the only ones whose jobs are claimed; None for all jobs."""
+    clock_ms: int | None = 0
+    """What this worker takes for the store's clock. If that is earlier, it has gone back just now:
+    then no lease ends by it, as live workers are about to renew theirs. None: do not look."""
+
+    def may_end_leases(self, now_ms: int) -> bool:
+        """Return True iff it is to end leases that began later than now."""
+        return self.clock_ms is not None and now_ms >= self.clock_ms - CLOCK_SLACK_MS
 
 
 @dataclass(frozen=True, slots=True)

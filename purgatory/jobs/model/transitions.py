@@ -28,6 +28,7 @@ from purgatory.jobs.model.job import (
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import JobSpec, OnConflict
 from purgatory.jobs.model.steps import (
+    CLOCK_SLACK_MS,
     Add,
     Cancel,
     CancelForKey,
@@ -138,6 +139,14 @@ def placed(job: Job, now_ms: int) -> Job:
     return job if job.placed_ms is not None else changed(job, placed_ms=now_ms)
 
 
+def ended_early(job: Job, claim: Claim, now_ms: int) -> Job:
+    """Return a job whose lease has ended if it began later than now; else the same object."""
+    is_leased = now_ms + claim.lease_ms < job.lease_until_ms < PARKED_UNTIL_MS
+    if not is_leased or job.leased_ms <= now_ms + CLOCK_SLACK_MS:
+        return job
+    return changed(job, lease_until_ms=now_ms)
+
+
 def _unchanged(job: Job, step: Any, now_ms: int, limits: JobLimits) -> Job:
     return job
 
@@ -165,6 +174,7 @@ def _add_again(job: Job, step: Add, now_ms: int, limits: JobLimits) -> Job:
         worker=job.worker,
         error=job.error,
         version=job.version + 1,
+        leased_ms=job.leased_ms,
         round=job.round,
         round_ms=job.round_ms,
     )
@@ -224,8 +234,13 @@ def _retry(job: Job, step: Retry, now_ms: int, limits: JobLimits) -> Job:
 
 
 def _claim(job: Job, step: Claim, now_ms: int, limits: JobLimits) -> Job:
-    lease_until_ms = now_ms + step.lease_ms
-    return changed(job, epoch=job.epoch + 1, worker=step.worker, lease_until_ms=lease_until_ms)
+    return changed(
+        job,
+        epoch=job.epoch + 1,
+        worker=step.worker,
+        lease_until_ms=now_ms + step.lease_ms,
+        leased_ms=now_ms,
+    )
 
 
 def _start(job: Job, step: Start, now_ms: int, limits: JobLimits) -> Job:
@@ -241,13 +256,14 @@ def _start(job: Job, step: Start, now_ms: int, limits: JobLimits) -> Job:
         attempt=job.attempt + 1 if step.attempt is None else step.attempt,
         lateness_ms=lateness_ms,
         lease_until_ms=now_ms + step.lease_ms,
+        leased_ms=now_ms,
         placed_ms=now_ms if step.bounds and job.placed_ms is None else job.placed_ms,
         version=job.version + 1,
     )
 
 
 def _renew(job: Job, step: Renew, now_ms: int, limits: JobLimits) -> Job:
-    return changed(job, lease_until_ms=now_ms + step.lease_ms)
+    return changed(job, lease_until_ms=now_ms + step.lease_ms, leased_ms=now_ms)
 
 
 def _finish(job: Job, step: Finish, now_ms: int, limits: JobLimits) -> Job:
@@ -288,6 +304,7 @@ def _give_back(job: Job, step: GiveBack, now_ms: int, limits: JobLimits) -> Job:
         error=job.error if error is None else error,
         epoch=job.epoch + 1,
         lease_until_ms=0 if step.hold_ms is None else now_ms + step.hold_ms,
+        leased_ms=job.leased_ms if step.hold_ms is None else now_ms,
         worker=job.worker if step.hold_ms is None else None,
         placed_ms=job.placed_ms if is_next else None,
         version=job.version + is_changed,

@@ -22,13 +22,13 @@ ALL_HANDLERS = "\2"
 BUCKET_WIDTH_MS = 60_000
 """Jobs that are due within the same minute share a bucket."""
 FORMAT = "1"
-FIELDS = 25
+FIELDS = 26
 # Records of jobs that have what most have not: with further fields at the end.
 LONG_FORMAT = "2"
-LONG_FIELDS = 31
+LONG_FIELDS = 32
 # Those of traced jobs have one more.
 TRACED_FORMAT = "3"
-TRACED_FIELDS = 32
+TRACED_FIELDS = 33
 _FORMATS = {
     (FORMAT, FIELDS),
     (LONG_FORMAT, LONG_FIELDS),
@@ -55,8 +55,9 @@ def _job(job_id: str, fields: list[str]) -> Job:
         raise ValueError(f"it has {len(fields)} fields and begins with {fields[0][:16]!r}")
     (
         _, state, outcome, due_ms, deadline_ms, ceiling_ms, created_ms, attempt, epoch,
-        lease_until_ms, lateness_ms, finished_ms, version, max_attempts, on_fire, misfire,
-        dedupe_key, keys, handler, worker, fired_key, fired_json, error, owner, payload_json,
+        lease_until_ms, leased_ms, lateness_ms, finished_ms, version, max_attempts, on_fire,
+        misfire, dedupe_key, keys, handler, worker, fired_key, fired_json, error, owner,
+        payload_json,
     ) = fields[:FIELDS]  # fmt: skip
     extra = (*fields[FIELDS:], *_USUAL[len(fields) - FIELDS :])
     needed, fired_before, round_, round_ms, concurrency_key, placed_ms, traceparent = extra
@@ -87,6 +88,7 @@ def _job(job_id: str, fields: list[str]) -> Job:
         epoch=int(epoch),
         worker=_text(worker),
         lease_until_ms=int(lease_until_ms),
+        leased_ms=int(leased_ms),
         placed_ms=int(placed_ms) if placed_ms else None,
         lateness_ms=int(lateness_ms) if lateness_ms else None,
         finished_ms=int(finished_ms) if finished_ms else None,

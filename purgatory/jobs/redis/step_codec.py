@@ -54,7 +54,8 @@ def claim_step(step: Claim, limit: int) -> bytes:
     """Return the step that claims, with this limit."""
     bounds = [field for each in step.bounds for field in each]
     names = names_field(step.handlers)
-    return step_of("claim", f"={step.worker}", step.within_ms, limit, step.lease_ms, names, *bounds)
+    worker = (f"={step.worker}", step.within_ms, limit, step.lease_ms)
+    return step_of("claim", *worker, names, step.clock_ms, *bounds)
 
 
 def names_field(handlers: Sequence[str] | None) -> str | None:

@@ -139,9 +139,11 @@ class StepRunner:
         step = replace(step, bounds=tuple(filter(None, map(self._share, step.bounds))))
         now_ms = await self._reader.now_ms()
         jobs: list[Job] = []
-        if step.bounds:
-            # Where nothing but blocked jobs is due, too, there may be places for these.
+        if step.bounds or step.clock_ms is not None:
+            # Where nothing but blocked jobs is due, too, there may be places for these; and where
+            # nothing is due, leases that have ended.
             await self._claim_from(step, dict.fromkeys(self._shards.all, 0))
+            step = replace(step, clock_ms=None)
         # Others may have claimed what was seen: then what comes behind it is looked at.
         while shares := await self._shards.shares(step.within_ms, limit - len(jobs), step.handlers):
             claimed = await self._claim_from(step, shares)

@@ -51,12 +51,12 @@ local ASIDE, REQUESTS = KEYS[19], KEYS[20]
 local FINAL = {done = true, failed = true, cancelled = true}
 
 local FORMAT, STATE, OUTCOME, DUE, DEADLINE, CEILING, CREATED, ATTEMPT = 1, 2, 3, 4, 5, 6, 7, 8
-local EPOCH, LEASE, LATENESS, ENDED, VERSION, MAX_ATTEMPTS = 9, 10, 11, 12, 13, 14
-local ON_FIRE, MISFIRE, DEDUPE_KEY, KEYS_OF, HANDLER, WORKER = 15, 16, 17, 18, 19, 20
-local FIRED_KEY, FIRED_JSON, ERROR, OWNER, PAYLOAD = 21, 22, 23, 24, 25
+local EPOCH, LEASE, LEASED, LATENESS, ENDED, VERSION, MAX_ATTEMPTS = 9, 10, 11, 12, 13, 14, 15
+local ON_FIRE, MISFIRE, DEDUPE_KEY, KEYS_OF, HANDLER, WORKER = 16, 17, 18, 19, 20, 21
+local FIRED_KEY, FIRED_JSON, ERROR, OWNER, PAYLOAD = 22, 23, 24, 25, 26
 -- Of formats 2 and 3 only, the last one of 3.
-local NEEDED, FIRED_BEFORE, ROUND, ROUND_MS, CONCURRENCY_KEY, PLACED = 26, 27, 28, 29, 30, 31
-local TRACEPARENT = 32
+local NEEDED, FIRED_BEFORE, ROUND, ROUND_MS, CONCURRENCY_KEY, PLACED = 27, 28, 29, 30, 31, 32
+local TRACEPARENT = 33
 local NUMBERS = {DUE, DEADLINE, CREATED, ATTEMPT, EPOCH, LEASE, VERSION}
 
 local call, floor, max, min = redis.call, math.floor, math.max, math.min
@@ -98,6 +98,9 @@ if not now then
   local time = call('TIME')
   now = time[1] * 1000 + floor(time[2] / 1000)
 end
+
+-- What leases that begin now say. As text: converting a number costs more than the rest of a field.
+local begun = tostring(now)
 
 local changes, soonest, soonest_added, active = {}, nil, nil, nil
 -- Buckets that are in the index: asked once for each batch.
@@ -684,6 +687,22 @@ local function take_back()
   end
 end
 
+-- By how much clocks of one store may differ.
+local CLOCK_SLACK = 1000
+
+-- Ends leases that began later than now, of those that end last and after `after_ms`.
+local function end_leases(after_ms)
+  local ids = call(
+    'ZREVRANGEBYSCORE', HELD, '(' .. PARKED, '(' .. after_ms, 'LIMIT', 0, MAX_BATCH)
+  for _, id in ipairs(ids) do
+    local job = read(id)
+    if job and job[LEASE] > now and (tonumber(job[LEASED]) or 0) > now + CLOCK_SLACK then
+      job[LEASE] = now
+      save(job)
+    end
+  end
+end
+
 -- Not before the batch has ended, as its claims would set them aside again; and newer workers, which
 -- know where to look, ignore the message.
 local function show()
@@ -939,7 +958,7 @@ local function add(step)
     deadline = min(ceiling, deadline)
   end
   local job = {
-    '1', 'waiting', '', deadline, deadline, ceiling, now, '0', '0', '0', '', '', '1',
+    '1', 'waiting', '', deadline, deadline, ceiling, now, '0', '0', '0', '0', '', '', '1',
     step[7], step[8], step[9], slot, step[11], step[12], '', '', '', '', step[15], step[13],
     tonumber(step[16]) or 1, '', 0, '', step[17], '', (gsub(step[18], 'room$', '')),
   }
@@ -1190,10 +1209,14 @@ end
 function steps.claim(step)
   local jobs, bounds, is_cut, limit = {}, {}, '', tonumber(step[4])
   local names = names_in(step[6])
-  for place = 7, #step, 3 do
+  for place = 8, #step, 3 do
     local bound = {maximum = tonumber(step[place + 1]), per_key = tonumber(step[place + 2])}
     bounds[step[place]] = bound
     fill_places(step[place], bound)
+  end
+  local clock = tonumber(step[7])
+  if clock and now >= clock - CLOCK_SLACK then
+    end_leases(now + step[5])
   end
   local until_ms, is_behind_others = now + step[3], false
   bring_back(names, until_ms, limit)
@@ -1217,7 +1240,8 @@ function steps.claim(step)
       end
       job[PLACED] = now
     end
-    job[EPOCH], job[WORKER], job[LEASE] = job[EPOCH] + 1, step[2], now + step[5]
+    job[EPOCH], job[WORKER] = job[EPOCH] + 1, step[2]
+    job[LEASE], job[LEASED] = now + step[5], begun
     save(job)
     jobs[#jobs + 1] = pack(found(job))
     return true
@@ -1256,7 +1280,7 @@ function steps.renew(step)
   if not job then
     return ''
   end
-  job[LEASE] = now + step[4]
+  job[LEASE], job[LEASED] = now + step[4], begun
   save(job)
   return '1'
 end
@@ -1292,7 +1316,7 @@ function steps.start(step)
     job[OUTCOME] = 'expired'
   end
   job[ATTEMPT] = step[5] == '' and job[ATTEMPT] + 1 or tonumber(step[5])
-  job[STATE], job[LEASE] = 'running', now + step[4]
+  job[STATE], job[LEASE], job[LEASED] = 'running', now + step[4], begun
   change(job)
   return found(job)
 end
@@ -1351,7 +1375,7 @@ function steps.give_back(step)
   free(job)
   job[STATE], job[DUE], job[PLACED] = 'waiting', due, placed
   if step[6] ~= '' then
-    job[LEASE], job[WORKER] = now + step[6], ''
+    job[LEASE], job[LEASED], job[WORKER] = now + step[6], begun, ''
   end
   keep(job)
   return '1'

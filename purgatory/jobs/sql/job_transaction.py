@@ -45,6 +45,7 @@ from purgatory.jobs.model.transitions import (
     applied,
     begun,
     changed_by,
+    ended_early,
     parked,
     placed,
     unparked,
@@ -341,6 +342,8 @@ class JobTransaction:
         if bounds_of:
             counts = self._places.counts(bounds_of)
             self._places.fill(step.bounds, counts)
+        if step.may_end_leases(work.now_ms):
+            self._end_leases(step)
         asked: dict[str, Any] = {"until_ms": work.now_ms + step.within_ms, "limit": limit}
         free, lapsed = locks.free, locks.lapsed
         if step.handlers is not None:
@@ -367,6 +370,18 @@ class JobTransaction:
             after = changed_by(step, job, work.now_ms, self._limits)
             claimed.append(work.put(after, is_announced=False))
         return Claimed(work.now_ms, claimed, is_cut)
+
+    def _end_leases(self, step: Claim) -> None:
+        """End leases that began later than now, of a batch of those that end last."""
+        work = self._work
+        asked = {"after_ms": work.now_ms + step.lease_ms, "limit": self._limits.max_batch}
+        rows = work.execute(work.statements.reads.last_leases, asked).all()
+        early = [job_id for job_id, leased_ms in rows if leased_ms > work.now_ms]
+        if early:
+            work.lock_unlocked(early)
+            jobs = [job for job_id in early if (job := work.get(job_id)) is not None]
+            for job in jobs:
+                work.put(ended_early(job, step, work.now_ms), is_announced=False)
 
     # Keys
 

@@ -26,7 +26,7 @@ from purgatory.wrong_type import wrong_type
 VERSION_TABLE = "purgatory_version"
 # Of the latest script. Not read from the scripts: a package in an archive has none, and a service
 # that starts need not load Alembic's.
-_HEAD = "purgatory_0011"
+_HEAD = "purgatory_0012"
 # If an application's own Alembic ran our scripts.
 _OTHER_VERSION_TABLE = "alembic_version"
 _OURS = "purgatory_"

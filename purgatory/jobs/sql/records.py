@@ -33,6 +33,7 @@ _NUMBERS = (
     "attempt",
     "epoch",
     "lease_until_ms",
+    "leased_ms",
     "version",
     "needed",
     "round",

@@ -52,6 +52,7 @@ jobs = Table(
     Column("round_ms", BigInteger),
     Column("worker", Text),
     Column("lease_until_ms", BigInteger, nullable=False),
+    Column("leased_ms", BigInteger, nullable=False, server_default="0"),
     Column("placed_ms", BigInteger),
     Column("lateness_ms", BigInteger),
     Column("finished_ms", BigInteger),

@@ -45,6 +45,7 @@ from purgatory.jobs.model.transitions import (
     applied,
     blocked,
     changed_by,
+    ended_early,
     parked,
     placed,
     unblocked,
@@ -55,6 +56,7 @@ from purgatory.jobs.stores.protocol import StoreListener
 from purgatory.jobs.stores.step_methods import StepMethods
 from purgatory.jobs.stores.store_listeners import StoreListeners
 from purgatory.timer import Clock, SystemClock
+from purgatory.timer.clock import NS_PER_MS
 
 
 class MemoryJobStore(StepMethods):
@@ -70,11 +72,14 @@ class MemoryJobStore(StepMethods):
     ) -> None:
         """Make an empty store, on the clock of its purgatory.
 
-        `now_ms` returns another time instead, in milliseconds UTC.
+        The wall time from when it is made, and then monotonic: if the wall clock is set, no job
+        moves. `now_ms` returns another time instead, in milliseconds UTC.
         """
         self.limits: JobLimits = JobLimits() if limits is None else limits
         self._has_own_time = now_ms is not None
-        self._now_ms = SystemClock().wall_ms if now_ms is None else now_ms
+        self._now_ms = _steady(SystemClock()) if now_ms is None else now_ms
+        # The latest time of a step: later than now once `now_ms` has gone back.
+        self._latest_ms = 0
         self._index = MemoryIndex()
         self._is_open = False
         self._listeners = StoreListeners()
@@ -83,7 +88,7 @@ class MemoryJobStore(StepMethods):
     def use_clock(self, clock: Clock) -> None:
         """Take the time from `clock`, unless `now_ms` was given; called by the purgatory."""
         if not self._has_own_time:
-            self._now_ms = clock.wall_ms
+            self._now_ms = _steady(clock)
 
     async def open(self) -> None:
         """Open it. Jobs from before a `close` are still stored."""
@@ -117,6 +122,8 @@ class MemoryJobStore(StepMethods):
     async def run(self, steps: Sequence[Step[Result]]) -> list[Result]:
         """Run steps in order; return a result for each."""
         now_ms = self._begin()
+        if now_ms > self._latest_ms:
+            self._latest_ms = now_ms
         return [self._run(step, now_ms) for step in steps]
 
     def may_wait_on(self, key: str) -> bool:
@@ -311,6 +318,10 @@ class MemoryJobStore(StepMethods):
         jobs: list[Job] = []
         is_cut = False
         bounds_of = {bounds.handler: bounds for bounds in step.bounds}
+        if now_ms < self._latest_ms and step.may_end_leases(now_ms):
+            self._latest_ms = now_ms
+            for held in self._index.held():
+                self._index.put(ended_early(held, step, now_ms))
         for bounds in step.bounds:
             self._fill_places(bounds, now_ms)
         for _ in range(self.limits.cut(step.limit)):
@@ -354,3 +365,9 @@ class MemoryJobStore(StepMethods):
         for job in jobs:
             self._put(unparked(job), now_ms)
         return len(jobs)
+
+
+def _steady(clock: Clock) -> Callable[[], int]:
+    """Return the wall time of now, and what has passed since by the monotonic clock."""
+    offset_ns = clock.wall_ms() * NS_PER_MS - clock.now_ns()
+    return lambda: (clock.now_ns() + offset_ns) // NS_PER_MS

@@ -172,6 +172,11 @@ class MemoryIndex:
         """Yield the parked jobs."""
         return (job for job in self._jobs.values() if job.is_parked)
 
+    def held(self) -> list[Job]:
+        """Return the jobs that have a lease, also one that is over."""
+        jobs = (self._jobs.get(job_id) for _, job_id, _ in self._held)
+        return [job for job in jobs if job is not None and job.lease_until_ms]
+
     def remove_finished(self, before_ms: int, keep: int, limit: int) -> int:
         """Remove finished jobs, the earliest first; return how many."""
         gone: set[str] = set()

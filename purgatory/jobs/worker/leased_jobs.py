@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TypeVar
 
 from purgatory.jobs.handlers.fair_slots import Lane
 from purgatory.jobs.model.bounds import Bounds
-from purgatory.jobs.model.job import Job, JobClaim
+from purgatory.jobs.model.job import Job, JobClaim, JobState
+from purgatory.jobs.model.steps import Finish, GiveBack, WaitAgain
 from purgatory.jobs.worker.store_clock import StoreClock
 from purgatory.timer import ScheduledCall, SystemTimer
+from purgatory.turn_budget import TurnBudget
 
 logger = logging.getLogger("purgatory.jobs")
+
+Ending = TypeVar("Ending", Finish, GiveBack, WaitAgain)
+Result = TypeVar("Result")
 
 
 class LeasedJob:
@@ -22,12 +29,14 @@ class LeasedJob:
         "bounds",
         "call",
         "claim",
+        "due_ms",
         "is_ending",
         "is_lost",
         "is_running",
         "is_started",
         "lane",
         "needs_thread",
+        "round",
     )
 
     def __init__(
@@ -40,6 +49,10 @@ class LeasedJob:
     ) -> None:
         """Take a job that `JobStore.claim` returned."""
         self.claim: JobClaim = job.claim
+        """Another one once this process has claimed the job again, while it runs here."""
+        self.round: int = job.round
+        self.due_ms: int = job.due_ms
+        """By the store's clock."""
         self.attempt: int = job.attempt + 1
         """The number of its next attempt."""
         self.lane = lane
@@ -57,6 +70,14 @@ class LeasedJob:
         self.is_lost = False
         """Another worker has it, while it runs here."""
 
+    async def end_by(self, step: Ending, run: Callable[[Ending], Awaitable[Result]]) -> Result:
+        """Return the result of the step that ends the claim: of the claim that the job has now."""
+        while True:
+            claim = self.claim
+            result = await run(step if step.claim == claim else replace(step, claim=claim))
+            if result or self.claim == claim:
+                return result
+
     def disarm(self) -> None:
         """Leave the timer. Idempotent."""
         if self.call is not None:
@@ -71,6 +92,7 @@ class LeasedJobs:
     """
 
     # Invariant: each of _jobs is armed or was passed to on_due, until is_closed.
+    # Invariant: all(id == leased.claim.id for id, leased in _jobs.items())
 
     def __init__(self, timer: SystemTimer, clock: StoreClock) -> None:
         """Begin empty."""
@@ -78,16 +100,17 @@ class LeasedJobs:
         self._clock = clock
         self.on_due: Callable[[LeasedJob], object] = lambda leased: None
         """Called on the event loop; set it before `add`."""
-        self._jobs: dict[JobClaim, LeasedJob] = {}
+        self._jobs: dict[str, LeasedJob] = {}
         self.is_closed = False
 
     def __len__(self) -> int:
         """Return how many jobs are leased: waiting, due or running."""
         return len(self._jobs)
 
-    def __contains__(self, claim: object) -> bool:
-        """Return True iff the job of `claim` is still leased here."""
-        return claim in self._jobs
+    def __contains__(self, claim: JobClaim) -> bool:
+        """Return True iff the job of `claim` is still leased here, by that claim."""
+        leased = self._jobs.get(claim.id)
+        return leased is not None and leased.claim == claim
 
     def add(
         self,
@@ -102,19 +125,47 @@ class LeasedJobs:
         Without a lane, it waits for a thread or for another place of the worker.
         """
         leased = LeasedJob(job, lane, needs_thread=needs_thread, bounds=bounds)
-        self._jobs[leased.claim] = leased
+        if (before := self._jobs.get(job.id)) is not None:
+            # Its claim is lost by this one.
+            before.disarm()
+        self._jobs[job.id] = leased
         self._arm(leased, self._clock.remaining_ms(job.due_ms))
+
+    def keep_running(self, job: Job) -> bool:
+        """Go on with a run of a job that was claimed again here; False if it does not run.
+
+        Its lease seemed over, as the store's clock was set or this process was suspended: the run
+        has the new claim, and is not begun beside itself. A later round of the job is another run.
+        """
+        leased = self._jobs.get(job.id)
+        is_same = leased is not None and leased.is_running and leased.round == job.round
+        if not is_same or job.state is not JobState.RUNNING:
+            return False
+        assert leased is not None
+        leased.claim, leased.is_lost = job.claim, False
+        return True
 
     def rearm(self, leased: LeasedJob, due_ms: int) -> None:
         """Wait again, until `due_ms`: the store did not start it yet."""
         leased.is_running = False
-        if leased.claim in self._jobs and not self.is_closed:
+        leased.due_ms = due_ms
+        if leased.claim in self and not self.is_closed:
             self._arm(leased, max(1, self._clock.remaining_ms(due_ms)))
+
+    async def arm_again(self) -> None:
+        """Arm all jobs that wait for their time anew: the store's clock was set."""
+        budget = TurnBudget()
+        for leased in list(self._jobs.values()):
+            if leased.call is not None and not self.is_closed:
+                leased.disarm()
+                self._arm(leased, self._clock.remaining_ms(leased.due_ms))
+            await budget.yield_if_spent()
 
     def remove(self, leased: LeasedJob) -> None:
         """Forget a job. Idempotent."""
         leased.disarm()
-        self._jobs.pop(leased.claim, None)
+        if self._jobs.get(leased.claim.id) is leased:
+            del self._jobs[leased.claim.id]
 
     def remove_lost(self, claims: list[JobClaim]) -> None:
         """Forget those of `claims` that do not run: another worker has them, or they ended.
@@ -122,8 +173,8 @@ class LeasedJobs:
         Those that run are marked as lost, and logged if they were started.
         """
         for claim in claims:
-            leased = self._jobs.get(claim)
-            if leased is None or leased.is_ending:
+            leased = self._jobs.get(claim.id)
+            if leased is None or leased.claim != claim or leased.is_ending:
                 continue
             if not leased.is_running:
                 self.remove(leased)
@@ -141,7 +192,7 @@ class LeasedJobs:
 
     def claims(self) -> list[JobClaim]:
         """Return the claims of all leased jobs that are not lost."""
-        return [claim for claim, leased in self._jobs.items() if not leased.is_lost]
+        return [leased.claim for leased in self._jobs.values() if not leased.is_lost]
 
     def take_waiting(self) -> list[JobClaim]:
         """Forget all jobs that do not run; return their claims."""

@@ -31,6 +31,7 @@ from purgatory.jobs.worker.store_clock import StoreClock
 from purgatory.jobs.worker.store_retry import StoreRetry
 from purgatory.jobs.worker.worker_store import WorkerStore
 from purgatory.timer import SystemTimer
+from purgatory.timer.clock import NS_PER_MS
 
 logger = logging.getLogger("purgatory.jobs")
 
@@ -75,6 +76,8 @@ class JobScheduler:
         self._loops: list[asyncio.Task[None]] = []
         self._retry = StoreRetry(self._on_store_available)
         clock = StoreClock(timer.clock)
+        clock.on_step = self._on_clock_step
+        self._is_clock_set = asyncio.Event()
         self._store = WorkerStore(
             store, worker=worker, lease_ms=settings.lease_ms, clock=clock, retry=self._retry
         )
@@ -90,7 +93,7 @@ class JobScheduler:
             reporter,
             self._recovery,
             counters,
-            NextRounds(self._store, handlers, store.limits, history),
+            NextRounds(handlers, store.limits, history),
             retry_policy=settings.retry,
             threads=self._threads,
         )
@@ -133,6 +136,7 @@ class JobScheduler:
             self._renewer.step,
             self._retention.step,
             self._excess.step,
+            self._follow_clock,
         )
         self._loops = [asyncio.create_task(self._repeat(step)) for step in steps]
 
@@ -150,9 +154,9 @@ class JobScheduler:
         self._excess.close()
         if not self._loops:
             return
-        claiming, renewing, pruning, returning = self._loops
-        pruning.cancel()
-        returning.cancel()
+        claiming, renewing, *others = self._loops
+        for task in others:
+            task.cancel()
         # What a claim under way returns is released now, and not when its lease runs out. In an
         # outage the claim is repeated, and returns nothing.
         is_away = self._retry.error is not None
@@ -204,6 +208,28 @@ class JobScheduler:
     def _on_store_available(self) -> None:
         # Jobs that were due during the outage were due while no worker could run them.
         self._recovery.begin_again()
+        self._listener.wake()
+
+    def _on_clock_step(self, moved_ns: int) -> None:
+        moved_s = moved_ns / (1_000 * NS_PER_MS)
+        if abs(moved_s) >= 1:
+            logger.warning(
+                "the clock of the job store was set %s by %.1f s: jobs are due by its new time",
+                "forward" if moved_s > 0 else "back",
+                abs(moved_s),
+                extra={"action": "clock-set"},
+            )
+        if moved_s < 0:
+            # Leases that seem to begin later than now: workers that live renew them first.
+            self._store.put_off_look()
+        self._is_clock_set.set()
+
+    async def _follow_clock(self) -> None:
+        """Wait until the store's clock was set; then jobs are due, and leases end, at its times."""
+        await self._is_clock_set.wait()
+        self._is_clock_set.clear()
+        await self._leased.arm_again()
+        await self._renewer.renew()
         self._listener.wake()
 
     async def _repeat(self, step: Callable[[], Awaitable[None]]) -> None:

@@ -23,6 +23,7 @@ from purgatory.jobs.model.steps import (
 from purgatory.jobs.stores.protocol import JobStore
 from purgatory.jobs.worker.store_clock import StoreClock
 from purgatory.jobs.worker.store_retry import StoreRetry
+from purgatory.timer.clock import NS_PER_MS
 
 # Jobs in one step: the worker handles a step's result in one turn of the loop, in some 5 ms.
 BATCH = 250
@@ -46,6 +47,8 @@ class WorkerStore:
         self.lease_ms = lease_ms
         self.clock = clock
         self._retry = retry
+        # When a claim is to look for leases that have ended as the store's clock went back.
+        self._look_ns = clock.local_ns()
         # No more than a store returns at once: a short result means that nothing is left.
         self.batch = min(BATCH, store.limits.max_batch)
 
@@ -75,10 +78,18 @@ class WorkerStore:
     ) -> Claimed:
         """Lease up to `limit` jobs that are due within `within_ms`, the earliest first."""
         asked_ns = self.clock.local_ns()
-        step = Claim(self._worker, within_ms, limit, self.lease_ms, bounds, handlers)
+        clock_ms = None
+        if asked_ns >= self._look_ns:
+            clock_ms = self.clock.now_ms() if self.clock.is_set else 0
+            self.put_off_look()
+        step = Claim(self._worker, within_ms, limit, self.lease_ms, bounds, handlers, clock_ms)
         [claimed] = await self._run("claim", [step])
         self.clock.note(claimed.now_ms, asked_ns)
         return claimed
+
+    def put_off_look(self) -> None:
+        """Let live workers renew their leases, as they do three times per lease, before a look."""
+        self._look_ns = self.clock.local_ns() + self.lease_ms * NS_PER_MS // 2
 
     async def renew(self, claims: Sequence[JobClaim]) -> list[JobClaim]:
         """Extend leases; return the claims that are lost or finished.

@@ -269,6 +269,7 @@ def job(status: Status, **changes: Any) -> JobEvent:
         "key": None,
         "attempt": 0,
         "error": None,
+        "at_ms": wall_ms,
         "deferred_at_ms": wall_ms - 86_400_000,
         "deadline_ms": wall_ms + 2_000,
         "at_ns": 5_000_000_000,
@@ -280,7 +281,13 @@ def test_a_job_is_dated_by_its_store_and_named_by_its_id(clock: MockClock) -> No
     """It may have been deferred by another worker, before this machine was started."""
     rows = make_rows(clock)
     ended = job(
-        EXPIRED, state="failed", attempt=3, error="no route", at_ns=7_000_500_000, key="order:42"
+        EXPIRED,
+        state="failed",
+        attempt=3,
+        error="no route",
+        at_ms=WALL_US // 1_000 + 2_003,
+        at_ns=7_003_000_000,
+        key="order:42",
     )
     operation, end = as_list(rows.batch([event(1, WATCHED), ended]))
     assert (operation["job_id"], operation["attempt"]) == (None, None)
@@ -291,11 +298,11 @@ def test_a_job_is_dated_by_its_store_and_named_by_its_id(clock: MockClock) -> No
         "kind": "job:mail",
         "keys": ["order:42"],
         "worker": "",
-        "at": WALL_US + 2_000_500,
+        "at": WALL_US + 2_003_000,
         "watched_at": WALL_US - 86_400_000_000,
         "deadline": WALL_US + 2_000_000,
-        "completed_at": WALL_US + 2_000_500,
-        "lateness_us": 500,
+        "completed_at": WALL_US + 2_003_000,
+        "lateness_us": 3_000,
         "completed_by": "order:42",
         "job_id": "j1",
         "handler": "mail",
@@ -309,7 +316,17 @@ def test_a_job_that_a_faster_clock_deferred_does_not_end_before(clock: MockClock
     """The store's clock and this one differ a little."""
     ahead_ms = WALL_US // 1000 + 900
     [row] = as_list(make_rows(clock).batch([job(FIRED, deferred_at_ms=ahead_ms)]))
-    assert row["at"] == row["watched_at"] == ahead_ms * 1000
+    assert row["at"] == row["watched_at"] == WALL_US
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_wait_is_as_long_as_the_clock_of_its_store_says(clock: MockClock, hours: int) -> None:
+    """However far that is from the clock here, which may have been set a moment ago."""
+    store_ms = WALL_US // 1000 + hours * 3_600_000
+    ended = job(EXPIRED, at_ms=store_ms, deferred_at_ms=store_ms - 5_000, deadline_ms=store_ms - 3)
+    [row] = as_list(make_rows(clock).batch([ended]))
+    assert (row["at"], row["watched_at"]) == (WALL_US, WALL_US - 5_000_000)
+    assert row["lateness_us"] == 3_000
 
 
 def test_a_job_is_sampled_alike_everywhere(clock: MockClock) -> None:

@@ -17,6 +17,7 @@ from sqlalchemy import (
     func,
     literal,
     literal_column,
+    not_,
     select,
     union_all,
 )
@@ -109,6 +110,14 @@ class Reads:
         parked = select(jobs.c.id).where(IS_LEASED, is_parked)
         parked = parked.limit(literal(MAX_BLOCKED, BigInteger))
         self.parked = select(func.count()).select_from(parked.subquery())
+        end_ms = jobs.c.lease_until_ms
+        is_later = and_(end_ms > bindparam("after_ms", type_=BigInteger), not_(IS_HELD_UP))
+        self.last_leases = (
+            select(jobs.c.id, jobs.c.leased_ms)
+            .where(IS_LEASED, is_later)
+            .order_by(end_ms.desc())
+            .limit(LIMIT)
+        )
         place = (jobs.c.handler, jobs.c.concurrency_key)
         self.places = (
             select(*place, func.count())

@@ -148,6 +148,8 @@ class Claimer:
         for number, job in enumerate(claimed.jobs, 1):
             handler = self._handlers.get(job.handler)
             assert handler is not None, "a claim returns jobs of its handlers only"
+            if self._leased.keep_running(job):
+                continue
             # Not by its deadline: one that was spread comes again, and would count again.
             overdue += job.due_ms < since_ms
             if self._recovery.is_exceptional(job, since_ms):

@@ -10,6 +10,7 @@ from purgatory.jobs.model.steps import GiveBack
 from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
 from purgatory.jobs.worker.statistics import WorkerCounters
 from purgatory.jobs.worker.worker_store import WorkerStore
+from purgatory.timer.clock import NS_PER_MS
 
 logger = logging.getLogger("purgatory.jobs")
 
@@ -41,7 +42,8 @@ class ExcessJobs:
         self.on_free: Callable[[], object] = lambda: None
         """Called now and then while some that were given back become free."""
         self._claiming: asyncio.TimerHandle | None = None
-        # {owner: when the last of its jobs that were given back is free}, while that is ahead.
+        # {owner: when the last of its jobs that were given back is free}, while that is ahead: by
+        # the local clock, as the store's may be set.
         self._free_ms: dict[str | None, int] = {}
 
     def add(self, leased: LeasedJob) -> None:
@@ -53,7 +55,7 @@ class ExcessJobs:
         """Wait for jobs, and give them back."""
         await self._is_any.wait()
         self._is_any.clear()
-        now_ms = self._store.clock.now_ms()
+        now_ms = self._now_ms()
         self._forget_free(now_ms)
         while self._jobs:
             batch, self._jobs = self._jobs[: self._store.batch], self._jobs[self._store.batch :]
@@ -82,8 +84,11 @@ class ExcessJobs:
         # The last ones are free when this is called once more.
         self._claiming = None
         if self._free_ms:
-            self._forget_free(self._store.clock.now_ms())
+            self._forget_free(self._now_ms())
             self._call_later(CLAIM_EVERY_S)
+
+    def _now_ms(self) -> int:
+        return self._store.clock.local_ns() // NS_PER_MS
 
     def _forget_free(self, now_ms: int) -> None:
         self._free_ms = {owner: free for owner, free in self._free_ms.items() if free > now_ms}

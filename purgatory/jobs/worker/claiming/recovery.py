@@ -47,7 +47,8 @@ class JobRecovery:
         Return since when it did as these jobs were claimed, for `is_exceptional`: an outage that
         ends a moment later changes that for the next claim only.
         """
-        if self._watching_since_ms is None:
+        # Later than now: the store's clock has gone back, and nothing was missed by that.
+        if self._watching_since_ms is None or self._watching_since_ms > now_ms:
             self._watching_since_ms = now_ms
         return self._watching_since_ms
 

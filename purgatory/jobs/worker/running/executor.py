@@ -80,8 +80,12 @@ class JobExecutor:
             raise
 
     async def _run(self, leased: LeasedJob) -> None:
-        job, asked_ns = await self._store.start(leased.claim, leased.attempt, leased.bounds)
-        if job is None:
+        claim = leased.claim
+        job, asked_ns = await self._store.start(claim, leased.attempt, leased.bounds)
+        if job is None and leased.claim != claim:
+            # Claimed again by this process meanwhile.
+            self._leased.rearm(leased, leased.due_ms)
+        elif job is None:
             # Cancelled, fired, rescheduled, with another worker; parked, or blocked by its bounds.
             self._leased.remove(leased)
         elif job.state is JobState.WAITING:
@@ -97,13 +101,13 @@ class JobExecutor:
             if end is None:
                 self._reporter.note_lost(job, "it was started, and its handler is not called")
             elif isinstance(end[0], NextRound):
-                after = await self._rounds.begin(end[0])
+                after = await leased.end_by(end[0].step, self._store.wait_again)
                 # First: what is counted next may end the job.
                 self._reporter.note_round(job, after)
                 if after is not None:
                     await self._rounds.count_missed(after, end[0])
             else:
-                await self._reporter.report(job, end[0], end[1])
+                await self._reporter.report(job, leased, end[0], end[1])
             self._leased.remove(leased)
 
     def _note_lateness(self, job: Job) -> None:

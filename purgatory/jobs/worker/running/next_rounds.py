@@ -1,4 +1,4 @@
-"""The next rounds of jobs whose handlers returned `again`: checked, and begun in the store."""
+"""The next rounds of jobs whose handlers returned `again`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import checked_keys, needed_keys, on_fire_on
 from purgatory.jobs.model.steps import WaitAgain
 from purgatory.jobs.worker.store_retry import OUTAGES, RETRY_POLICY
-from purgatory.jobs.worker.worker_store import WorkerStore
 
 logger = logging.getLogger("purgatory.jobs")
 
@@ -48,17 +47,12 @@ class FireHistory(Protocol):
 
 
 class NextRounds:
-    """Checks and begins the next waits of jobs; on the event loop of the worker."""
+    """Checks the next waits of jobs, and looks for what they missed; on the event loop."""
 
     def __init__(
-        self,
-        store: WorkerStore,
-        handlers: JobHandlers,
-        limits: JobLimits,
-        history: FireHistory | None,
+        self, handlers: JobHandlers, limits: JobLimits, history: FireHistory | None
     ) -> None:
         """Without a history, a handler that gives `since` fails."""
-        self._store = store
         self._handlers = handlers
         self._limits = limits
         self._history = history
@@ -88,13 +82,6 @@ class NextRounds:
             payload_json,
         )
         return NextRound(step, since)
-
-    async def begin(self, planned: NextRound) -> Job | None:
-        """Let the job wait, and return it: DONE if another took its dedupe key meanwhile.
-
-        None if its claim was lost. `count_missed` comes next.
-        """
-        return await self._store.wait_again(planned.step)
 
     async def count_missed(self, job: Job, planned: NextRound) -> None:
         """Count what fired since the given positions for a job that waits again."""

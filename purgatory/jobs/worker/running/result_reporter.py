@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from purgatory.jobs.model.job import Job, JobOutcome, JobState, bounded_error
 from purgatory.jobs.model.steps import Finish, GiveBack
+from purgatory.jobs.worker.leased_jobs import LeasedJob
 from purgatory.jobs.worker.running.failed_attempt import error_text, log_failed_attempt
 from purgatory.jobs.worker.statistics import WorkerCounters
 from purgatory.jobs.worker.worker_store import WorkerStore
@@ -17,7 +18,8 @@ logger = logging.getLogger("purgatory.jobs")
 OnJobEnd = Callable[[Job], object]
 """Called with each job that ended in this process, once the store has recorded it.
 
-Also with each round of one that waits again: WAITING, with the outcome of that round.
+Also with each round of one that waits again: WAITING, with the outcome of that round. finished_ms
+is when it ended, also that of a round.
 """
 
 
@@ -38,20 +40,30 @@ class ResultReporter:
         self._max_error_length = max_error_length
         self._on_end = on_end
 
-    async def report(self, job: Job, end: Finish | GiveBack, error: BaseException | None) -> None:
+    async def report(
+        self, job: Job, leased: LeasedJob, end: Finish | GiveBack, error: BaseException | None
+    ) -> None:
         """Record a run's result, or that the job is to be tried again after `error`."""
         if isinstance(end, Finish):
-            [is_recorded] = await self._store.finish([end])
+            is_recorded = await leased.end_by(end, self._finish)
             if is_recorded:
                 self._note_end(job, end)
         else:
-            [is_recorded] = await self._store.give_back([end])
+            is_recorded = await leased.end_by(end, self._give_back)
             self._counters.retried += is_recorded
         if not is_recorded:
             shown = "done" if error is None else error_text(error)
             self.note_lost(job, f"the result of its run here ({shown}) does not count")
         elif error is not None:
             log_failed_attempt(job, error, end)
+
+    async def _finish(self, end: Finish) -> bool:
+        [is_recorded] = await self._store.finish([end])
+        return is_recorded
+
+    async def _give_back(self, end: GiveBack) -> bool:
+        [is_recorded] = await self._store.give_back([end])
+        return is_recorded
 
     def note_round(self, job: Job, after: Job | None) -> None:
         """Count a run that ended with another wait; `after` is the job then, None if lost."""
@@ -68,7 +80,7 @@ class ResultReporter:
         else:
             self._counters.again += 1
             if self._on_end is not None:
-                self._on_end(replace(job, state=JobState.WAITING))
+                self._on_end(replace(job, state=JobState.WAITING, finished_ms=self._end_ms(job)))
 
     def note_lost(self, job: Job, what_happened: str) -> None:
         """Count and log a started job whose claim was lost."""
@@ -95,7 +107,9 @@ class ResultReporter:
     def notify_missed(self, job: Job) -> None:
         """Pass on a job that the store has recorded as missed."""
         if self._on_end is not None:
-            self._on_end(replace(job, state=JobState.CANCELLED, outcome=JobOutcome.MISSED))
+            end_ms = self._end_ms(job)
+            ended = replace(job, state=JobState.CANCELLED, finished_ms=end_ms)
+            self._on_end(replace(ended, outcome=JobOutcome.MISSED))
 
     def _note_end(self, job: Job, result: Finish) -> None:
         if result.state is JobState.DONE:
@@ -104,4 +118,9 @@ class ResultReporter:
             self._counters.failed += 1
         if self._on_end is not None:
             error = bounded_error(result.error, self._max_error_length)
-            self._on_end(replace(job, state=result.state, error=error))
+            end_ms = self._end_ms(job)
+            self._on_end(replace(job, state=result.state, error=error, finished_ms=end_ms))
+
+    def _end_ms(self, job: Job) -> int:
+        """Return the time of now, by the store's clock as it was when the job began to wait."""
+        return job.waiting_since_ms + self._store.clock.age_ms(job.waiting_since_ms)

@@ -64,7 +64,7 @@ class Parts:
             self.reporter,
             self.recovery,
             self.counters,
-            NextRounds(self.worker_store, self.handlers, self.store.limits, None),
+            NextRounds(self.handlers, self.store.limits, None),
             retry_policy=RetryPolicy(first_ms=1_000, max_ms=1_000, jitter=0),
             threads=JobThreads(1),
         )

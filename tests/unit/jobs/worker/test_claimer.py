@@ -51,7 +51,7 @@ async def test_a_full_claimer_wakes_once_more_than_half_is_free(
     await until_in_turns(lambda: claimer._was_full)
     assert len(parts.leased) == MAX_HELD
     for claim in parts.leased.claims()[:ended]:
-        parts.leased.remove(parts.leased._jobs[claim])
+        parts.leased.remove(parts.leased._jobs[claim.id])
     claimer.note_room()
     for _ in range(5):
         await asyncio.sleep(0)

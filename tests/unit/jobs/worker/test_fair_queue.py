@@ -290,8 +290,8 @@ async def test_jobs_that_the_store_does_not_take_back_are_not_held_for_ever(
     excess = ExcessJobs(parts.worker_store, parts.leased, parts.counters)
     await parts.add(30)
     [job] = await parts.claim()
-    parts.leased.add(job)
-    excess.add(LeasedJob(job, lane("a@1")))
+    parts.leased.add(job, lane("a@1"))
+    excess.add(parts.leased._jobs[job.id])
     # No outage, after which it would be tried again.
     store.error, store.is_down = StoreError, True
     with pytest.raises(StoreError):

@@ -27,6 +27,11 @@ class Store:
         self.clock = StoreClock(clock)
         self.renewed: list[list[JobClaim]] = []
         self.lost: set[JobClaim] = set()
+        self.looks = 0
+
+    async def now_ms(self) -> int:
+        self.looks += 1
+        return 0
 
     async def renew(self, claims: Sequence[JobClaim]) -> list[JobClaim]:
         self.renewed.append(list(claims))
@@ -46,6 +51,9 @@ class Leased:
 
     def claims(self) -> list[JobClaim]:
         return list(self.held)
+
+    def __len__(self) -> int:
+        return len(self.held)
 
     def __contains__(self, claim: JobClaim) -> bool:
         return claim in self.held

@@ -43,7 +43,7 @@ class Bench:
         leased = []
         for job in claimed.jobs:
             self.leased.add(job)
-            leased.append(self.leased._jobs[job.claim])
+            leased.append(self.leased._jobs[job.id])
         assert len(leased) == count
         return leased
 

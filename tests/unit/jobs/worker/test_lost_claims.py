@@ -146,7 +146,7 @@ async def test_a_result_that_is_being_recorded_is_not_lost(
     await parts.executor().run(leased)
     parts.leased.remove_lost([leased.claim])
     leased.is_ending = True
-    parts.leased._jobs[leased.claim] = leased
+    parts.leased._jobs[leased.claim.id] = leased
     parts.leased.remove_lost([leased.claim])
     assert (leased.is_lost, caplog.text) == (False, "")
 

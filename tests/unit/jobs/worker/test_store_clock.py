@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from purgatory.jobs.worker.store_clock import StoreClock
 from purgatory.testing import MockClock
+from purgatory.timer.clock import NS_PER_MS
+
+START_MS = 1_800_000_000_000
 
 
 def test_the_store_s_clock_is_followed_from_below() -> None:
@@ -44,3 +47,27 @@ def test_a_timestamp_is_rounded_down_to_a_millisecond() -> None:
         2,
         -8,
     )
+
+
+def test_the_age_of_a_time_from_before_a_step() -> None:
+    """A job that was deferred before the store's clock was set has waited as long as it has."""
+    local = MockClock(0)
+    clock = StoreClock(local)
+    moves: list[int] = []
+    clock.on_step = lambda moved_ns: moves.append(moved_ns // NS_PER_MS)
+    store_ms = START_MS
+    for step_ms in (0, 3_600_000, -7_200_000, 3_600_000):
+        local.advance(5_000)
+        store_ms += 5_000 + step_ms
+        clock.note(store_ms, local.now_ns())
+    local.advance(1_000)
+    assert moves == [3_600_000, -7_200_000, 3_600_000]
+    # At the first look, after the steps forward and back, between looks, and before all of them.
+    for then_ms, age_ms in (
+        (START_MS + 5_000, 16_000),
+        (START_MS + 3_600_000 + 10_000, 11_000),
+        (START_MS - 3_600_000 + 13_000, 8_000),
+        (START_MS + 20_000, 1_000),
+        (START_MS, 21_000),
+    ):
+        assert clock.age_ms(then_ms) == age_ms
