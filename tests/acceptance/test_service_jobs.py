@@ -179,10 +179,20 @@ async def test_a_repeat_is_known_to_every_process_and_after_a_restart(tmp_path: 
         assert len(found.json()["jobs"]) == 1
 
 
-async def test_a_thread_that_does_not_return_does_not_keep_its_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("thread", "does not end"),
+        ("task", "its handler continues"),
+        ("anything", "its handler continues"),
+    ],
+)
+async def test_a_handler_that_does_not_end_does_not_keep_its_process(
+    tmp_path: Path, kind: str, said: str
+) -> None:
     """It ends once it is drained, and says which job it was; another runs that, once it may."""
     url = f"sqlite+aiosqlite:///{tmp_path / 'jobs.sqlite3'}"
-    command = [sys.executable, "-m", "tests.acceptance.stuck_worker", url]
+    command = [sys.executable, "-m", "tests.acceptance.stuck_worker", url, kind]
     result = await asyncio.to_thread(
         subprocess.run,
         command,
@@ -194,7 +204,7 @@ async def test_a_thread_that_does_not_return_does_not_keep_its_process(tmp_path:
     )
     assert result.returncode == 0, result.stderr
     job_id = result.stdout.strip()
-    assert f"job {job_id} does not end" in result.stderr
+    assert f"job {job_id} " in result.stderr and said in result.stderr
     purgatory = Purgatory(jobs=SqlJobStore(url))
 
     @purgatory.handler("stuck")

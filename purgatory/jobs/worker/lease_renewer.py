@@ -70,6 +70,10 @@ class ClaimGuard:
         if self._leased.is_lost or age_ns > self._store.lease_ms * NS_PER_MS // 2:
             raise StaleClaimError
 
+    def is_left(self) -> bool:
+        """Return True iff nobody waits for the handler: its next cancellation ends it."""
+        return self._leased.is_left
+
     async def renew(self) -> bool:
         """Renew the lease; return False if the claim is lost, as the store says or once said.
 

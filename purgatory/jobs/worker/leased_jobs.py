@@ -31,6 +31,7 @@ class LeasedJob:
         "claim",
         "due_ms",
         "is_ending",
+        "is_left",
         "is_lost",
         "is_running",
         "is_started",
@@ -67,6 +68,8 @@ class LeasedJob:
         self.is_started = False
         self.is_ending = False
         """Its result is being recorded, which ends the claim."""
+        self.is_left = False
+        """The worker has drained, and no longer waits for its handler."""
         self.is_lost = False
         """Another worker has it, while it runs here."""
 

@@ -260,7 +260,9 @@ class JobScheduler:
             )
 
     def _leave(self, leased: LeasedJob) -> None:
-        # Not released: another worker would run it beside the handler that continues here.
+        # Not released: another worker would run it beside the handler that continues here. It ends
+        # with the event loop, which cancels it once more.
+        leased.is_left = True
         self._leased.remove(leased)
         logger.error(
             "job %s was cancelled, as the purgatory drains, but its handler continues: handlers "

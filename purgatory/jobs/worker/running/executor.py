@@ -132,7 +132,7 @@ class JobExecutor:
         try:
             with self._handlers.around(job):
                 run = handler.run(job, self._threads, before_call=guard.check)
-                result = await self._slow_steps.watch(handler.name, run)
+                result = await self._slow_steps.watch(handler.name, run, guard.is_left)
             if task.cancelling():
                 await self._take_back_cancellation(task)
             if isinstance(result, Again):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import types
 from collections.abc import Callable, Coroutine, Generator
@@ -29,8 +30,17 @@ class SlowSteps:
         self._warned_ns: dict[str, int] = {}
 
     @types.coroutine
-    def watch(self, handler: str, run: Coroutine[Any, Any, Result]) -> Generator[Any, None, Result]:
-        """Return what `run` returns, and raise what it raises; each of its steps is timed."""
+    def watch(
+        self,
+        handler: str,
+        run: Coroutine[Any, Any, Result],
+        is_left: Callable[[], bool] = lambda: False,
+    ) -> Generator[Any, None, Result]:
+        """Return what `run` returns, and raise what it raises; each of its steps is timed.
+
+        Once `is_left`, a cancellation closes it: one that ignores them would keep `asyncio.run`,
+        and its process, for ever.
+        """
         now_ns = self._now_ns
         error: BaseException | None = None
         try:
@@ -53,6 +63,8 @@ class SlowSteps:
                 except GeneratorExit:
                     raise
                 except BaseException as exc:
+                    if is_left() and isinstance(exc, asyncio.CancelledError):
+                        raise
                     # Without this line, which logs would show as what raised it.
                     error = exc.with_traceback(exc.__traceback__ and exc.__traceback__.tb_next)
                 finally:
@@ -60,7 +72,12 @@ class SlowSteps:
                     del awaited
         finally:
             # Nothing, unless this coroutine was closed.
-            run.close()
+            try:
+                run.close()
+            except RuntimeError:
+                # It ignores that, too: the garbage collector says so.
+                if not is_left():
+                    raise
 
     def _warn(self, handler: str, held_ns: int) -> None:
         now_ns = self._now_ns()
