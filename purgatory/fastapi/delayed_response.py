@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from purgatory.event_loop.parked_operations import cancelling_on_failure
 from purgatory.fastapi.held_transactions import warn_of_transactions
@@ -74,6 +74,7 @@ class _WaitingRequest(DisconnectListener):
         "_cancelling",
         "_context",
         "_early",
+        "_end",
         "_is_done",
         "_messages",
         "_receive",
@@ -93,6 +94,8 @@ class _WaitingRequest(DisconnectListener):
         self._is_done = False
         # The task that sends the response, where there has to be one.
         self._sending: asyncio.Task[None] | None = None
+        # Set once the client has left or has its response, for a response that listens.
+        self._end: asyncio.Event | None = None
         # Responds to a request that was released.
         self._respond: Respond | None = None
 
@@ -113,12 +116,14 @@ class _WaitingRequest(DisconnectListener):
     def _send(self, response: Response) -> None:
         assert self._messages is not None
         is_plain = type(response).__call__ is Response.__call__ and response.background is None
-        responding = response(*self._messages)
+        scope, _, send = self._messages
+        if not is_plain:
+            self._end = asyncio.Event()
+        # The messages are for this request's task, and some servers have one disconnect for all.
+        responding = response(scope, self._until_end, send)
         # If it fails, nothing else ends the request's task. One that is not plain may depend on
         # the task it is in.
-        self._sending = send_from_outside(
-            self._messages[2], responding, self.interrupt, needs_task=not is_plain
-        )
+        self._sending = send_from_outside(send, responding, self.interrupt, needs_task=not is_plain)
 
     def refused(self, returned: object) -> TypeError:
         """End without a response, and return why; what the operation responds is ignored."""
@@ -152,7 +157,7 @@ class _WaitingRequest(DisconnectListener):
         try:
             if self._early is not None:
                 await self._early(*self._messages)
-            elif await self.until_disconnect() and not self._is_done:
+            elif await self._has_left() and not self._is_done:
                 # First: what the operation responds as it is cancelled is for nobody.
                 self._is_done = True
                 operation.abandon()
@@ -162,3 +167,15 @@ class _WaitingRequest(DisconnectListener):
         finally:
             self._is_done = True
             operation.abandon()
+
+    async def _has_left(self) -> bool:
+        try:
+            return await self.until_disconnect()
+        finally:
+            if self._end is not None:
+                self._end.set()
+
+    async def _until_end(self) -> Message:
+        assert self._end is not None
+        await self._end.wait()
+        return {"type": "http.disconnect"}

@@ -17,12 +17,15 @@ from purgatory.fastapi.held_transactions import warn_of_transactions
 from purgatory.fastapi.http.problems import Problem, draining_problem
 from purgatory.fastapi.http.retry_after import retry_after
 from purgatory.fastapi.routing.request_internals import (
-    cache_body,
-    cached_body,
     end_response,
+    is_body_read,
     on_endpoint_end,
 )
-from purgatory.fastapi.watch.interruptible_receive import CLIENT_CLOSED_REQUEST, DisconnectListener
+from purgatory.fastapi.watch.interruptible_receive import (
+    CLIENT_CLOSED_REQUEST,
+    DisconnectListener,
+    may_have_body,
+)
 from purgatory.fastapi.watch.per_client_limit import ParkedClient, installed_limit
 from purgatory.outcome import Outcome
 from purgatory.purgatory import Purgatory
@@ -175,12 +178,14 @@ class Park:
         until: Callable[[], object] | None,
         cursor: str | Mapping[str, str | None] | None,
     ) -> Outcome:
-        await self._read_body()
+        if not self._is_streaming:
+            await self._read_body()
         warn_of_transactions(self._request.scope)
-        waiting = _WaitingEndpoint(self._request.receive)
-        outcome = await waiting.wait_for(
-            self.purgatory.park(*keys, timeout=timeout, until=until, cursor=cursor)
-        )
+        parking = self.purgatory.park(*keys, timeout=timeout, until=until, cursor=cursor)
+        if not is_body_read(self._request):
+            # What sends the stream reads the body meanwhile, and cancels this if the client leaves.
+            return await parking
+        outcome = await _WaitingEndpoint(self._request.receive).wait_for(parking)
         if outcome is None:
             if self._is_streaming:
                 await asyncio.sleep(CANCELLATION_S)
@@ -190,28 +195,19 @@ class Park:
     def _begin_stream(self) -> None:
         self._is_streaming = True
 
+    async def read_empty_body(self) -> None:
+        """Read the body if it is empty; any other is for the endpoint, which may stream it."""
+        if not may_have_body(self._request.scope):
+            await self._read_body()
+
     async def _read_body(self) -> None:
         # Otherwise the body would hide the client's leaving.
-        if self._has_no_body():
-            # Not awaited: a stream that is being sent listens, too, and may have taken the message.
-            # And if it is taken here, a later reader of the body finds it read.
-            cache_body(self._request, cached_body(self._request) or b"")
+        if is_body_read(self._request):
             return
         try:
             await self._request.body()
         except ClientDisconnect:
             raise HTTPException(CLIENT_CLOSED_REQUEST, "the client left") from None
-        except RuntimeError:
-            # The endpoint has read it to its end, as a stream or a form.
-            pass
-
-    def _has_no_body(self) -> bool:
-        headers = self._request.headers
-        return (
-            self._request.method == "GET"
-            and "content-length" not in headers
-            and "transfer-encoding" not in headers
-        )
 
 
 class _WaitingEndpoint(DisconnectListener):
@@ -251,7 +247,9 @@ async def get_park(
             "ParkDep parks a request, and this is a WebSocket: take PurgatoryDep, and await "
             "purgatory.park(...)"
         )
-    return Park(purgatory, connection)
+    park = Park(purgatory, connection)
+    await park.read_empty_body()
+    return park
 
 
 PurgatoryDep = Annotated[Purgatory, Depends(get_purgatory)]

@@ -25,6 +25,8 @@ class ServerCommand:
     """What follows `python -m`, with `{app}` and `{port}`."""
     reads_behind_parked: bool = False
     """A client that leaves is noticed although it has sent a second request."""
+    has_http2: bool = False
+    """It serves HTTP/2 on the same port, to clients that begin with it."""
 
     def __str__(self) -> str:
         return self.name
@@ -48,10 +50,10 @@ SERVERS = (
     ),
     # Without the socket of its own control tool, which would be in the user's home.
     ServerCommand("gunicorn", f"{_GUNICORN} --no-control-socket --keep-alive {KEEP_ALIVE_S}"),
-    ServerCommand("granian", f"{_GRANIAN} --backpressure 20000"),
+    ServerCommand("granian", f"{_GRANIAN} --backpressure 20000", has_http2=True),
     # One process; and a process that watches over one worker, which is the default.
-    ServerCommand("hypercorn-w0", f"{_HYPERCORN} -w 0"),
-    ServerCommand("hypercorn-w1", f"{_HYPERCORN} -w 1"),
+    ServerCommand("hypercorn-w0", f"{_HYPERCORN} -w 0", has_http2=True),
+    ServerCommand("hypercorn-w1", f"{_HYPERCORN} -w 1", has_http2=True),
 )
 
 

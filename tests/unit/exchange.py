@@ -28,7 +28,11 @@ class Reply:
 
 
 class Exchange:
-    """Does as uvicorn does: `receive()` ends with the answer, or with the client, which may go."""
+    """`receive()` ends with the answer, or with the client, which may go, as uvicorn's does.
+
+    And as granian's, it takes a turn for the body, and says that the client has left to whoever
+    calls it beside such a call, or after that was cancelled.
+    """
 
     def __init__(
         self,
@@ -57,12 +61,13 @@ class Exchange:
             **scope,
         }
         chunks = list(body)
-        self._body = [
+        self.body = [
             {"type": "http.request", "body": chunk, "more_body": number < len(chunks)}
             for number, chunk in enumerate(chunks, 1)
         ]
         self.is_raising = spec_version >= "2.4"
         self._is_gone = False
+        self._is_reading = False
         self._happened = asyncio.Event()
         self.sent: list[Message] = []
         self.task: asyncio.Task[None] | None = None
@@ -104,9 +109,12 @@ class Exchange:
 
     async def receive(self) -> Message:
         """What the server hands to the application."""
-        if self._body and not self._is_gone:
-            return self._body.pop(0)
-        while not self._is_gone and not self.is_complete:
+        if self.body and not self._is_gone and not self._is_reading:
+            self._is_reading = True
+            await asyncio.sleep(0)
+            self._is_reading = False
+            return self.body.pop(0)
+        while not self._is_gone and not self.is_complete and not self._is_reading:
             self._happened.clear()
             await self._happened.wait()
         return {"type": "http.disconnect"}

@@ -20,7 +20,7 @@ from purgatory.fastapi.http.problems import Problem, draining_problem
 from purgatory.fastapi.routing.admission import AdmittingEndpoint
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
 from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
-from purgatory.fastapi.watch.interruptible_receive import DisconnectListener
+from purgatory.fastapi.watch.interruptible_receive import DisconnectListener, may_have_body
 from purgatory.fastapi.watch.per_client_limit import client_key
 
 # A snapshot of many workers takes some 100 KB in memory until its viewer has read it.
@@ -68,6 +68,8 @@ class StreamEndpoint(AdmittingEndpoint):
             await send_or_give_up(send, refused, self.context.unread)
             return
         viewer = _Viewer(self._snapshots, receive, send, self.context)
+        if not may_have_body(scope):
+            await viewer.read_empty_body()
         self._open[client] = self._open.get(client, 0) + 1
         try:
             with suppress(ResponseUnreadError):

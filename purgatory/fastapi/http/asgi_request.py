@@ -14,7 +14,7 @@ IDENTITY = "purgatory.identity"
 class AsgiRequest(RawRequest):
     """A request that reads its ASGI scope on demand."""
 
-    __slots__ = ("_scope",)
+    __slots__ = ("scope",)
 
     def __init__(self, scope: Scope, path_value: str) -> None:
         """Hold the request of `scope`, whose path ends with `path_value`."""
@@ -24,27 +24,27 @@ class AsgiRequest(RawRequest):
         self.body = b""
         self.permit = UNRESTRICTED
         self._by_name = None
-        self._scope = scope
+        self.scope = scope
 
     @property
     def path(self) -> str:  # type: ignore[override] # read only
         """The decoded path, for `instance` in problem details."""
-        path: str = self._scope["path"]
+        path: str = self.scope["path"]
         return path
 
     @property
     def raw_path(self) -> bytes:  # type: ignore[override] # read only
         """The path as it was sent, if the server provides it."""
-        raw_path: bytes | None = self._scope.get("raw_path")
+        raw_path: bytes | None = self.scope.get("raw_path")
         return raw_path or self.path.encode("utf-8", "surrogatepass")
 
     @property
     def dependency_identity(self) -> str | None:
         """The identity of the client that a dependency has found."""
-        identity: str | None = self._scope.get(IDENTITY)
+        identity: str | None = self.scope.get(IDENTITY)
         return identity
 
     @property
     def client(self) -> str:  # type: ignore[override] # read only
         """The address of the client; empty if unknown."""
-        return (self._scope.get("client") or ("",))[0]
+        return (self.scope.get("client") or ("",))[0]

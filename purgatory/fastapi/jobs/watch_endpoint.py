@@ -17,7 +17,11 @@ from purgatory.fastapi.http.wait_duration import jittered
 from purgatory.fastapi.jobs.parameters import GET, IF_NONE_MATCH, PREFER
 from purgatory.fastapi.jobs.responses import entity_tag, job_response
 from purgatory.fastapi.routing.raw_endpoint import path_parameter
-from purgatory.fastapi.watch.interruptible_receive import LEFT, DisconnectListener
+from purgatory.fastapi.watch.interruptible_receive import (
+    LEFT,
+    DisconnectListener,
+    may_have_body,
+)
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
 from purgatory.jobs import Job
 from purgatory.jobs.job_service import JobService
@@ -43,14 +47,14 @@ class JobWatchEndpoint:
         """Respond to one request, now or later."""
         raw = AsgiRequest(scope, path_parameter(scope, self.path_parameter))
         try:
-            answer = await self._answer(raw, receive)
+            answer = await self._answer(raw, scope, receive)
         except Exception as exc:
             answer = problem_of_exception(exc, "GET", raw.path).response(
                 self.context.prefix, raw.path
             )
         await send_response(send, answer)
 
-    async def _answer(self, raw: RawRequest, receive: Receive) -> RawResponse:
+    async def _answer(self, raw: RawRequest, scope: Scope, receive: Receive) -> RawResponse:
         raw.permit = self.context.authenticate(raw)
         raw.permit.check(Access(Action.DEFER))
         purgatory = self.context.purgatory
@@ -64,6 +68,8 @@ class JobWatchEndpoint:
             )
         clients = self._registry.clients
         watch = _JobWatch(tags, receive, client=raw.permit.identity or raw.client or None)
+        if not may_have_body(scope):
+            await watch.read_empty_body()
         try:
             counted = clients.enter(self._registry.client(raw) if wait else "")
         except LimitReachedError as exc:

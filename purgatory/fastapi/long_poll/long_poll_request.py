@@ -29,7 +29,7 @@ from purgatory.fastapi.long_poll.unparked_routes import (
     NO_KEY,
     UnparkedRoutes,
 )
-from purgatory.fastapi.watch.interruptible_receive import CLIENT_CLOSED_REQUEST
+from purgatory.fastapi.watch.interruptible_receive import CLIENT_CLOSED_REQUEST, may_have_body
 from purgatory.fastapi.watch.per_client_limit import ParkedClient, PerClientLimit
 from purgatory.purgatory import Purgatory
 from purgatory.status import Status
@@ -122,6 +122,8 @@ class LongPoll:
     async def run(self) -> None:
         """Respond, and return once the last call of the endpoint has returned."""
         try:
+            if not may_have_body(self._scope):
+                await self._messages.next()
             while await self._ask() and await self._park():
                 pass
         finally:

@@ -10,7 +10,7 @@ from fastapi.params import Depends
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from purgatory.fastapi.routing.request_internals import cached_body
+from purgatory.fastapi.routing.request_internals import cached_body, is_body_read
 
 
 def behind_dependencies(
@@ -47,9 +47,9 @@ class _Delegated(Response):
 
     def _receive_again(self, receive: Receive) -> Receive:
         """Return `receive`, preceded by the body if a dependency has read it."""
-        body = cached_body(self._request)
-        if body is None:
+        if not is_body_read(self._request):
             return receive
+        body = cached_body(self._request) or b""
         messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def receive_again() -> Message:

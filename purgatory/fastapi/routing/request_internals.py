@@ -1,10 +1,10 @@
 """What routes read from the insides of requests. The only user of these private names.
 
-`Request._body`, in which Starlette caches a body; `Request._send`; and entries of FastAPI's in a
-scope: the exit stacks of dependencies, and how the router of a route was included.
-Without the first, a body is read from the connection; without the next two, streams that park fail
-on a drain. Without the last, dependencies given at `include_router` would be skipped, and with them
-perhaps an authorization: `require_effective_routes` refuses to go on.
+`Request._body`, in which Starlette caches a body; `Request._stream_consumed`; `Request._send`; and
+entries of FastAPI's in a scope: the exit stacks of dependencies, and how the router of a route was
+included. Without the first two, a body is read from the connection; without the next two, streams
+that park fail on a drain. Without the last, dependencies given at `include_router` would be
+skipped, and with them perhaps an authorization: `require_effective_routes` refuses to go on.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ def cached_body(request: Request) -> bytes | None:
 def cache_body(request: Request, body: bytes) -> None:
     """Have `request.body()` return `body` without reading."""
     request._body = body
+
+
+def is_body_read(request: Request) -> bool:
+    """Return True iff the body was read through `request`, to its end."""
+    return cached_body(request) is not None or getattr(request, "_stream_consumed", False)
 
 
 def on_endpoint_end(scope: Scope, callback: Callable[[], object]) -> None:

@@ -47,9 +47,11 @@ class AsgiStream(DisconnectListener, ParkedStream):
         """The client's address as the server says it; None if it does not."""
         return self._address or None
 
-    async def serve(self, is_from_now: bool) -> None:
+    async def serve(self, is_from_now: bool, *, may_have_body: bool) -> None:
         """Send until the stream ends or the client leaves; await it once it is parked."""
         try:
+            if not may_have_body:
+                await self.read_empty_body()
             start = {"type": "http.response.start", "status": HEAD.status, "headers": HEAD.headers}
             await self._send(start)
             if self._last is None:

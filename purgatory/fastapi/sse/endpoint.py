@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from starlette.types import Receive, Send
 
+from purgatory.fastapi.http.asgi_request import AsgiRequest
 from purgatory.fastapi.http.eager_send import send_response
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
@@ -17,6 +18,7 @@ from purgatory.fastapi.sse.direct_stream import DirectStream
 from purgatory.fastapi.sse.event_streams import EventStreams
 from purgatory.fastapi.sse.stream_request import StreamRequest
 from purgatory.fastapi.watch.endpoint import Parse, WatchEndpoint
+from purgatory.fastapi.watch.interruptible_receive import may_have_body
 from purgatory.fastapi.watch.parked_request import ParkedRequest
 from purgatory.fastapi.watch.request import WatchRequest
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
@@ -44,7 +46,7 @@ class StreamEndpoint(WatchEndpoint):
         self._parse_stream = parse_stream
         self._is_shared = parse is not None
 
-    def _respond(self, raw: RawRequest, receive: Receive, send: Send) -> Awaitable[None]:
+    def _respond(self, raw: AsgiRequest, receive: Receive, send: Send) -> Awaitable[None]:
         if self._is_shared and not wants_events(raw):
             return super()._respond(raw, receive, send)
         try:
@@ -55,7 +57,7 @@ class StreamEndpoint(WatchEndpoint):
             self.registry.park(stream, self.registry.client(raw))
         except Exception as exc:
             return send_response(send, self._streams.refusal(raw, exc))
-        return stream.serve(request.is_from_now)
+        return stream.serve(request.is_from_now, may_have_body=may_have_body(raw.scope))
 
     def begin(self, raw: RawRequest, connection: Connection) -> ParkedRequest | None:
         """Respond on `connection` to an admitted request, now or later; as in WatchEndpoint."""

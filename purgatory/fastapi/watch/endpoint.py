@@ -51,7 +51,7 @@ class WatchEndpoint(AdmittingEndpoint):
         return self._respond(raw, receive, send)
 
     async def _read_and_respond(
-        self, raw: RawRequest, scope: Scope, receive: Receive, send: Send
+        self, raw: AsgiRequest, scope: Scope, receive: Receive, send: Send
     ) -> None:
         refused = await self.read_body(raw, scope, receive)
         if refused is not None:
@@ -61,7 +61,7 @@ class WatchEndpoint(AdmittingEndpoint):
         del raw, scope
         await responding
 
-    def _respond(self, raw: RawRequest, receive: Receive, send: Send) -> Awaitable[None]:
+    def _respond(self, raw: AsgiRequest, receive: Receive, send: Send) -> Awaitable[None]:
         registry = self.registry
         try:
             wait = AsgiWait(self._parse(raw), registry, receive, send, raw.client)

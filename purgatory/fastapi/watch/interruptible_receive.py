@@ -1,4 +1,10 @@
-"""Waiting in `receive()` for the client, until interrupted. The only place that does."""
+"""Waiting in `receive()` for the client, until interrupted. The only place that does.
+
+Such a wait may be interrupted and begun again, and another one, such as that of a Starlette stream,
+may be beside it. On granian, both end in http.disconnect, though the client is there, as long as
+the body was not read. So a request without a body has its one message read before that, and before
+its response begins; a body is read, or left to the endpoint.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any, Final, Protocol
 
-from starlette.types import Message, Receive
+from starlette.types import Message, Receive, Scope
 
 from purgatory.fastapi.http.raw_response import RawResponse
 
@@ -27,6 +33,18 @@ class Abandonable(Protocol):
 def is_disconnect(message: Message) -> bool:
     """Return True iff the client has left, or has its whole response."""
     return bool(message["type"] == "http.disconnect")
+
+
+def may_have_body(scope: Scope) -> bool:
+    """Return False iff the head of the request says that it has no body (RFC 9112, section 6.3)."""
+    headers = dict(scope["headers"])
+    if b"transfer-encoding" in headers:
+        return True
+    length = headers.get(b"content-length")
+    if length is not None:
+        return bool(length.strip(b" \t0"))
+    # Versions after HTTP/1.1 need no header for a body.
+    return scope["http_version"] > "1.1" and scope["method"] not in ("GET", "HEAD")
 
 
 class Interruptible:
@@ -78,6 +96,11 @@ class DisconnectListener(Interruptible):
     __slots__ = ()
 
     _receive: Receive
+
+    async def read_empty_body(self) -> None:
+        """Read the one message of a request without a body, which the server has at once."""
+        # If it is http.disconnect, the server says that again.
+        await self._receive()
 
     # What a parked request keeps of its application: this frame, and no other of ours.
     async def until_disconnect(self, operation: Abandonable | None = None) -> bool:

@@ -447,6 +447,33 @@ async def test_too_many_waits_for_jobs_of_a_client(
         assert (reply.status, reply.json()["state"]) == (200, "cancelled")
 
 
+async def test_a_wait_that_is_woken_while_the_server_reads_the_body(
+    make_purgatory: Callable[..., Purgatory],
+) -> None:
+    """Neither a stream nor a wait for a job takes that for a client that has left."""
+    async with _make_with_jobs(make_purgatory) as purgatory:
+        app = FastAPI()
+        app.include_router(create_router(purgatory, authorize=ALLOW_ANYONE))
+        handle = await purgatory.defer("later", {}, delay=60)
+        path = f"/purgatory/jobs/{handle.id}"
+        etag = (await (await _begun(app, path)).reply()).headers["etag"]
+        headers = {"if-none-match": etag, "prefer": "wait=20"}
+        stream = Exchange("/purgatory/watch/k", {"accept": "text/event-stream"}).begin(app)
+        waiting = Exchange(path, headers).begin(app)
+        # In every turn: what they wait for, and then nothing that is news to them.
+        for number in range(20):
+            await purgatory.fire("k", number)
+            purgatory.job_service().watchers.on_change(handle.id)
+            await asyncio.sleep(0)
+        assert not stream.is_complete and not waiting.sent
+        await handle.cancel()
+        assert (await waiting.reply()).json()["state"] == "cancelled"
+        await purgatory.fire("k", "last")
+        await until_in_turns(lambda: b'"last"' in stream.sent[-1].get("body", b""))
+        stream.leave()
+        await stream.end()
+
+
 async def test_a_wait_for_a_job_that_does_not_change(
     make_purgatory: Callable[..., Purgatory],
 ) -> None:

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from purgatory import Limits, Purgatory
 from purgatory.fastapi import LongPollMiddleware
 from tests.needs import ROUTE_IN_SCOPE
+from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange
 from tests.unit.long_poll.order import Order, application, check_not_modified, poll, until_parked
 
@@ -197,10 +198,11 @@ async def test_the_body_of_a_get_is_there_in_each_call(purgatory: Purgatory, is_
         return Response(headers=headers, status_code=200 if len(bodies) < 3 else 410)
 
     app = application(show, Middleware(LongPollMiddleware, purgatory=purgatory))
-    headers = {"If-None-Match": '"1"', "Prefer": "wait=20"}
+    headers = {"If-None-Match": '"1"', "Prefer": "wait=20", "Content-Length": "4"}
     request = Exchange("/orders/42", headers, body=[b"ab", b"c", b"d"]).begin(app)
     for _ in range(2):
         await until_parked(purgatory)
+        await until_in_turns(lambda: not request.body)
         await asyncio.sleep(0)
         await purgatory.fire("k")
     assert (await request.reply()).status == 410
