@@ -25,7 +25,7 @@ _READ_BYTES: Final = 16 * 1024
 
 _HEAD_END: Final = re.compile(rb"\r?\n\r?\n")
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] ([1-9]\d\d)(?: [^\r\n]*)?\r?\n")
-_RETRY_AFTER: Final = re.compile(rb"(?im)^retry-after:[ \t]*([^\r\n]{0,128}?)[ \t]*\r?$")
+_RETRY_AFTER: Final = re.compile(rb"(?im)^retry-after:([^\r\n]{0,128})\r?$")
 _LENGTH: Final = re.compile(rb"(?im)^content-length:[ \t]*(\d{1,18})[ \t]*\r?$")
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
@@ -40,7 +40,7 @@ class ResponseHead:
 
     status: int
     retry_after: str
-    """The header as it was sent; empty if it was not."""
+    """The header as it was sent; empty if it was not, or is longer than a date."""
     body_length: int | None
     """The bytes of the body, if they were announced."""
 
@@ -197,6 +197,6 @@ def _head_of(status: int, head: bytes) -> ResponseHead:
     has_no_body = status in (204, 304)
     return ResponseHead(
         status,
-        retry_after[1].decode("latin-1") if retry_after is not None else "",
+        retry_after[1].decode("latin-1").strip(" \t") if retry_after is not None else "",
         0 if has_no_body else int(length[1]) if length is not None else None,
     )

@@ -8,12 +8,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from purgatory.fastapi.servers.uvicorn import header_lines
 from purgatory.fastapi.servers.uvicorn.header_lines import (
     MAX_REMEMBERED,
     MAX_REMEMBERED_BYTES,
     HeaderLines,
     HeaderReader,
 )
+from purgatory.jobs.callbacks import http_connection
 
 names = st.sampled_from(["Host", "accept", "X-A", "Prefer", "content-length", "Connection"])
 values = st.text("abc019 ,;=-\t", max_size=8)
@@ -144,3 +146,14 @@ def test_what_is_remembered_is_bounded() -> None:
     for name in ("Host", "X-A"):
         long = _lines(f"{name}: " + MAX_REMEMBERED_BYTES * "a")
         assert reader.read(long) is not reader.read(long)
+
+
+def test_no_pattern_tries_each_of_many_blanks() -> None:
+    """A lazy group before blanks is quadratic in those within a value: 60 kB took minutes."""
+    patterns = (header_lines._LINE, header_lines._LINES, http_connection._RETRY_AFTER)
+    assert [each.pattern for each in patterns if b"?)[ \\t]*" in each.pattern] == []
+    block = _lines("X-A: a" + 10_000 * " " + "b \t", "X-B: \t 5 ")
+    found = HeaderReader().read(block)
+    assert found is not None
+    assert found.named(b"x-a", block) == ["a" + 10_000 * " " + "b"]
+    assert found.named(b"x-b", block) == ["5"]

@@ -101,6 +101,20 @@ def test_what_is_no_json_is_refused_in_pieces(data: st.DataObject, document: Any
     assert end == _end(ANY.parse_small, changed) or (is_constant and end == "bad-json")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[,"' + 3_000 * "x" + '"' + 1_100 * ",1" + "]",
+        "[" + 1_100 * "1," + ',"' + 3_000 * "x" + '"]',
+        '{,"' + 3_000 * "x" + '":1' + "".join(f',"{i}":1' for i in range(1_100)) + "}",
+    ],
+    ids=["first", "last", "name"],
+)
+def test_a_comma_with_nothing_before_it_is_no_json(text: str) -> None:
+    """Also before an item that is longer than a piece; so many items may be refused before."""
+    assert _end(ANY.parse, text.encode()) in ("bad-json", "bad-parameter")
+
+
 @pytest.mark.usefixtures("tiny_pieces")
 @pytest.mark.parametrize("brackets", ["[]", "[{}]", '[{"a":[]}]', "[1,[]]"])
 def test_levels_are_bounded(brackets: str) -> None:

@@ -279,7 +279,8 @@ class SlicedDecoder:
             self._one_by_one -= 1
             return None
         end = self._text.rfind(comma, at, at + PIECE)
-        if end >= 0:
+        # At `at`, an item is missing before it.
+        if end > at:
             end += comma.index(",")
             piece = f"{opening}{self._text[at:end]}{closing}"
             found = self._piece(piece, at, depth)

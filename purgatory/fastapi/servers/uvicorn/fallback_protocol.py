@@ -111,7 +111,7 @@ class _ClosingCycle(RequestResponseCycle):
                 self.keep_alive = False
                 headers = [
                     (name, value)
-                    for name, value in message["headers"]
+                    for name, value in message.get("headers", ())
                     if name.lower() != b"transfer-encoding"
                 ]
                 message = {**message, "headers": headers}
@@ -276,7 +276,9 @@ class FallbackProtocol(HttpToolsProtocol):
         data = bytes(self._unparsed)
         self._unparsed.clear()
         if data and not self.transport.is_closing():
-            self.flow.resume_reading()
+            # uvicorn resumes it itself behind requests that wait for their turn.
+            if not self.pipeline:
+                self.flow.resume_reading()
             self._parse_in_slices(data)
 
     def _parse(self, data: bytes) -> None:

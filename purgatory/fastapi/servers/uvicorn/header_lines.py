@@ -8,7 +8,7 @@ from typing import Final
 
 # RFC 9112, and stricter: no line folding, no bare line feed.
 _LINES: Final = re.compile(rb"(?:\r\n[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\x00-\x08\x0a-\x1f\x7f]*)*")
-_LINE: Final = re.compile(rb"\r\n([^:]+):[ \t]*([^\r]*?)[ \t]*(?=\r|\Z)")
+_LINE: Final = re.compile(rb"\r\n([^:]+):[ \t]*([^\r]*)")
 # A block with any other header may hold credentials, and only its hash is kept.
 _WITHOUT_CREDENTIALS: Final = frozenset(
     b"accept accept-charset accept-encoding accept-language cache-control connection "
@@ -44,7 +44,10 @@ class HeaderLines:
         # {name: where its values are}
         self._places: dict[bytes, list[slice]] = {}
         for line in _LINE.finditer(block):
-            self._places.setdefault(line[1].lower(), []).append(slice(*line.span(2)))
+            # Not by the pattern: it would try each blank of many as the first of the last ones.
+            begin = line.start(2)
+            place = slice(begin, begin + len(line[2].rstrip(b" \t")))
+            self._places.setdefault(line[1].lower(), []).append(place)
         self._names = frozenset(self._places)
         self.closes = False
         self.content_length = 0
