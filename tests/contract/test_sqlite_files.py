@@ -14,8 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from purgatory import Purgatory
 from purgatory.jobs import StoreUnavailableError
-from purgatory.jobs.model import JobSpec
+from purgatory.jobs.model import JobSpec, StoreNotReadyError
 from purgatory.jobs.sql import SqlJobStore, migrate
+from tests.patience import until
 
 # A process that, if it may, moves the write-ahead log into the database and deletes it.
 TAKE_THE_LOG = (
@@ -96,4 +97,52 @@ async def test_the_lock_of_another_transaction_is_named(tmp_path: Path) -> None:
             assert "did not answer" not in str(caught.value)
             await first.commit()
             await purgatory.defer("note", delay=600, session=second)
+    await engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("how", "is_url"),
+    [
+        ("moved", True),
+        ("moved", False),
+        ("replaced", True),
+        ("replaced", False),
+        # With an engine, no connection of ours stays open all the while, and the log may come and
+        # go.
+        ("log moved", True),
+        ("log replaced", True),
+    ],
+)
+async def test_a_file_that_is_gone_is_not_ready(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str, is_url: bool
+) -> None:
+    """Nothing is acknowledged into a file without a name, and the worker says why."""
+    path = tmp_path / "jobs.db"
+    engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
+    await migrate(engine)
+    target = path.with_name("jobs.db-wal") if "log" in how else path
+    purgatory = Purgatory(jobs=SqlJobStore(f"sqlite:///{path}" if is_url else engine))
+    purgatory.handler("note")(lambda job: None)
+    async with purgatory:
+        waiting = await purgatory.defer("note", delay=600, keys=["k"])
+        target.rename(tmp_path / "aside")
+        if "replaced" in how:
+            target.write_bytes((tmp_path / "aside").read_bytes())
+        expected = "replaced" if "replaced" in how else "deleted or moved"
+        for step in (
+            lambda: purgatory.defer("note", delay=0),
+            lambda: purgatory.jobs(),
+            lambda: waiting.cancel(),
+        ):
+            with pytest.raises(StoreNotReadyError, match=f"{target.name}' was {expected}"):
+                await step()
+        await until(lambda: purgatory.missing != [])
+        assert f"was {expected} while this process has it open" in caplog.text
+        counts = purgatory.statistics().jobs
+        assert counts is not None and counts.store_error is not None
+        assert f"was {expected}" in counts.store_error
+        # It is put back, and was never another.
+        (tmp_path / "aside").replace(target)
+        await until(lambda: purgatory.missing == [])
+        await waiting.cancel()
     await engine.dispose()

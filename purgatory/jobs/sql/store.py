@@ -149,6 +149,7 @@ class SqlJobStore(StepMethods):
     async def add_in(self, session: Any, specs: Sequence[JobSpec]) -> list[Added | JobError]:
         """Run `Add` for each spec in the transaction of `session`."""
         self._require_open()
+        self._database.check_open_file()
         return await self._application.add(session, specs)
 
     async def fire_in(
@@ -164,6 +165,7 @@ class SqlJobStore(StepMethods):
     ) -> None:
         """Store a fire in the transaction of `session`."""
         self._require_open()
+        self._database.check_open_file()
         await self._application.fire(
             session,
             key=key,

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from purgatory.jobs.model.errors import StoreReadOnlyError
 from purgatory.jobs.sql.database.engine import (
+    OpenFile,
     check_file,
     check_folder,
     check_url,
@@ -53,9 +54,10 @@ class Database:
         self._others: list[Database] = []
         self._thread: SqliteThread | None = None
         self._look_up: SqliteLookUp | None = None
+        self._file = OpenFile(self._engine.url)
         if is_fast and self._is_ours and self.statements.dialect.is_sqlite:
             self._thread = SqliteThread(self._engine.url, busy_seconds=BUSY_SECONDS)
-            self._look_up = SqliteLookUp(self._engine.url)
+            self._look_up = SqliteLookUp(self._engine.url, self._file)
 
     def check_folder(self) -> None:
         """Raise StoreNotReadyError if a SQLite file cannot be made: it is a folder, or has none."""
@@ -65,10 +67,18 @@ class Database:
         """Raise StoreNotReadyError if this is a SQLite file that does not exist."""
         check_file(self._engine.url)
 
+    def check_open_file(self) -> None:
+        """Raise StoreNotReadyError if this is a SQLite file that is gone, or another, by now."""
+        self._file.check()
+
     async def open_look_up(self) -> None:
-        """Connect for `may_have_jobs`, if this is a SQLite file of which the URL was given."""
+        """Connect for `may_have_jobs`, if this is a SQLite file of which the URL was given.
+
+        From now on, every call raises StoreNotReadyError if the file is not the one of now.
+        """
         if self._thread is not None and self._look_up is not None:
             await self._thread.run(self._look_up.open)
+        self._file.remember(has_connection=self._look_up is not None)
 
     def may_have_jobs(self, key: str) -> bool:
         """Return False only if no undecided job is on `key` now. Does not wait for anything."""
@@ -91,6 +101,7 @@ class Database:
             raise error from exc
 
     async def _read_once(self, work: Callable[[Connection], T]) -> T:
+        self._file.check()
         pool = self._engine.pool
         async with self._engine.connect() as connection:
             await self._set_autocommit(connection)
@@ -130,6 +141,7 @@ class Database:
         write_once: Callable[[_Transaction[T]], Awaitable[T]],
     ) -> T:
         transaction = _Transaction(self.statements, work)
+        self._file.check()
         try:
             try:
                 return await write_once(transaction)
@@ -173,17 +185,21 @@ class Database:
             await self._engine.dispose()
 
     def _write_in(self, thread: SqliteThread, transaction: _Transaction[T]) -> T:
+        self._file.check()
         try:
             if thread.connection is None:
                 thread.connection = thread.connect()
                 set_up(thread.connection)
-            return transaction.run(thread.connection)
+            result = transaction.run(thread.connection)
+            self._file.check()
+            return result
         finally:
             if not transaction.is_connection_good:
                 thread.drop()
 
     async def close(self) -> None:
         """Close every connection."""
+        self._file.forget()
         try:
             if self._thread is not None:
                 if self._look_up is not None:

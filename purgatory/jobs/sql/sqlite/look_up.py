@@ -8,7 +8,8 @@ from typing import Any, Final
 from sqlalchemy import Connection, NullPool, create_engine
 from sqlalchemy.engine import URL
 
-from purgatory.jobs.sql.database.engine import create_private_files
+from purgatory.jobs.model.errors import StoreNotReadyError
+from purgatory.jobs.sql.database.engine import OpenFile, create_private_files
 from purgatory.jobs.sql.tables import IS_OPEN, job_keys
 from purgatory.timer import SystemClock
 from purgatory.timer.clock import NS_PER_MS
@@ -30,8 +31,11 @@ class SqliteLookUp:
     task nor a thread is needed, which take twenty times as long as the look-up.
     """
 
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, file: OpenFile) -> None:
         """Connect to nothing yet."""
+        self._file = file
+        # When to look at it next.
+        self._check_ns = 0
         self._engine = create_engine(
             url.set(drivername="sqlite"),
             isolation_level="AUTOCOMMIT",
@@ -71,10 +75,14 @@ class SqliteLookUp:
         if started_ns < self._not_before_ns:
             return True
         try:
+            if started_ns >= self._check_ns:
+                self._file.check()
+                self._check_ns = started_ns + _PAUSE_NS
             # All rows: the last one ends the read, which would keep the log of writes from ending.
             may_have = bool(cursor.execute(_LOOK_UP, (key,)).fetchall())
-        except (sqlite3.Error, UnicodeEncodeError):
-            # Locked, or unreadable: a read by the store waits for it, or says so.
+        except (sqlite3.Error, UnicodeEncodeError, StoreNotReadyError):
+            # Locked, unreadable, or another file by now: a read by the store waits for it, or says
+            # so.
             may_have = True
         ended_ns = clock.now_ns()
         if ended_ns - started_ns <= _SLOW_NS:
