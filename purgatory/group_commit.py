@@ -1,14 +1,20 @@
-"""Group commit: one transaction or round trip for many callers."""
+"""Round trips and transactions: one for many callers, and how long it may take."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from contextlib import asynccontextmanager
 from contextvars import Context
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 Request = TypeVar("Request")
+
+CLOSE_S: Final = 0.5
+"""How long a process that ends waits for a server: it exits within a second, though that hangs."""
+# For what begins after that, such as a release: enough for a server that is there.
+_LEAST_S: Final = 0.1
 
 
 class GroupCommit(Generic[Request]):
@@ -124,6 +130,52 @@ class GroupCommit(Generic[Request]):
                 future.set_exception(result)
             else:
                 future.set_result(result)
+
+
+class RoundTripTimeout:
+    """The timeout of round trips, which is shortened once the process ends.
+
+    What is under way then fails as what took too long: a request whose client waits for it would
+    keep the process for as long as the server hangs. On one event loop.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        """Give each round trip `seconds`."""
+        self.seconds = seconds
+        self._until_s: float | None = None
+        self._active: set[asyncio.Timeout] = set()
+
+    @property
+    def left_s(self) -> float:
+        """What a round trip that begins now may take."""
+        if self._until_s is None:
+            return self.seconds
+        left_s = self._until_s - asyncio.get_running_loop().time()
+        return min(self.seconds, max(_LEAST_S, left_s))
+
+    @asynccontextmanager
+    async def limit(self, seconds: float | None = None) -> AsyncIterator[asyncio.Timeout]:
+        """Raise TimeoutError after `left_s`, or after `seconds` if that is less."""
+        left_s = self.left_s if seconds is None else min(seconds, self.left_s)
+        async with asyncio.timeout(left_s) as timeout:
+            self._active.add(timeout)
+            try:
+                yield timeout
+            finally:
+                self._active.discard(timeout)
+
+    def hurry(self) -> None:
+        """Leave CLOSE_S to round trips under way, and less to later ones. Idempotent."""
+        if self._until_s is None:
+            self._until_s = asyncio.get_running_loop().time() + CLOSE_S
+        for timeout in self._active:
+            until_s = timeout.when()
+            if not timeout.expired() and (until_s is None or until_s > self._until_s):
+                timeout.reschedule(self._until_s)
+
+    def restart(self) -> None:
+        """Give all the time again: the process begins anew."""
+        self._until_s = None
 
 
 def _copy(exc: Exception) -> Exception:

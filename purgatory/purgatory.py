@@ -732,6 +732,8 @@ class Purgatory(JobsMixin):
                 extra={"action": "purgatory-draining"},
             )
             self._drained = self._run_batch(self._operations.shutdown_batch())
+            if self.shared_signals is not None:
+                self.shared_signals.hurry()
             if self._job_service is not None:
                 # A task that nobody needs to wait for: it is shared by all who do.
                 _ = self._job_service.begin_drain()

@@ -32,7 +32,7 @@ from purgatory.jobs.pending_fires import PendingFires, PendingRecords
 from purgatory.jobs.store_opener import StoreOpener
 from purgatory.jobs.stores.memory import MemoryJobStore
 from purgatory.jobs.stores.outbox import Outbox
-from purgatory.jobs.stores.protocol import CountsHandlers, JobStore, ListsWorkers
+from purgatory.jobs.stores.protocol import CanHurry, CountsHandlers, JobStore, ListsWorkers
 from purgatory.jobs.worker.running.result_reporter import OnJobEnd
 from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import WorkerSettings
@@ -357,10 +357,15 @@ class JobService:
         await self._opener.stop()
         if self._other_workers is not None:
             await self._other_workers.stop()
+        hurry = self.store.hurry if isinstance(self.store, CanHurry) else lambda: None
+        stopping = [
+            self._pending_fires.stop(),
+            self._scheduler.drain(self.settings.grace_ms, hurry),
+        ]
         if self._relay is not None:
-            await self._relay.stop()
-        await self._pending_fires.stop()
-        await self._scheduler.drain(self.settings.grace_ms)
+            stopping.append(self._relay.stop())
+        # Together: each may wait for a server that hangs.
+        await asyncio.gather(*stopping)
 
 
 def _worker_name() -> str:

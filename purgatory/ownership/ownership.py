@@ -11,6 +11,7 @@ from functools import partial
 from typing import Self
 
 from purgatory.errors import LeaseLostError, OwnershipUnavailableError, PurgatoryClosedError
+from purgatory.group_commit import RoundTripTimeout
 from purgatory.operations.watch_key import check_key
 from purgatory.ownership.lease import Lease, Owner
 from purgatory.ownership.lease_renewer import LeaseRenewer
@@ -82,7 +83,7 @@ class Ownership:
         self._lease_ms = lease_ms
         self._timeout_seconds = timeout
         # Several attempts within one lease, also when a server does not answer at all.
-        self._attempt_seconds = min(timeout, lease_ms / 4_000)
+        self._attempt = RoundTripTimeout(min(timeout, lease_ms / 4_000))
         self.on_lost = on_lost
         # For `on_lost`: any caller may be the first to find that a lease is lost.
         self._context: Context
@@ -105,7 +106,8 @@ class Ownership:
     async def close(self) -> None:
         """Release every lease, so that others need not wait for its end, and disconnect."""
         self._is_open = False
-        # They end within `timeout`.
+        self._attempt.hurry()
+        # They end with the attempt that is under way.
         await asyncio.gather(*self._acquiring.values(), return_exceptions=True)
         try:
             await self._renewer.stop()
@@ -272,7 +274,7 @@ class Ownership:
             try:
                 record = await self._run_one(step)
             except OwnershipUnavailableError:
-                if self._clock.now_ns() >= deadline_ns:
+                if self._clock.now_ns() >= deadline_ns or not self._is_open:
                     raise
                 await asyncio.sleep(_RETRIES.delay_s(attempt))
             else:
@@ -289,7 +291,7 @@ class Ownership:
         assert task is not None
         cancellations = task.cancelling()
         try:
-            async with asyncio.timeout(self._attempt_seconds):
+            async with self._attempt.limit():
                 results = await self._store.run(steps)
                 # redis-py waits with `asyncio.wait_for`, which before Python 3.12 swallows a
                 # cancellation that comes together with the reply.
@@ -298,7 +300,7 @@ class Ownership:
                 return results
         except TimeoutError:
             error = OwnershipUnavailableError(
-                f"the lease store did not reply within {self._attempt_seconds:g} s: try again"
+                f"the lease store did not reply within {self._attempt.seconds:g} s: try again"
             )
             return [error] * len(steps)
 

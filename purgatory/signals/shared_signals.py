@@ -73,6 +73,10 @@ class SharedSignals(Protocol):
         """Return once the log was read, or after a while; raise SignalsNotReadyError."""
         ...
 
+    def hurry(self) -> None:
+        """Leave half a second to what is under way: the process ends, and the server may hang."""
+        ...
+
     async def close(self) -> None:
         """Stop following the log, and release every connection."""
         ...

@@ -42,10 +42,23 @@ class PostgresqlServer:
     def url(self) -> str:
         return str(self._server.get_uri())
 
+    def _processes(self) -> list[psutil.Process]:
+        postmaster = psutil.Process(self._server.get_pid())
+        return [postmaster, *postmaster.children(recursive=True)]
+
+    def suspend(self) -> None:
+        """Stop it as it is: its connections stay open, and nothing answers."""
+        for process in self._processes():
+            process.suspend()
+
+    def resume(self) -> None:
+        """Have it go on."""
+        for process in self._processes():
+            process.resume()
+
     def kill(self) -> None:
         """End the server and all of its processes, as kill -9 does."""
-        postmaster = psutil.Process(self._server.get_pid())
-        processes = [postmaster, *postmaster.children(recursive=True)]
+        processes = self._processes()
         for process in processes:
             try:
                 os.kill(process.pid, signal.SIGKILL)

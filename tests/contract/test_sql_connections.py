@@ -15,6 +15,8 @@ from sqlalchemy import Connection, event, text
 from sqlalchemy.pool import Pool
 from sqlalchemy.util import await_only
 
+from purgatory.jobs import StoreUnavailableError
+from purgatory.jobs.sql import SqlJobStore
 from purgatory.jobs.sql.database.database import Database
 from tests.contract.postgresql_server import PostgresqlServer
 from tests.contract.sql_job_stores import SqlJobStores
@@ -92,7 +94,7 @@ def read_one(connection: Connection) -> int:
 # 3.13 is the first to say so: https://github.com/omnilib/aiosqlite/issues/259
 @pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
 @pytest.mark.parametrize("is_after", [False, True], ids=["during", "after"])
-@pytest.mark.parametrize("method", ["read", "write"])
+@pytest.mark.parametrize("method", ["read", "_read", "write"])
 @pytest.mark.parametrize("is_ours", [False, True], ids=["engine", "url"])
 async def test_a_cancelled_caller_leaves_no_connection(
     opened: Opened, database: SqlJobStores, is_ours: bool, method: str, is_after: bool
@@ -141,3 +143,28 @@ async def test_a_read_under_way_at_a_failover_leaves_no_connection(
     assert await reading == 1
     assert opened.is_nothing()
     await subject.close()
+
+
+async def test_a_start_that_is_ended_while_it_connects_leaves_no_error() -> None:
+    """Asyncpg would leave one that nobody retrieves, which the loop logs when it is collected."""
+    loop = asyncio.get_running_loop()
+    said: list[object] = []
+    loop.set_exception_handler(lambda _, context: said.append(context))
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        for turns in range(60):
+            store = SqlJobStore(f"postgresql://user:password@{host}:{port}/jobs")
+            opening = asyncio.create_task(store.open())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            opening.cancel()
+            with pytest.raises((asyncio.CancelledError, StoreUnavailableError)):
+                await opening
+    del opening, store
+    gc.collect()
+    assert said == []

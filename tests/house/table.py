@@ -109,7 +109,8 @@ USES: dict[str, set[str]] = {
     "jobs/sql": {"group_commit", "jobs/model", "jobs/stores"},
     "jobs/stores": {"jobs/model"},
     "jobs/worker": {"group_commit", "jobs/handlers", "jobs/model", "jobs/stores"},
-    "ownership/redis": {"ownership", "redis_server"},
+    "ownership": {"group_commit"},
+    "ownership/redis": {"group_commit", "ownership", "redis_server"},
     "purgatory": {
         "event_loop",
         "group_commit",

@@ -235,7 +235,7 @@ async def _live(jobs: list[JobPlan], faults: list[str], restart: float) -> None:
     await asyncio.sleep(200)
     found = await world.store.get([spec.id for spec in specs])
     for worker in workers:
-        await worker.scheduler.drain(1_000)
+        await worker.scheduler.drain(1_000, lambda: None)
         await worker.bury()
     assert world.missing == []
     for job in found:

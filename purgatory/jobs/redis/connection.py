@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import ResponseError
 
+from purgatory.group_commit import CLOSE_S, RoundTripTimeout
 from purgatory.jobs.model.errors import StoreNotReadyError
 from purgatory.jobs.redis.errors import no_reply_error
 from purgatory.jobs.redis.record import BUCKET_WIDTH_MS, SEPARATOR
@@ -25,7 +27,7 @@ class RedisConnection:
         url_or_client: str | Client,
         shards: RedisShards,
         *,
-        timeout_seconds: float,
+        timeout: RoundTripTimeout,
         is_fsynced: bool,
     ) -> None:
         """Connect to nothing yet; raise ValueError for a URL or client that cannot be used."""
@@ -34,12 +36,13 @@ class RedisConnection:
             raise ValueError("fsync=True needs one server: set appendfsync to always in a cluster")
         self._given = url_or_client
         self._shards = shards
-        self._timeout_seconds = timeout_seconds
+        self._timeout = timeout
         self._is_fsynced = is_fsynced
         self._client: Client | None = None
 
     async def open(self) -> Client:
         """Return the client, connected; raise StoreNotReadyError for a server that loses jobs."""
+        self._timeout.restart()
         client = self._connect()
         try:
             settings = await self.judge()
@@ -47,6 +50,8 @@ class RedisConnection:
                 raise StoreNotReadyError(". ".join(settings.faults))
             await self._begin_shards()
         except BaseException:
+            # It may be cancelled because the process ends.
+            self._timeout.hurry()
             await self.close()
             raise
         return client
@@ -58,7 +63,9 @@ class RedisConnection:
         finally:
             client, self._client = self._client, None
             if client is not None and isinstance(self._given, str):
-                await client.aclose()
+                with contextlib.suppress(*CONNECTION_ERRORS):
+                    async with asyncio.timeout(CLOSE_S):
+                        await client.aclose()
 
     async def judge(self) -> ServerSettings:
         """Return faults of the server's settings."""
@@ -79,7 +86,7 @@ class RedisConnection:
     def _connect(self) -> Client:
         client = self._given
         if isinstance(client, str):
-            client = connected(client, self._timeout_seconds)
+            client = connected(client, self._timeout.seconds)
         self._client = client
         self._shards.connect(client)
         return client
@@ -87,7 +94,7 @@ class RedisConnection:
     async def _append_fsync(self) -> str | None:
         assert self._client is not None
         try:
-            async with asyncio.timeout(self._timeout_seconds):
+            async with self._timeout.limit():
                 setting = await self._client.config_get("appendfsync")
         except ResponseError:
             # Hosted servers may forbid CONFIG.

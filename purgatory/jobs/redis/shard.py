@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
@@ -10,6 +9,7 @@ from importlib.resources import files
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from purgatory.group_commit import RoundTripTimeout
 from purgatory.jobs.model.errors import StoreUnavailableError
 from purgatory.jobs.redis.errors import no_reply_error, reply_error
 from purgatory.jobs.redis.step_batches import StepBatches
@@ -70,7 +70,7 @@ class RedisShard:
         tag: str,
         *,
         settings: Callable[[str], bytes],
-        timeout_seconds: float,
+        timeout: RoundTripTimeout,
         is_fsynced: bool,
         on_reply: Callable[[int | None, list[str]], None],
     ) -> None:
@@ -78,7 +78,7 @@ class RedisShard:
         self.channel = f"{tag}changes"
         self._keys = [f"{tag}{name}" for name in _INDEXES]
         self._settings = settings
-        self._timeout_seconds = timeout_seconds
+        self._timeout = timeout
         self._is_fsynced = is_fsynced
         self._on_reply = on_reply
         self._client: Client | None = None
@@ -103,10 +103,10 @@ class RedisShard:
         assert self._client is not None
         is_read = all(map(_is_read, steps))
         is_fsynced = self._is_fsynced and not is_read
-        fsync_ms = round(self._timeout_seconds * 900) if is_fsynced else None
+        fsync_ms = round(self._timeout.seconds * 900) if is_fsynced else None
         arguments = [self._settings(self.tag), *steps]
         try:
-            async with asyncio.timeout(self._timeout_seconds):
+            async with self._timeout.limit():
                 reply: bytes = await _SCRIPT.run(
                     self._client, self._keys, arguments, fsync_ms=fsync_ms
                 )
@@ -137,7 +137,7 @@ class RedisShard:
             return
         # Of a machine that hangs, even the end of a connection may not come.
         with contextlib.suppress(*CONNECTION_ERRORS):
-            async with asyncio.timeout(self._timeout_seconds):
+            async with self._timeout.limit():
                 await self._client.connection_pool.disconnect(inuse_connections=False)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
+from purgatory.group_commit import RoundTripTimeout
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import (
@@ -80,20 +81,20 @@ class RedisJobStore(StepMethods):
             raise ValueError(f"shards is {shards!r}: give a number from 1 to 1024")
         self.limits: JobLimits = JobLimits() if limits is None else limits
         self._now_ms = now_ms
-        self._timeout_seconds = timeout
+        self._timeout = RoundTripTimeout(timeout)
         self._listeners = ChangeListeners()
         self._shards = RedisShards(
             RedisShard(
                 f"{{{prefix}:jobs:{number}}}:",
                 settings=self._script_settings,
-                timeout_seconds=timeout,
+                timeout=self._timeout,
                 is_fsynced=fsync,
                 on_reply=self._listeners.on_reply,
             )
             for number in range(shards)
         )
         self._connection = RedisConnection(
-            url_or_client, self._shards, timeout_seconds=timeout, is_fsynced=fsync
+            url_or_client, self._shards, timeout=self._timeout, is_fsynced=fsync
         )
         records = JobRecords(self._shards)
         self._reader = RedisReader(self._shards, records, self.limits)
@@ -114,7 +115,11 @@ class RedisJobStore(StepMethods):
                 on_message=self._listeners.on_message,
                 on_subscribed=self._notify_of_due,
             )
-            await self._subscription.start(self._timeout_seconds)
+            await self._subscription.start(self._timeout.seconds)
+
+    def hurry(self) -> None:
+        """Leave half a second to round trips under way, as the process ends."""
+        self._timeout.hurry()
 
     async def close(self) -> None:
         """Wait for the steps under way, then release every connection."""

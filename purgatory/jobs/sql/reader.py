@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from sqlalchemy import Connection, select
 
@@ -48,6 +47,7 @@ class JobReader:
         quarantine: Callable[[list[str]], Awaitable[None]],
     ) -> None:
         self._database = database
+        self._read = database.read
         self._statements = database.statements.reads
         self._many = database.statements.dialect.many
         self._clock = clock
@@ -56,14 +56,12 @@ class JobReader:
         self._keys = GroupCommit(self._look_up, weigh=list.__len__, max_weight=limits.max_batch)
         # Thousands may poll for the end of a job each: they share one query too.
         self._gets = GroupCommit(self._get_all, weigh=len, max_weight=limits.max_batch)
-        self._reads: set[asyncio.Task[Any]] = set()
 
     async def close(self) -> None:
         """Wait for the queries under way."""
         await self._keys.join()
         await self._gets.join()
-        while self._reads:
-            await asyncio.wait(self._reads)
+        await self._database.join()
 
     async def warnings(self) -> list[str]:
         """Return warnings about the database's settings."""
@@ -191,9 +189,7 @@ class JobReader:
         keys = {key for asked in batch for key in asked if is_storable(key)}
         given = {"keys": self._many(keys)}
         statement = self._statements.keys_with_jobs
-        found = set(
-            await self._database.read(lambda connection: connection.scalars(statement, given).all())
-        )
+        found = set(await self._read(lambda connection: connection.scalars(statement, given).all()))
         return [[key in found for key in asked] for asked in batch]
 
     async def _get_all(self, batch: list[Sequence[str]]) -> list[list[Job | None]]:
@@ -218,20 +214,3 @@ class JobReader:
         if corrupt:
             await self._quarantine(corrupt)
         return jobs
-
-    async def _read(self, work: Callable[[Connection], T]) -> T:
-        """Return what `work` returns; it goes on if the caller is cancelled.
-
-        So that a connection is never left in the middle of an answer.
-        """
-        task = asyncio.create_task(self._database.read(work), name="purgatory-jobs-read")
-        self._reads.add(task)
-        task.add_done_callback(self._reads.discard)
-        task.add_done_callback(_retrieve)
-        return await asyncio.shield(task)
-
-
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    # If the caller was cancelled, nothing else does, and the loop would complain.
-    if not task.cancelled():
-        task.exception()

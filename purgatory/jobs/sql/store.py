@@ -83,14 +83,21 @@ class SqlJobStore(StepMethods):
     async def open(self) -> None:
         """Connect, and check that the tables are at the revision that this version needs."""
         self._database.check_file()
+        self._database.restart()
         try:
             await self._database.read(check_revision)
             await self._database.open_look_up()
         except BaseException:
+            # It may be cancelled because the process ends.
+            self._database.hurry()
             await self._database.close()
             raise
         self._closing = CloseOnce(self._close)
         self._is_open = True
+
+    def hurry(self) -> None:
+        """Leave half a second to what is under way on a server, as the process ends."""
+        self._database.hurry()
 
     async def close(self) -> None:
         """Wait for the steps under way, then release every connection."""

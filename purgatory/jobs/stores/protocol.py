@@ -183,6 +183,15 @@ class CountsHandlers(Protocol):
 
 
 @runtime_checkable
+class CanHurry(Protocol):
+    """A store whose server may hang; those that have none lack the method."""
+
+    def hurry(self) -> None:
+        """Leave half a second to round trips under way, and as long to close: the process ends."""
+        ...
+
+
+@runtime_checkable
 class ListsWorkers(Protocol):
     """A store that can also list who works on its jobs; those that cannot lack the method."""
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from purgatory.errors import PurgatoryClosedError
+from purgatory.group_commit import CLOSE_S
 from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.handlers.threads import JobThreads
 from purgatory.jobs.model.errors import JobError
@@ -140,8 +141,10 @@ class JobScheduler:
         )
         self._loops = [asyncio.create_task(self._repeat(step)) for step in steps]
 
-    async def drain(self, timeout_ms: int) -> None:
+    async def drain(self, timeout_ms: int, on_idle: Callable[[], object]) -> None:
         """Claim no more; release what waits now, and what still runs after `timeout_ms`.
+
+        `on_idle` is called as soon as no handler runs whose result has to be stored.
 
         Async handlers are cancelled then. A handler in a thread cannot be cancelled, and an async
         one may ignore it: its job is not released, and another worker runs it when its lease has
@@ -152,6 +155,8 @@ class JobScheduler:
         self._handlers.on_added = None
         self._listener.close()
         self._excess.close()
+        if not self._runner.has_started:
+            on_idle()
         if not self._loops:
             return
         claiming, renewing, *others = self._loops
@@ -160,10 +165,15 @@ class JobScheduler:
         # What a claim under way returns is released now, and not when its lease runs out. In an
         # outage the claim is repeated, and returns nothing.
         is_away = self._retry.error is not None
-        await asyncio.wait({claiming}, timeout=0 if is_away else RELEASE_TIMEOUT_S)
+        await asyncio.wait({claiming}, timeout=0 if is_away else CLOSE_S)
         claiming.cancel()
         await self._release(self._leased.take_waiting())
-        await self._runner.wait(timeout_ms / 1000)
+        # Also those that are being started: if the store hangs, they never will be.
+        starting_s = min(CLOSE_S, timeout_ms / 1000)
+        await self._runner.wait(starting_s)
+        if self._runner.has_started:
+            await self._runner.wait(timeout_ms / 1000 - starting_s)
+        on_idle()
         renewing.cancel()
         for leased in await self._runner.cancel(RELEASE_TIMEOUT_S):
             self._leave(leased)

@@ -15,6 +15,7 @@ from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import NoScriptError
 
 from purgatory.errors import OwnershipError, OwnershipNotReadyError, OwnershipUnavailableError
+from purgatory.group_commit import CLOSE_S
 from purgatory.ownership.lease_store import (
     MAX_ADDRESS_LENGTH,
     MAX_STATE_BYTES,
@@ -99,7 +100,10 @@ class RedisLeaseStore:
         """Close a client of ours."""
         client, self._client = self._client, None
         if client is not None and isinstance(self._given, str):
-            await client.aclose()
+            # Of a server that hangs, nothing more comes.
+            with contextlib.suppress(*CONNECTION_ERRORS):
+                async with asyncio.timeout(CLOSE_S):
+                    await client.aclose()
 
     async def run(self, steps: Sequence[LeaseStep]) -> list[LeaseResult]:
         """Run steps, each for a name of its own; return a record or an error for each."""

@@ -7,6 +7,8 @@ from asyncio import Future, TimerHandle
 from collections import deque
 from typing import Any, Final
 
+from purgatory.group_commit import RoundTripTimeout
+
 # uvloop counts in milliseconds: what ends within one is over.
 _PRECISION_S: Final = 0.001
 
@@ -20,9 +22,9 @@ class FireDeadlines:
 
     # Invariant: _waiting is in the order of its times, and _timer is set while any is not done.
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout: RoundTripTimeout) -> None:
         """Give each future that time."""
-        self._timeout_s = timeout_s
+        self._timeout = timeout
         # (until when, by the time of the loop; future): the first are done first, as a rule.
         self._waiting: deque[tuple[float, Future[Any]]] = deque()
         self._timer: TimerHandle | None = None
@@ -31,11 +33,20 @@ class FireDeadlines:
         """Have `future` raise TimeoutError unless it is done in time; return its deadline."""
         self._drop_done()
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + self._timeout_s
+        until_s = loop.time() + self._timeout.left_s
         self._waiting.append((until_s, future))
         if self._timer is None:
             self._timer = loop.call_at(until_s, self._expire, loop)
         return until_s
+
+    def hurry(self) -> None:
+        """Give what is waiting no more than the timeout leaves now."""
+        loop = asyncio.get_running_loop()
+        last_s = loop.time() + self._timeout.left_s
+        self._waiting = deque((min(until_s, last_s), future) for until_s, future in self._waiting)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = loop.call_at(last_s, self._expire, loop)
 
     def close(self) -> None:
         """Forget the futures, and end the timer. Idempotent."""

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from redis.asyncio import Redis
 
 from purgatory.errors import SignalsUnavailableError
+from purgatory.group_commit import RoundTripTimeout
 from purgatory.redis_server.client import channel_of_database
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client, drop_closed
 from purgatory.retry_policy import RetryPolicy
@@ -58,14 +59,14 @@ class Peers:
     reached, so that nobody waits for more answers than will come.
     """
 
-    def __init__(self, prefix: str, timeout_s: float) -> None:
+    def __init__(self, prefix: str, timeout: RoundTripTimeout) -> None:
         """Ask those that use the same prefix."""
         self._name = token_hex(6)
         # One slot of a cluster, whose node all of them subscribe at.
         self._shared_channel = f"{{{prefix}:signals:0}}:peers"
         self.channel = self._shared_channel
         self._own_channel = ""
-        self._timeout_s = timeout_s
+        self._timeout = timeout
         self._connect: Callable[[], Awaitable[Redis]] | None = None
         self._client: Callable[[], Awaitable[Redis]] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -132,7 +133,7 @@ class Peers:
         answers: dict[str, int | str] = {}
         self._asked[number] = answers, future
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with self._timeout.limit():
                 client = await self._client()
                 await drop_closed(client)
                 message = json.dumps([self._name, number, question, argument])
@@ -141,14 +142,14 @@ class Peers:
         except CONNECTION_ERRORS as exc:
             del self._asked[number]
             raise SignalsUnavailableError(
-                f"other processes cannot be asked, as Redis did not reply in {self._timeout_s:g} s "
-                f"({type(exc).__name__}: {exc})"
+                "other processes cannot be asked, as Redis did not reply in "
+                f"{self._timeout.seconds:g} s ({type(exc).__name__}: {exc})"
             ) from exc
         try:
             self._expected[number] = expected
             if len(answers) < expected:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(ANSWER_S):
+                    async with self._timeout.limit(ANSWER_S):
                         await future
             return list(answers.values())
         finally:
@@ -256,7 +257,7 @@ class Peers:
     async def _publish(self, channel: str, message: list[object]) -> None:
         assert self._client is not None
         with contextlib.suppress(*CONNECTION_ERRORS):
-            async with asyncio.timeout(self._timeout_s), self._publishing:
+            async with self._timeout.limit(), self._publishing:
                 text = json.dumps(message)
                 if len(text) > MAX_MESSAGE:
                     text = json.dumps([*message[:3], 0])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from itertools import chain
 from secrets import token_hex
 from typing import Any, Final
 
 from purgatory.errors import SignalsUnavailableError
-from purgatory.group_commit import GroupCommit
+from purgatory.group_commit import GroupCommit, RoundTripTimeout
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client, RedisScript
 from purgatory.signals.shared_signals import PendingRecord
 from purgatory.timer import SystemClock
@@ -51,11 +50,11 @@ return redis.call('HDEL', KEYS[2], unpack(ARGV))
 class PendingFireRecords:
     """The records of pending fires, oldest first. Every method raises SignalsUnavailableError."""
 
-    def __init__(self, tag: str, timeout_s: float) -> None:
+    def __init__(self, tag: str, timeout: RoundTripTimeout) -> None:
         """Keep them under `tag`."""
         # Older workers know these names.
         self._keys = (f"{tag}owed", f"{tag}owed-records")
-        self._timeout_s = timeout_s
+        self._timeout = timeout
         # A store that stops answering leaves all fires of a moment here at once: one round trip for
         # them, and one connection of those that the log needs, too.
         self._commit: GroupCommit[tuple[bytes, int, int]] = GroupCommit(
@@ -107,7 +106,7 @@ class PendingFireRecords:
         if client is None:
             raise SignalsUnavailableError("the signals are closed")
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with self._timeout.limit():
                 return await script.run(client, self._keys, arguments)
         except CONNECTION_ERRORS as exc:
             raise SignalsUnavailableError(

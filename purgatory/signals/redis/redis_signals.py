@@ -23,7 +23,7 @@ from purgatory.errors import (
     SignalsNotReadyError,
     SignalsUnavailableError,
 )
-from purgatory.group_commit import GroupCommit
+from purgatory.group_commit import CLOSE_S, GroupCommit, RoundTripTimeout
 from purgatory.limits import Limits
 from purgatory.redacted_url import redacted
 from purgatory.redis_server.client import check_url_or_client, connected, connected_to_cluster
@@ -128,6 +128,7 @@ class RedisSignals:
         self._shards = shards
         self._is_fsynced = ack == "aof"
         self._timeout_s = timeout
+        self._timeout = RoundTripTimeout(timeout)
         self._client: Client | None = None
         # The server has slots, and no step over several of them: so has one node of a cluster.
         self._has_slots = self._is_cluster
@@ -139,8 +140,8 @@ class RedisSignals:
         self._logs: list[ShardLog] = []
         self._claims = NameClaims(self._logs, timeout)
         self._propagation: TracePropagation | None = None
-        self._peers = Peers(prefix, timeout)
-        self._pending_fires = PendingFireRecords(f"{{{prefix}:signals:0}}:", timeout)
+        self._peers = Peers(prefix, self._timeout)
+        self._pending_fires = PendingFireRecords(f"{{{prefix}:signals:0}}:", self._timeout)
         self._appended = 0
         # Batches over several logs that are under way.
         self._batches: set[asyncio.Task[Any]] = set()
@@ -152,7 +153,8 @@ class RedisSignals:
             owner_of=lambda append: append.requests[0][1].owner,
         )
         self._last_heavy: list[Future[Ended]] = []
-        self._deadlines = FireDeadlines(timeout)
+        self._deadlines = FireDeadlines(self._timeout)
+        self._hurrying: asyncio.TimerHandle | None = None
         self._settled: asyncio.Event | None = None
         self._judging: asyncio.Task[None] | None = None
         self._fault: SignalsNotReadyError | None = None
@@ -178,7 +180,7 @@ class RedisSignals:
                 f"{{{self._prefix}:signals:{index}}}:",
                 shards=shards,
                 limits=limits,
-                timeout_s=self._timeout_s,
+                timeout=self._timeout,
                 is_fsynced=self._is_fsynced,
             )
             self._logs.append(log)
@@ -205,6 +207,7 @@ class RedisSignals:
             make = connected_to_cluster if self._is_cluster else connected
             client = make(client.replace(CLUSTER, "", 1), self._timeout_s)
         self._client = client
+        self._timeout.restart()
         self._settled = asyncio.Event()
         self._note_change()
         self._fault = None
@@ -275,6 +278,21 @@ class RedisSignals:
             if isinstance(fault, SignalsNotReadyError):
                 raise fault
 
+    def hurry(self) -> None:
+        """Leave half a second to round trips under way, as the process ends: the server may hang.
+
+        So long, too, for entries to arrive that callers wait for.
+        """
+        self._timeout.hurry()
+        self._deadlines.hurry()
+        for follower in self._followers:
+            follower.log.hurry()
+        self._hurrying = asyncio.get_running_loop().call_later(CLOSE_S, self._give_up)
+
+    def _give_up(self) -> None:
+        for follower in self._followers:
+            follower.own.settle(all_of_them=True)
+
     async def close(self) -> None:
         """Stop following, wait for the round trips under way, and release the connections."""
         judging, self._judging = self._judging, None
@@ -282,6 +300,8 @@ class RedisSignals:
         while judging is not None and not judging.done():
             judging.cancel()
             await asyncio.wait([judging], timeout=_STOP_S)
+        if self._hurrying is not None:
+            self._hurrying.cancel()
         await self._peers.stop()
         await self._heavy.join()
         self._deadlines.close()
@@ -302,7 +322,9 @@ class RedisSignals:
             clients.append(client)
         self._node_clients.clear()
         for each in clients:
-            await each.aclose()
+            with contextlib.suppress(*CONNECTION_ERRORS):
+                async with asyncio.timeout(_STOP_S):
+                    await each.aclose()
 
     @property
     def missing(self) -> list[str]:
@@ -496,7 +518,7 @@ class RedisSignals:
             follower = self._followers[self.shard_of(key)]
             if not follower.replica.has_applied(position):
                 offset = follower.replica.offset_of(position)
-                if not await follower.own.reach(offset, self._timeout_s):
+                if not await follower.own.reach(offset, self._timeout.left_s):
                     raise SignalsUnavailableError(
                         f"the cursor of key {key!r} is ahead of the signals that have arrived in "
                         f"this process within {self._timeout_s:g} s: try again",
@@ -621,7 +643,7 @@ class RedisSignals:
         is_cluster = isinstance(client, RedisCluster)
         found = ServerSettings()
         for follower in self._followers if is_cluster else self._followers[:1]:
-            async with asyncio.timeout(self._timeout_s):
+            async with self._timeout.limit():
                 node = await self._node_client(follower.log)
                 info: Any = await node.info()
                 try:

@@ -21,7 +21,7 @@ from purgatory.errors import (
     SignalsNotReadyError,
     SignalsUnavailableError,
 )
-from purgatory.group_commit import GroupCommit
+from purgatory.group_commit import GroupCommit, RoundTripTimeout
 from purgatory.limits import Limits
 from purgatory.redis_server.client import channel_of_database
 from purgatory.redis_server.script import (
@@ -125,7 +125,7 @@ class ShardLog:
     """One log, in one slot of a cluster. Raises SignalsError."""
 
     def __init__(
-        self, tag: str, *, shards: int, limits: Limits, timeout_s: float, is_fsynced: bool
+        self, tag: str, *, shards: int, limits: Limits, timeout: RoundTripTimeout, is_fsynced: bool
     ) -> None:
         self._tag = tag.encode()
         self.codec = EntryCodec(limits.max_value_bytes)
@@ -142,11 +142,11 @@ class ShardLog:
         # The part of a command that is always the same, encoded once.
         self._command = [str(part).encode() for part in _SCRIPT.command(self.keys, ())]
         self._encoded_command = encoded(self._command)
-        self._timeout_s = timeout_s
-        self._fsync_ms = round(timeout_s * 900) if is_fsynced else None
+        self._timeout = timeout
+        self._fsync_ms = round(timeout.seconds * 900) if is_fsynced else None
         self._client: Client | None = None
         self._connection: ScriptConnection | None = None
-        self._deadlines = FireDeadlines(timeout_s)
+        self._deadlines = FireDeadlines(timeout)
         # Done after the request that is sent by itself: others wait for it, as for a batch.
         self._under_way: Future[None] | None = None
         self._commit: GroupCommit[AppendRequest] = GroupCommit(
@@ -166,8 +166,12 @@ class ShardLog:
         """Open the connection for appending, if there is one that is not open."""
         if self._connection is not None and isinstance(self._client, Redis):
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._timeout_s):
+                async with self._timeout.limit():
                     await self._connection.open(self._client)
+
+    def hurry(self) -> None:
+        """Let fires that wait fail as soon as the timeout is over that is left."""
+        self._deadlines.hurry()
 
     async def drain(self) -> None:
         """Wait for the round trip under way."""
@@ -209,7 +213,7 @@ class ShardLog:
         try:
             return await submitted
         except TimeoutError as exc:
-            raise no_reply(exc, self._timeout_s) from exc
+            raise no_reply(exc, self._timeout.seconds) from exc
 
     async def _end_under_way(self) -> None:
         if self._under_way is not None:
@@ -367,8 +371,8 @@ class ShardLog:
         if self._client is None:
             raise SignalsUnavailableError("the signals are not open: open the purgatory first")
         try:
-            async with asyncio.timeout(self._timeout_s) as timeout:
-                if until_s is not None:
+            async with self._timeout.limit() as timeout:
+                if until_s is not None and until_s < (timeout.when() or until_s):
                     timeout.reschedule(until_s)
                 return await run(self._client)
         except FsyncTimeoutError as exc:
@@ -384,7 +388,7 @@ class ShardLog:
             raise _reply_error(message) from exc
         except CONNECTION_ERRORS as exc:
             await self._drop_connections()
-            raise no_reply(exc, self._timeout_s) from exc
+            raise no_reply(exc, self._timeout.seconds) from exc
 
     async def _drop_connections(self) -> None:
         """Close connections that a server which was restarted no longer has: each would fail."""
@@ -394,7 +398,7 @@ class ShardLog:
         # A cluster's client does so by itself.
         if isinstance(self._client, Redis):
             with contextlib.suppress(*CONNECTION_ERRORS):
-                async with asyncio.timeout(self._timeout_s):
+                async with self._timeout.limit():
                     await self._client.connection_pool.disconnect(inuse_connections=False)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from purgatory import Limits
 from purgatory.errors import SignalsUnavailableError
+from purgatory.group_commit import RoundTripTimeout
 from purgatory.signals.log_entry import EntryType
 from purgatory.signals.redis.shard_log import AppendRequest, ShardLog
 from purgatory.testing import AutojumpEventLoop
@@ -63,7 +64,9 @@ class Replies(Silence):
 
 def new_log(server: Silence) -> ShardLog:
     """Return a log of a server."""
-    log = ShardLog("{x}:", shards=1, limits=Limits(), timeout_s=TIMEOUT_S, is_fsynced=False)
+    log = ShardLog(
+        "{x}:", shards=1, limits=Limits(), timeout=RoundTripTimeout(TIMEOUT_S), is_fsynced=False
+    )
     each: Any = server
     log.connect(each, each)
     return log

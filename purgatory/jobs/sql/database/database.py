@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
 import functools
-from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, Generic, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from purgatory.group_commit import CLOSE_S, RoundTripTimeout
 from purgatory.jobs.model.errors import StoreReadOnlyError
 from purgatory.jobs.sql.database.engine import (
     OpenFile,
@@ -26,6 +28,8 @@ from purgatory.jobs.sql.sqlite.connection import BUSY_SECONDS, any_text, set_up
 from purgatory.jobs.sql.sqlite.look_up import SqliteLookUp
 from purgatory.jobs.sql.sqlite.thread import SqliteThread
 from purgatory.jobs.sql.statements import Statements
+
+_HOUR_S: Final = 3600.0
 
 T = TypeVar("T")
 
@@ -52,6 +56,11 @@ class Database:
         self.statements = Statements.of(self._engine.dialect.name)
         self._writer: AsyncConnection | None = None
         self._others: list[Database] = []
+        # A server that hangs replies to nothing; each statement has a timeout of its driver.
+        self._timeout = RoundTripTimeout(_HOUR_S)
+        self._reads: set[asyncio.Task[Any]] = set()
+        self._in_use: set[AsyncConnection] = set()
+        self._terminating: asyncio.TimerHandle | None = None
         self._thread: SqliteThread | None = None
         self._look_up: SqliteLookUp | None = None
         self._file = OpenFile(self._engine.url)
@@ -84,8 +93,42 @@ class Database:
         """Return False only if no undecided job is on `key` now. Does not wait for anything."""
         return self._look_up is None or self._look_up.may_have_jobs(key)
 
+    def hurry(self) -> None:
+        """Leave half a second to what is under way on a server: the process ends."""
+        if not self.statements.dialect.is_sqlite:
+            self._timeout.hurry()
+            self._terminating = asyncio.get_running_loop().call_later(CLOSE_S, self._terminate)
+
+    def restart(self) -> None:
+        """Give all the time again."""
+        self._timeout.restart()
+
+    def _terminate(self) -> None:
+        # To close them in order, SQLAlchemy would wait for the server.
+        writers = [each._writer for each in (self, *self._others) if each._writer is not None]
+        for connection in (*self._in_use, *writers):
+            with contextlib.suppress(Exception):
+                raw: Any = connection.sync_connection
+                raw.connection.driver_connection.terminate()
+
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """Return what `work` returns, on a connection of the pool, without a transaction."""
+        """Return what `work` returns, on a connection of the pool, without a transaction.
+
+        It goes on if the caller is cancelled, so that a connection is never left in the middle of
+        an answer, or half open: then asyncpg leaves errors that nobody retrieves.
+        """
+        task = asyncio.create_task(self._read(work), name="purgatory-jobs-read")
+        self._reads.add(task)
+        task.add_done_callback(self._reads.discard)
+        task.add_done_callback(_retrieve)
+        return await asyncio.shield(task)
+
+    async def join(self) -> None:
+        """Wait for the reads under way."""
+        while self._reads:
+            await asyncio.wait(self._reads)
+
+    async def _read(self, work: Callable[[Connection], T]) -> T:
         try:
             try:
                 return await self._read_once(work)
@@ -103,14 +146,23 @@ class Database:
     async def _read_once(self, work: Callable[[Connection], T]) -> T:
         self._file.check()
         pool = self._engine.pool
-        async with self._engine.connect() as connection:
-            await self._set_autocommit(connection)
+        async with self._connection() as connection:
             try:
                 return await connection.run_sync(self._query, work)
             finally:
                 if self._engine.pool is not pool:
                     # Disposed of meanwhile, and nothing would close what returns to it.
                     await connection.invalidate()
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[AsyncConnection]:
+        async with self._timeout.limit(), self._engine.connect() as connection:
+            self._in_use.add(connection)
+            try:
+                await self._set_autocommit(connection)
+                yield connection
+            finally:
+                self._in_use.discard(connection)
 
     def _query(self, connection: Connection, work: Callable[[Connection], T]) -> T:
         if not self.statements.dialect.is_sqlite:
@@ -156,16 +208,16 @@ class Database:
 
     async def _write_once(self, transaction: _Transaction[T]) -> T:
         try:
-            if self._writer is None:
-                self._writer = await self._connect()
-            return await self._writer.run_sync(transaction.run)
+            async with self._timeout.limit():
+                if self._writer is None:
+                    self._writer = await self._connect()
+                return await self._writer.run_sync(transaction.run)
         finally:
             if not transaction.is_connection_good:
                 await self._drop_writer()
 
     async def _write_once_apart(self, transaction: _Transaction[T]) -> T:
-        async with self._engine.connect() as connection:
-            await self._set_autocommit(connection)
+        async with self._connection() as connection:
             try:
                 return await connection.run_sync(transaction.run)
             finally:
@@ -198,18 +250,29 @@ class Database:
                 thread.drop()
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close every connection; what hangs is left to its end."""
         self._file.forget()
+        await self.join()
         try:
             if self._thread is not None:
                 if self._look_up is not None:
                     await self._thread.run(self._look_up.close)
                 await self._thread.close()
-            for database in (self, *self._others):
-                await database._drop_writer()
+            async with self._closing():
+                for database in (self, *self._others):
+                    await database._drop_writer()
         finally:
             if self._is_ours:
-                await self._engine.dispose()
+                async with self._closing():
+                    await self._engine.dispose()
+            if self._terminating is not None:
+                self._terminating.cancel()
+
+    @contextlib.asynccontextmanager
+    async def _closing(self) -> AsyncIterator[None]:
+        with contextlib.suppress(TimeoutError):
+            async with self._timeout.limit():
+                yield
 
     async def _connect(self) -> AsyncConnection:
         connection = await self._engine.connect()
@@ -236,6 +299,12 @@ class Database:
                 await writer.invalidate()
             finally:
                 await writer.close()
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    # If the caller was cancelled, nothing else does, and the loop would complain.
+    if not task.cancelled():
+        task.exception()
 
 
 class _Transaction(Generic[T]):

@@ -62,6 +62,11 @@ class JobRunQueue:
         return len(self._running)
 
     @property
+    def has_started(self) -> bool:
+        """True iff the handler of a job runs, or its result is being recorded."""
+        return any(leased.is_started for leased in self._running.values())
+
+    @property
     def waiting(self) -> int:
         """How many due jobs wait for a slot."""
         return len(self._async.due) + len(self._threads.due) + sum(map(len, self._fair.values()))
