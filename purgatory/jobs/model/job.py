@@ -331,8 +331,8 @@ _times_of = attrgetter(
 )
 # The end of a lease is no date: see BLOCKED_BY.
 _numbers_of = attrgetter(
-    *("lease_until_ms", "lateness_ms", "attempt", "epoch", "version", "max_attempts", "needed"),
-    "round",
+    *("lease_until_ms", "leased_ms", "lateness_ms", "attempt", "epoch", "version"),
+    *("max_attempts", "needed", "round"),
 )
 
 
