@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory.testing import MockClock
-from purgatory.turn_budget import TURN_NS, TurnBudget
+from purgatory.turn_budget import TURN_NS, TurnBudget, is_turn_taken, resume_in_turn
 
 costs = st.lists(st.integers(min_value=0, max_value=2 * TURN_NS), max_size=50)
 
@@ -65,7 +65,7 @@ def test_the_work_of_many_takes_no_longer_in_a_turn(workers: list[list[int]]) ->
         begun |= turn.keys()
 
 
-def test_who_gives_up_takes_no_turn() -> None:
+def test_who_gives_up_stops_nobody() -> None:
     """Others resume although one of those before them was cancelled while it waited."""
 
     async def cancel_first() -> list[bool]:
@@ -79,3 +79,28 @@ def test_who_gives_up_takes_no_turn() -> None:
         return [each.cancelled() for each in waiting]
 
     assert asyncio.run(cancel_first()) == [True, False, False]
+
+
+def test_callbacks_have_a_turn_each() -> None:
+    """In order; one that fails stops no other, and one that goes on waits behind the others."""
+
+    async def call_all() -> list[str]:
+        called: list[str] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: called.append("failed"))
+
+        def go_on() -> None:
+            called.append(f"first, {is_turn_taken()}")
+            resume_in_turn(lambda: called.append("again"))
+
+        resume_in_turn(go_on)
+        resume_in_turn(lambda: 1 / 0)
+        resume_in_turn(lambda: called.append("last"))
+        assert is_turn_taken()
+        for turn in range(1, 5):
+            await asyncio.sleep(0)
+            assert len(called) == turn
+        assert not is_turn_taken()
+        return called
+
+    assert asyncio.run(call_all()) == ["first, False", "failed", "last", "again"]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from purgatory import Purgatory
-from purgatory.fastapi.servers.uvicorn.fallback_protocol import SLICE, FallbackProtocol
+from purgatory.fastapi.servers.uvicorn.fallback_protocol import (
+    MAX_READ_AHEAD,
+    SLICE,
+    FallbackProtocol,
+)
 from purgatory.fastapi.servers.uvicorn.parking_protocol import MAX_REQUESTS_A_TURN, ParkingProtocol
-from purgatory.turn_budget import TurnBudget
+from purgatory.turn_budget import TurnBudget, _Turns
 from tests.acceptance.application import create_app
-from tests.acceptance.client import Connection
+from tests.acceptance.client import Connection, Crowd
 from tests.acceptance.parking_protocol.requests import WATCH, add_echo, get, post, serving
 
 CROWD = 1_000
@@ -57,9 +63,51 @@ async def test_a_turn_begins_a_few(
 
 
 async def test_what_is_for_uvicorn_is_parsed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests of any route, bodies among them, with a turn after each slice that takes 2 ms."""
+    """Requests of any route, with a turn after each slice; a body is no work."""
     monkeypatch.setattr(TurnBudget, "is_spent", lambda _: True)
     turns = Counted(monkeypatch, FallbackProtocol, "_parse_on")
     requests = 50 * [get("/none"), post("/echo", 5_000 * b"x")]
     assert await _exchange(requests) == 50 * [404, 200]
-    assert turns.calls >= len(b"".join(requests)) // (2 * SLICE)
+    assert turns.calls >= len(requests) // 4
+
+
+async def test_many_clients_share_the_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many send very many: one of them has its few, and each of the others a first one."""
+    begun = Counted(monkeypatch, ParkingProtocol, "_admit")
+    turns: list[int] = []
+    original = _Turns._next
+
+    def next_turn(self: _Turns) -> None:
+        turns.append(begun.calls)
+        original(self)
+
+    monkeypatch.setattr(_Turns, "_next", next_turn)
+    purgatory = Purgatory()
+    with serving(create_app(purgatory), purgatory) as server:
+        async with Crowd(server.address, 10) as members:
+            for member in members:
+                member.write(CROWD * get(f"{WATCH}?wait=0"))
+            for member in members:
+                for _ in range(CROWD):
+                    assert (await member.reply()).status == 200
+    most = max(later - earlier for earlier, later in itertools.pairwise(turns))
+    assert most <= MAX_REQUESTS_A_TURN + 10
+
+
+async def test_what_waits_is_kept_as_bytes() -> None:
+    """A parsed request takes a hundred times as much: only a slice of them is parsed ahead."""
+    purgatory = Purgatory()
+    with serving(create_app(purgatory), purgatory) as server:
+        async with await Connection.open(server.address) as connection:
+            connection.write(get("/orders/1/paid?timeout=50") + 20 * CROWD * get("/none"))
+            await server.until_parked(1)
+            [protocol] = server.connections()
+            fallback = protocol._fallback
+            await server.call(server.until, lambda: len(fallback._unparsed) > MAX_READ_AHEAD)
+            assert len(fallback.pipeline) <= SLICE // len(get("/none")) + 1
+            # Of one read of the transport.
+            assert len(fallback._unparsed) <= MAX_READ_AHEAD + 256 * 1024
+            await server.call(purgatory.fire, "order:1:paid")
+            assert (await connection.reply()).status == 200
+            for _ in range(20 * CROWD):
+                assert (await connection.reply()).status == 404

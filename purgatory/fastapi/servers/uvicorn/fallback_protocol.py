@@ -12,6 +12,7 @@ from httptools import HttpParserUpgrade, HttpRequestParser
 from starlette.responses import Response
 from starlette.types import Scope, Send
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -22,12 +23,16 @@ from purgatory.fastapi.servers.park_extension import EXTENSION, RELEASE, Respond
 from purgatory.fastapi.servers.send_wrappers import is_unwrapped
 from purgatory.fastapi.servers.uvicorn.response_encoder import status_line
 from purgatory.operations.delayed_operation import DelayedOperation
-from purgatory.turn_budget import TurnBudget
+from purgatory.turn_budget import TurnBudget, is_turn_taken, resume_in_turn
 
 # Bytes of a head: httptools takes any number of them.
 MAX_HEAD: Final = 64 * 1024
-# Bytes that are parsed at once: some 100 requests, each of which takes an object or more.
+# Bytes that are parsed at once, behind a body of known length: some 100 requests, each of which
+# takes several kilobytes.
 SLICE: Final = 2 * 1024
+# Bytes that are read behind a request that waits. With the rest unread in the socket, the client's
+# leaving would not be seen.
+MAX_READ_AHEAD: Final = 16 * 1024
 
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 
@@ -120,6 +125,32 @@ class _ClosingCycle(RequestResponseCycle):
         await super().send(message)
 
 
+class _Flow(FlowControl):
+    """uvicorn's flow control, and another reason to read no more."""
+
+    _is_held = False
+    _is_full = False
+
+    def pause_reading(self) -> None:
+        """Read no more: a body or a second request is there."""
+        self._is_held = True
+        super().pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on, unless there is another reason not to."""
+        self._is_held = False
+        if not self._is_full:
+            super().resume_reading()
+
+    def limit(self, unparsed: int) -> None:
+        """Read only while no more than MAX_READ_AHEAD bytes are `unparsed`."""
+        self._is_full = unparsed > MAX_READ_AHEAD
+        if self._is_full:
+            super().pause_reading()
+        elif not self._is_held:
+            super().resume_reading()
+
+
 class FallbackProtocol(HttpToolsProtocol):
     """uvicorn's protocol, with a bound on the head of a request.
 
@@ -134,6 +165,8 @@ class FallbackProtocol(HttpToolsProtocol):
     _is_new_head = False
     # Of the current head; 1 for one that began within the last piece, which is bounded by itself.
     _head_bytes = 0
+    # Of the current body, if its length is known.
+    _missing_bytes = 0
 
     def __init__(
         self,
@@ -156,7 +189,8 @@ class FallbackProtocol(HttpToolsProtocol):
         self._release = release
         self._incoming = incoming
         self._context = context
-        # Received, and for the next turn of the event loop.
+        # Received, and for another turn of the event loop, or behind requests that wait.
+        # Invariant: it is empty, or _parse_on is scheduled, or self.pipeline has requests.
         self._unparsed = bytearray()
         self._is_websocket = False
         self.on_websocket: Callable[[], object] | None = None
@@ -241,12 +275,21 @@ class FallbackProtocol(HttpToolsProtocol):
         send: Any = cycle.send
         _ = run_in_task(response(scope, receive, send), self.transport.close)
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
+        """Control the flow of what is read."""
+        super().connection_made(transport)
+        self.flow = self._flow = _Flow(transport)
+
     def data_received(self, data: bytes) -> None:
-        """Parse `data`, within the bounds on the head and on the work of one turn."""
-        if self._unparsed:
+        """Parse `data`, within the bounds on the head and on the work of one turn.
+
+        Behind requests that wait for their turn it stays as it is: a request takes a hundred times
+        as much memory as its bytes.
+        """
+        if self._unparsed or self.pipeline:
             self._unparsed += data
-            self.flow.pause_reading()
-        elif len(data) <= SLICE:
+            self._flow.limit(len(self._unparsed))
+        elif len(data) <= self._missing_bytes + SLICE:
             self._parse(data)
         else:
             self._parse_in_slices(data)
@@ -261,25 +304,26 @@ class FallbackProtocol(HttpToolsProtocol):
 
     def _parse_in_slices(self, data: bytes) -> None:
         budget = TurnBudget()
-        for begin in range(0, len(data), SLICE):
-            self._parse(data[begin : begin + SLICE])
+        begin, end = 0, len(data)
+        while begin < end:
+            part = data[begin : begin + self._missing_bytes + SLICE]
+            begin += len(part)
+            self._parse(part)
             if self._is_websocket or self.transport.is_closing():
                 return
-            rest = begin + SLICE
-            if rest < len(data) and budget.is_spent():
-                self._unparsed += data[rest:]
-                self.flow.pause_reading()
-                self.loop.call_soon(self._parse_on)
-                return
+            if begin < end and (self.pipeline or budget.is_spent() or is_turn_taken()):
+                self._unparsed += data[begin:]
+                if not self.pipeline:
+                    resume_in_turn(self._parse_on)
+                break
+        self._flow.limit(len(self._unparsed))
 
     def _parse_on(self) -> None:
-        data = bytes(self._unparsed)
-        self._unparsed.clear()
-        if data and not self.transport.is_closing():
-            # uvicorn resumes it itself behind requests that wait for their turn.
-            if not self.pipeline:
-                self.flow.resume_reading()
-            self._parse_in_slices(data)
+        if self._unparsed and not self.pipeline and not self.transport.is_closing():
+            data = bytes(self._unparsed)
+            self._unparsed.clear()
+            # As what is handed over: in no request's context.
+            self._context.copy().run(self._parse_in_slices, data)
 
     def _parse(self, data: bytes) -> None:
         is_same_head = self._is_in_head
@@ -324,6 +368,8 @@ class FallbackProtocol(HttpToolsProtocol):
         if cycle is not None and cycle.response_complete:
             cycle.body = bytearray()
         self._context.copy().run(super().on_response_complete)
+        if self._unparsed and not self.pipeline:
+            resume_in_turn(self._parse_on)
 
     def on_message_begin(self) -> None:
         """Make a scope that offers the extension."""
@@ -345,9 +391,15 @@ class FallbackProtocol(HttpToolsProtocol):
         if not self.is_resuming:
             super().on_header(name, value)
 
+    def on_body(self, body: bytes) -> None:
+        """Add to the body."""
+        self._missing_bytes = max(self._missing_bytes - len(body), 0)
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         """End the body, unless it is yet to be read behind an upgrade that is not taken."""
         if not (self.parser.has_stopped() and self.framing):
+            self._missing_bytes = 0
             super().on_message_complete()
 
     def on_headers_complete(self) -> None:
@@ -356,6 +408,9 @@ class FallbackProtocol(HttpToolsProtocol):
             self.is_resuming = False
             return
         self._is_in_head = False
+        for name, value in self.headers:
+            if name == b"content-length":
+                self._missing_bytes = int(value)
         super().on_headers_complete()
         cycle: Any = self.cycle
         if cycle is not None and cycle.scope is self.scope and "1.0" in self.scope["http_version"]:

@@ -15,7 +15,7 @@ from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.servers.park_extension import Respond
 from purgatory.fastapi.servers.uvicorn.access_log import AccessEntry
-from purgatory.fastapi.servers.uvicorn.fallback_protocol import FallbackProtocol
+from purgatory.fastapi.servers.uvicorn.fallback_protocol import MAX_READ_AHEAD, FallbackProtocol
 from purgatory.fastapi.servers.uvicorn.plain_response import plain_response
 from purgatory.fastapi.servers.uvicorn.receiving import (
     MAX_DROPPED,
@@ -28,11 +28,7 @@ from purgatory.fastapi.servers.uvicorn.receiving import (
 from purgatory.fastapi.servers.uvicorn.request_reader import DirectRequest, Unread
 from purgatory.fastapi.servers.uvicorn.server_context import server_context
 from purgatory.operations.delayed_operation import DelayedOperation
-from purgatory.turn_budget import TurnBudget
-
-# Bytes that are read behind a request that waits. With the rest unread in the socket, the client's
-# leaving would not be seen.
-MAX_READ_AHEAD: Final = 16 * 1024
+from purgatory.turn_budget import TurnBudget, is_turn_taken, resume_in_turn
 
 # Of one client, in one turn of the event loop: 1 MB has some ten thousand.
 MAX_REQUESTS_A_TURN: Final = 32
@@ -380,7 +376,7 @@ class ParkingProtocol(asyncio.Protocol):
                 break
             if begin < end:
                 budget = budget or TurnBudget()
-                if count >= MAX_REQUESTS_A_TURN or budget.is_spent():
+                if count >= MAX_REQUESTS_A_TURN or budget.is_spent() or is_turn_taken():
                     self._read_next_turn()
                     break
         self._is_reading = False
@@ -497,10 +493,10 @@ class ParkingProtocol(asyncio.Protocol):
             self._track(is_another=False)
 
     def _read_next_turn(self) -> None:
-        """Read on in the next turn, and nothing else of this client before."""
+        """Read on in a turn to come, and nothing else of this client before."""
         self._is_read_paused = True
         self._transport.pause_reading()
-        self._read_soon()
+        resume_in_turn(self._read_on)
 
     def _read_soon(self) -> None:
         # In a turn of its own: the caller may be in the middle of completing many operations.
