@@ -178,8 +178,7 @@ async def test_starlette_with_another_wrapper_of_send(
 
 async def test_a_body_that_starlette_caches_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """An endpoint that parks before its body is read gets its outcome all the same."""
-    monkeypatch.setattr(dependencies, "cache_body", lambda request, body: None)
-    monkeypatch.setattr(dependencies, "cached_body", lambda request: None)
+    monkeypatch.setattr(dependencies, "is_body_read", lambda request: False)
     purgatory = Purgatory()
     app = create_app(purgatory)
 
