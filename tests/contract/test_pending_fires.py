@@ -154,10 +154,10 @@ async def test_pending_fires_are_stored_under_the_names_of_older_workers(
 
 
 async def test_what_is_pending_at_the_end_is_kept(lone_redis_server: ValkeyServer) -> None:
-    """Closing waits for what is on its way, however slow Redis is."""
+    """Closing waits for what is on its way, though Redis is slow."""
     async with Redis.from_url(lone_redis_server.url) as client:
         async with Purgatory(signals=(signals := RedisSignals(lone_redis_server.url))):
-            await client.client_pause(500, all=False)
+            await client.client_pause(200, all=False)
             adding = [
                 asyncio.create_task(signals.add_pending(b"%d" % number, 0)) for number in range(5)
             ]

@@ -171,6 +171,10 @@ class _Replies(InterposedProtocol):
             self._callers.appendleft(caller)
             raise ValueError(f"no script replies {reply[:20]!r}")
 
+    def eof_received(self) -> None:
+        # A turn before the end of the connection: nothing is sent in between.
+        self.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self.abort()
         super().connection_lost(exc)
