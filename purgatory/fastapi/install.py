@@ -70,11 +70,11 @@ def install(
     address, PURGATORY_METRICS_DIR in the environment names a directory that they share: then each
     of them has the metrics of all.
 
-    `client` names the client of a request to an endpoint of `app` that parks: with `ParkDep`,
-    `FollowDep`, `DelayedResponse`, or by `LongPollMiddleware`. It is a function of the request that
-    returns a string, such as `lambda request: request.state.user_id`, or None. Together with what
-    the client has parked below `prefix`, where `authorize` names it, these count towards
-    `WaitSettings(max_parked_per_client=)`. Without a name, clients are counted by address.
+    `client` names the client of a request that parks: below `prefix`, and in endpoints of `app`
+    with `ParkDep`, `FollowDep`, `DelayedResponse`, or by `LongPollMiddleware`. It is a function of
+    the request that returns a string, such as `lambda request: request.state.user_id`, or None. All
+    that it has parked counts together, towards `WaitSettings(max_parked_per_client=)`. A client
+    without a name is the identity that `authorize` returns, or else its address.
 
     Errors are problem details below `prefix`, and if they are of this library, as those of
     `ParkDep` are, in every endpoint of `app`; all others stay as they are. `problem_details="app"`

@@ -229,3 +229,31 @@ async def test_an_endpoint_whose_signals_are_lost(
             response = await task
         assert response.status_code == status
         assert ("Retry-After" in response.headers) == (status == 503)
+
+
+async def test_a_cursor_of_an_emptied_server(tmp_path: Path) -> None:
+    """A process that has not read the log anew says so: the server itself takes writes."""
+    with ValkeyServer(tmp_path) as valkey:
+        quick, slow = (Purgatory(signals=RedisSignals(valkey.url)) for _ in range(2))
+        app = FastAPI()
+        install(app, slow)
+        transport = httpx.ASGITransport(app=app)
+        async with (
+            quick,
+            slow,
+            httpx.AsyncClient(transport=transport, base_url="http://test") as client,
+        ):
+            # As if it had been suspended: nothing reaches it.
+            (follower,) = slow.shared_signals._followers  # type: ignore[union-attr]
+            await follower.stop()
+            with valkey.client() as server:
+                server.flushall()
+            (leader,) = quick.shared_signals._followers  # type: ignore[union-attr]
+            await leader.catch_up()
+            cursor = (await quick.fire("key")).cursor
+            response = await client.get(f"/purgatory/watch/key?wait=0&cursor={cursor}")
+            assert response.status_code == 503
+            assert "has not read the signals up to that cursor" in response.json()["detail"]
+            await follower.catch_up()
+            response = await client.get(f"/purgatory/watch/key?wait=0&cursor={cursor}")
+            assert (response.status_code, response.json()["signals"]) == (200, [])

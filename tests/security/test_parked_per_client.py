@@ -12,6 +12,7 @@ from starlette.responses import StreamingResponse
 
 from purgatory import Purgatory
 from purgatory.fastapi import (
+    ALLOW_ANYONE,
     DelayedResponse,
     FollowDep,
     LongPollMiddleware,
@@ -51,7 +52,7 @@ class _Delayed(DelayedOperation):
         self._respond(Response(status_code=200))
 
 
-def _application(purgatory: Purgatory) -> FastAPI:
+def _application(purgatory: Purgatory, authorize: Any) -> FastAPI:
     app = FastAPI()
     settings = WaitSettings(max_parked_per_client=MAXIMUM)
     app.add_middleware(LongPollMiddleware, purgatory=purgatory)
@@ -90,11 +91,15 @@ def _application(purgatory: Purgatory) -> FastAPI:
     return app
 
 
+# Whether `authorize` names clients, too, or only `client=`.
+NAMING = pytest.mark.parametrize("authorize", [authorize, ALLOW_ANYONE], ids=["both", "client"])
+
+
 @pytest.fixture(params=KINDS, ids=str)
-def server(request: pytest.FixtureRequest) -> Iterator[ThreadServer]:
+def server(request: pytest.FixtureRequest, authorize: Any) -> Iterator[ThreadServer]:
     kind: ServerKind = request.param
     purgatory = Purgatory(jobs=MemoryJobStore())
-    with serve(_application(purgatory), purgatory, kind) as running:
+    with serve(_application(purgatory, authorize), purgatory, kind) as running:
         yield running
 
 
@@ -147,6 +152,7 @@ class Client:
             await connection.close()
 
 
+@NAMING
 async def test_one_limit_for_all_doors(server: ThreadServer) -> None:
     """A client that has parked once through each may park through none; another one may."""
     purgatory = server.purgatory

@@ -113,7 +113,9 @@ def add_dashboard_routes(router: APIRouter, registry: WaitRegistry, groups: froz
     add_endpoint(router, _WAITS, TaskEndpoint(context, _WAITS, list_waits))
     add_endpoint(router, _PAGE, RawEndpoint(context, _PAGE, page.page))
     stream = StreamEndpoint(
-        context, _STREAM, snapshots, worker, groups, registry.settings.max_stream
+        *(context, _STREAM, snapshots, worker, groups),
+        registry.settings.max_stream,
+        registry.clients,
     )
     add_endpoint(router, _STREAM, stream)
     spec = replace(_ACTIONS, body=actions.body)

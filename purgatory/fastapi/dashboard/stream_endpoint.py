@@ -21,7 +21,7 @@ from purgatory.fastapi.routing.admission import AdmittingEndpoint
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
 from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
 from purgatory.fastapi.watch.interruptible_receive import DisconnectListener, may_have_body
-from purgatory.fastapi.watch.per_client_limit import client_key
+from purgatory.fastapi.watch.per_client_limit import PerClientLimit
 
 # A snapshot of many workers takes some 100 KB in memory until its viewer has read it.
 MAX_VIEWERS: Final = 32
@@ -43,9 +43,11 @@ class StreamEndpoint(AdmittingEndpoint):
         worker: WorkerName,
         groups: frozenset[str],
         max_stream: float,
+        clients: PerClientLimit,
     ) -> None:
         """Stream `snapshots` for up to `max_stream` seconds, for a page that may use `groups`."""
         super().__init__(context, spec)
+        self._clients = clients
         self._max_stream = max_stream
         self._snapshots = snapshots
         self._worker = worker
@@ -61,7 +63,7 @@ class StreamEndpoint(AdmittingEndpoint):
             try:
                 raw.permit.check(READ)
                 limit = STREAM.parse(raw)[SNAPSHOTS]
-                self._require_room(client := client_key(raw.permit.identity, raw.client))
+                self._require_room(client := self._clients.key_of_raw(raw))
             except Exception as exc:
                 refused = self.error_response(raw, exc)
         if refused is not None:

@@ -67,11 +67,12 @@ class JobWatchEndpoint:
                 await purgatory.job(raw.path_value).get(), raw.permit, headers=applied
             )
         clients = self._registry.clients
-        watch = _JobWatch(tags, receive, client=raw.permit.identity or raw.client or None)
+        client = clients.key_of_raw(raw)
+        watch = _JobWatch(tags, receive, client=client[1:] or None)
         if not may_have_body(scope):
             await watch.read_empty_body()
         try:
-            counted = clients.enter(self._registry.client(raw) if wait else "")
+            counted = clients.enter(client if wait and clients.is_active else "")
         except LimitReachedError as exc:
             raise problem_of_error(exc) from exc
         try:

@@ -29,6 +29,8 @@ class RawEndpoint(AdmittingEndpoint):
 
     needs_client = False
     """True iff `begin` reads the address of the client."""
+    needs_scope = False
+    """True iff it is only for ASGI requests, and `begin` is not called."""
 
     def __init__(self, context: EndpointContext, spec: EndpointSpec, handler: Handler) -> None:
         """Serve what `spec` declares with `handler`."""

@@ -29,6 +29,7 @@ class WatchEndpoint(AdmittingEndpoint):
         """Park requests in `registry`, once `parse` has checked them."""
         super().__init__(registry.context, spec)
         self.needs_client = registry.clients.is_active
+        self.needs_scope = registry.clients.needs_scope
         self.registry = registry
         self._parse = parse
 

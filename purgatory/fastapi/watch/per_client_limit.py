@@ -9,7 +9,8 @@ from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
 from purgatory.errors import LimitReachedError
-from purgatory.fastapi.http.asgi_request import IDENTITY
+from purgatory.fastapi.http.asgi_request import IDENTITY, AsgiRequest
+from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.purgatory import Purgatory
 
 LIMIT: Final = "max_parked_per_client"
@@ -17,7 +18,7 @@ CLIENTS_STATE_KEY: Final = "purgatory_clients"
 """Where the state of an application, and of its lifespan, has the limit of all its endpoints."""
 
 ClientOf = Callable[[HTTPConnection], str | None]
-"""Names the client of a request to an endpoint of the application; None if it is unknown."""
+"""Names the client of a request; None if it is unknown."""
 
 
 class ParkedClient:
@@ -58,6 +59,8 @@ class PerClientLimit:
         self._client_of = client_of
         # Otherwise the limit on all of them together is enough.
         self.is_active: bool = maximum < purgatory.limits.max_parked
+        self.needs_scope = self.is_active and client_of is not None
+        """True iff the application's function is called for each request, with its ASGI scope."""
         # Invariant: all(client.key == key and client.count > 0 for key, client in items())
         self._clients: dict[str, ParkedClient] = {}
 
@@ -66,16 +69,27 @@ class PerClientLimit:
 
         Raises TypeError if the application's function returns no string.
         """
-        if not self.is_active:
-            return ""
-        identity = scope.get(IDENTITY)
+        return self._named(scope, scope.get(IDENTITY)) if self.is_active else ""
+
+    def key_of_raw(self, raw: RawRequest) -> str:
+        """Return the key of the client of a request to the router, also if it is not counted.
+
+        Raises TypeError as `key_of`.
+        """
+        identity = raw.permit.identity
+        if isinstance(raw, AsgiRequest):
+            return self._named(raw.scope, identity)
+        return client_key(identity, raw.client)
+
+    def _named(self, scope: Scope, identity: str | None) -> str:
         if self._client_of is not None:
-            identity = self._client_of(HTTPConnection(scope))
-            if not isinstance(identity, str | None):
+            named = self._client_of(HTTPConnection(scope))
+            if not isinstance(named, str | None):
                 raise TypeError(
-                    f"client returned a {type(identity).__qualname__}: return a string, such as "
+                    f"client returned a {type(named).__qualname__}: return a string, such as "
                     "str(user.id), or None"
                 )
+            identity = named or identity
         return client_key(identity, (scope.get("client") or ("",))[0])
 
     def check(self, key: str) -> None:

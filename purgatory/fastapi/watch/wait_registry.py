@@ -11,7 +11,7 @@ from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
 from purgatory.fastapi.watch.parked_request import ParkedRequest, Registration
-from purgatory.fastapi.watch.per_client_limit import ClientOf, PerClientLimit, client_key
+from purgatory.fastapi.watch.per_client_limit import ClientOf, PerClientLimit
 from purgatory.fastapi.watch.request import WatchTerms
 from purgatory.fastapi.watch.responses import WatchResponses
 from purgatory.fastapi.watch.settings import WaitSettings
@@ -34,7 +34,7 @@ class WaitRegistry:
     ) -> None:
         """Park requests in the purgatory of `context`.
 
-        `client_of` names the clients of endpoints of the application, which have the same limit.
+        `client_of` names clients, also those of endpoints of the application: they have one limit.
         """
         self.context = context
         self.purgatory = purgatory = context.purgatory
@@ -53,7 +53,7 @@ class WaitRegistry:
 
     def client(self, raw: RawRequest) -> str:
         """Return the key of the client that `raw` is counted for; empty if none are counted."""
-        return client_key(raw.permit.identity, raw.client) if self.clients.is_active else ""
+        return self.clients.key_of_raw(raw) if self.clients.is_active else ""
 
     def park(self, parked: ParkedRequest, client: str = "") -> None:
         """Have `parked` responded to, now or later; raise Problem if it is refused.

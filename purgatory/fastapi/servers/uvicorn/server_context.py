@@ -66,6 +66,7 @@ class ServerContext:
             for route in ([] if is_traced else find_fast_routes(app))
             # FastAPI puts its own root path in place of the server's.
             if route.is_found_at(config.root_path, app.root_path or config.root_path)
+            and not route.endpoint.needs_scope
         ]
         self.reader = RequestReader(fast_routes, config.root_path)
         contexts = [route.endpoint.context for route in fast_routes]
