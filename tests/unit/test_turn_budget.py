@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
 
+import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,3 +110,40 @@ def test_callbacks_have_a_turn_each() -> None:
         return called
 
     assert asyncio.run(call_all()) == ["first, False", "failed", "last", "again"]
+
+
+def test_every_second_turn_is_for_all() -> None:
+    """What everyone waits for is not behind many requests, nor they behind it."""
+
+    async def call_all() -> str:
+        called: list[str] = []
+        for _ in range(4):
+            resume_in_turn(lambda: called.append("-"))
+        for _ in range(6):
+            resume_in_turn(lambda: called.append("a"), for_all=True)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return "".join(called)
+
+    assert asyncio.run(call_all()) == "a-a-a-a-aa"
+
+
+@pytest.mark.parametrize(
+    "new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+)
+def test_what_waits_ends_with_a_closed_loop(new_loop: Callable[[], AbstractEventLoop]) -> None:
+    """Nothing of the process keeps the loop, though nobody has resumed."""
+    loop = new_loop()
+    clock = MockClock()
+    budget = TurnBudget(clock=clock)
+    clock.advance_ns(TURN_NS)
+    # `stop` is called in the first turn, before the budget's.
+    loop.call_soon(loop.stop)
+    task = loop.create_task(budget.yield_if_spent())
+    loop.run_forever()
+    loop.close()
+    assert not task.done()
+    left = weakref.ref(loop)
+    del loop, task
+    gc.collect()
+    assert left() is None

@@ -89,7 +89,7 @@ class EntryCodec:
         """
         entries: list[LogEntry] = []
         faults: list[str] = []
-        budget = TurnBudget()
+        budget = TurnBudget(for_all=True)
         for each in texts:
             number, _, text = each.partition(b" ")
             offset = int(number)

@@ -88,6 +88,8 @@ class Follower:
         # How often the last entries of keys had been removed in the midst, as far as is known here.
         self._holes = 0
         self._catching_up = asyncio.Lock()
+        # The epoch and the head of the log as it began to be read; None before that.
+        self._read_until: tuple[str, int] | None = None
         # Those who come while the log is read share the next reading.
         self._readers: GroupCommit[None] = GroupCommit(
             self._read_for, weigh=lambda _: 0, max_weight=1
@@ -250,7 +252,7 @@ class Follower:
     async def _apply_long(self, data: bytes) -> bool:
         """Apply the entries of a message; False if the log has to be read."""
         replica, codec = self.replica, self.log.codec
-        budget = TurnBudget()
+        budget = TurnBudget(for_all=True)
         try:
             epoch, first, texts = split_message(data)
             # Without entries, they were too long for a message.
@@ -308,6 +310,7 @@ class Follower:
             is_reported = True
             # Also what was reported: only then are the cursors good that are given out next.
             while is_reported:
+                self._read_until = None
                 while not await self._read_page():
                     pass
                 if not replica.is_loaded:
@@ -319,7 +322,11 @@ class Follower:
             replica.is_settling = False
 
     async def _read_page(self) -> bool:
-        """Read and apply some entries; return True iff those were the last."""
+        """Read and apply some entries; return True iff those were the last, or came meanwhile.
+
+        Messages bring what has come since the first page: a log that is never quiet would be read
+        for ever, which takes the server's time from those who fire.
+        """
         replica = self.replica
         after = replica.applied
         state = await self.log.read(after, PAGE)
@@ -345,7 +352,9 @@ class Follower:
             replica.note_page(after, state.entries, state.head)
         await self._apply_all(state.entries)
         self.lag = max(0, state.head - replica.applied)
-        return self.lag == 0 or not state.entries
+        epoch, head = self._read_until = self._read_until or (replica.epoch, state.head)
+        is_read = replica.epoch == epoch and replica.applied >= head
+        return is_read or self.lag == 0 or not state.entries
 
     def _note_refusal(self, code: str) -> None:
         if code == "NOPUBLISH":
@@ -522,7 +531,7 @@ class Follower:
         return list(filter(self._has_key, self._listener.watched()))
 
     async def _apply_all(self, entries: Sequence[LogEntry]) -> None:
-        budget = TurnBudget()
+        budget = TurnBudget(for_all=True)
         for number, entry in enumerate(entries, start=1):
             if entry.offset > self.replica.applied:
                 self._apply(entry)

@@ -231,6 +231,25 @@ async def test_a_full_log_that_is_never_quiet_is_caught_up_with() -> None:
     assert follower.replica.applied == log.content.head
 
 
+async def test_a_log_that_grows_while_it_is_read_is_left_to_messages() -> None:
+    """Each page takes the server's time: read is what was there when the reading began."""
+
+    class GrowingLog(LogModel):
+        pages = 0
+
+        async def read(self, after: int, limit: int) -> LogState:
+            self.pages += 1
+            state = await super().read(after, limit)
+            self.add([(EntryType.FIRED, "key", b"")] * (10 if self.pages < 100 else 0))
+            return state
+
+    log = GrowingLog(per_key=10_000, in_all=10_000, page=10)
+    log.add([(EntryType.FIRED, "key", b"")] * 25)
+    follower = _follower(log)
+    await follower.catch_up()
+    assert (log.pages, follower.replica.applied) == (3, 30)
+
+
 @pytest.mark.parametrize("trims", [False, True])
 @pytest.mark.parametrize("others", [1, 3])
 async def test_a_loss_expires_the_cursors_of_a_key_once(others: int, *, trims: bool) -> None:
