@@ -127,8 +127,7 @@ class SlicedDecoder:
         is_value = bool(schemas) and _is_open(schemas)
         if is_value:
             self._value_path, self._room = path, self._max_value_bytes
-        read = self._array if self._text[at] == "[" else self._object
-        found = yield from read(at, schemas, path)
+        found = yield from self._members(at, schemas, path)
         if is_value:
             self._value_path = None
         return found
@@ -199,65 +198,56 @@ class SlicedDecoder:
             except ValueError as exc:
                 self._refuse(str(exc), at)
 
-    def _array(self, at: int, schemas: list[Schema], path: Location) -> Steps[tuple[Any, int]]:
-        text, schema = self._text, self._schema
-        maximum, children = _bound(schemas, "array", "maxItems", path), schema.children(schemas, 0)
-        items: list[Any] = []
-        at = self._skip(at + 1)
-        if text.startswith("]", at):
-            return items, at + 1
-        while True:
-            if len(items) == maximum:
-                raise OutOfBoundsError(path, f"it has more than {maximum} items")
-            comma = _LAST_COMMAS.get(text[at : at + 1], ",")
-            several = self._several(at, len(path), "[", comma, "]") if maximum is None else None
-            if several is not None:
-                items += several[0]
-                at = several[1]
-            else:
-                item, at = yield from self._item(at, children, (*path, len(items)))
-                items.append(item)
-            if self._is_interrupted():
-                yield
-            at = self._skip(at)
-            if text.startswith("]", at):
-                return items, at + 1
-            at = self._after(",", at)
-
-    def _object(self, at: int, schemas: list[Schema], path: Location) -> Steps[tuple[Any, int]]:
-        text, schema = self._text, self._schema
-        maximum, names = _bound(schemas, "object", "maxProperties", path), _names(schemas)
+    def _members(
+        self, at: int, schemas: list[Schema], path: Location
+    ) -> Steps[tuple[list[Any] | dict[str, Any], int]]:
+        """Return the array or object at `at`, and its end, member by member."""
+        text = self._text
+        made: list[Any] | dict[str, Any] = [] if text[at] == "[" else {}
+        of_items: list[Schema] = []
+        if isinstance(made, list):
+            closing, names = "]", None
+            maximum = _bound(schemas, "array", "maxItems", path)
+            of_items = self._schema.children(schemas, 0)
+        else:
+            closing, names = "}", _names(schemas)
+            maximum = _bound(schemas, "object", "maxProperties", path)
         is_open = maximum is None and names is None
-        made: dict[str, Any] = {}
         at = self._skip(at + 1)
-        if text.startswith("}", at):
-            return made, at + 1
-        while True:
+        while not text.startswith(closing, at):
+            if made:
+                at = self._after(",", at)
             if len(made) == maximum:
-                raise OutOfBoundsError(path, f"it has more than {maximum} names")
-            several = self._several(at, len(path), "{", ',"', "}") if is_open else None
+                what = "items" if closing == "]" else "names"
+                raise OutOfBoundsError(path, f"it has more than {maximum} {what}")
+            several = self._several(at, len(path), closing) if is_open else None
             if several is not None:
-                for name in made.keys() & several[0].keys():
-                    _refuse_repeat(name)
-                made |= several[0]
+                _add_all(made, several[0])
                 at = several[1]
+            elif isinstance(made, list):
+                item, at = yield from self._item(at, of_items, (*path, len(made)))
+                made.append(item)
             else:
-                if not text.startswith('"', at):
-                    self._refuse("there is no name", at)
-                name, at = self._scalar(at)
-                if name in made:
-                    _refuse_repeat(name)
-                if names is not None and name not in names:
-                    _refuse_name(name, path)
-                at = self._after(":", self._skip(at))
-                children = schema.children(schemas, name)
-                made[name], at = yield from self._item(at, children, (*path, name))
+                name, at = self._name(at, made, names, path)
+                of_name = self._schema.children(schemas, name)
+                made[name], at = yield from self._item(at, of_name, (*path, name))
             if self._is_interrupted():
                 yield
             at = self._skip(at)
-            if text.startswith("}", at):
-                return made, at + 1
-            at = self._after(",", at)
+        return made, at + 1
+
+    def _name(
+        self, at: int, made: dict[str, Any], names: set[str] | None, path: Location
+    ) -> tuple[str, int]:
+        """Return the name at `at`, which is one of `names` and none of `made`, and its value's."""
+        if not self._text.startswith('"', at):
+            self._refuse("there is no name", at)
+        name, at = self._scalar(at)
+        if name in made:
+            _refuse_repeat(name)
+        if names is not None and name not in names:
+            _refuse_name(name, path)
+        return name, self._after(":", self._skip(at))
 
     def _item(self, at: int, schemas: list[Schema], path: Location) -> Steps[tuple[Any, int]]:
         """Return the value at `at`, and its end."""
@@ -268,21 +258,21 @@ class SlicedDecoder:
             _check_names(found[0], schemas, path)
         return found
 
-    def _several(
-        self, at: int, depth: int, opening: str, comma: str, closing: str
-    ) -> tuple[Any, int] | None:
-        """Return the items or members from `at` to the last `comma` of a piece, and its position.
+    def _several(self, at: int, depth: int, closing: str) -> tuple[Any, int] | None:
+        """Return the items or members from `at` to the last comma of a piece, and its position.
 
         None if that comma is not between two of them: then it is not tried for a while.
         """
         if self._one_by_one:
             self._one_by_one -= 1
             return None
+        is_array = closing == "]"
+        comma = _LAST_COMMAS.get(self._text[at : at + 1], ",") if is_array else ',"'
         end = self._text.rfind(comma, at, at + PIECE)
         # At `at`, an item is missing before it.
         if end > at:
             end += comma.index(",")
-            piece = f"{opening}{self._text[at:end]}{closing}"
+            piece = f"{'[' if is_array else '{'}{self._text[at:end]}{closing}"
             found = self._piece(piece, at, depth)
             if found is not None and found[1] == len(piece):
                 self._take(at, end)
@@ -307,6 +297,15 @@ class SlicedDecoder:
     def _refuse(self, reason: str, at: int) -> NoReturn:
         reason = f"{reason[:1].lower()}{reason[1:]}"
         raise Problem("bad-json", f"the body is not JSON: {reason}, at character {at + 1}")
+
+
+def _add_all(made: list[Any] | dict[str, Any], more: Any) -> None:
+    if isinstance(made, list):
+        made += more
+        return
+    for name in made.keys() & more.keys():
+        _refuse_repeat(name)
+    made |= more
 
 
 def _bound(schemas: Sequence[Schema], kind: str, name: str, path: Location) -> int | None:
