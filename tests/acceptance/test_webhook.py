@@ -210,6 +210,12 @@ async def test_a_host_that_none_can_be(webhook: Webhook, host: str) -> None:
     assert host in failed.value.detail
 
 
+async def test_a_host_that_no_certificate_names(webhook: Webhook) -> None:
+    """It is looked up, and refused, before there is any TLS, which cannot encode it."""
+    with pytest.raises(RetryJobError, match=r"'x\.\.example' cannot be looked up"):
+        await webhook(CONTEXT, Callback.of("https://x..example/hook"))
+
+
 async def test_nobody_listens(webhook: Webhook) -> None:
     """It may do so later."""
     with pytest.raises(RetryJobError, match="could not be called"):

@@ -161,9 +161,12 @@ class Webhook:
     async def _send(self, job: JobContext, callback: Callback) -> ResponseHead:
         url = _url(callback)
         host, is_tls = self._lane(job.owner, callback.url).host, url.scheme == "https"
+        until_s = asyncio.get_running_loop().time() + self._timeout
+        # First: what is wrong with the host is said of the host, not by TLS.
+        async with asyncio.timeout_at(until_s):
+            request = await self._request(job, callback, url)
         async with HttpConnection(self._open_tls() if is_tls else None, host) as connection:
-            async with asyncio.timeout(self._timeout):
-                request = await self._request(job, callback, url)
+            async with asyncio.timeout_at(until_s):
                 await connection.open(request.address, request.port)
                 response = await connection.send(request.content)
             await connection.read_body(response)
