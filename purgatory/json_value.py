@@ -1,14 +1,21 @@
-"""Values that become JSON: those of signals, and payloads without a type; what is not JSON."""
+"""Values that become JSON: those of signals, and payloads; what is not JSON, or nests too deep."""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Final, NoReturn
+from threading import Lock
+from typing import Any, Final, NoReturn, TypeVar
 
-from purgatory.errors import InvalidValueError
+from purgatory.errors import InvalidValueError, PurgatoryError
 from purgatory.limits import MAX_JSON_DEPTH
+
+_Argument = TypeVar("_Argument")
+_Result = TypeVar("_Result")
 
 
 def _refuse(value: Any) -> NoReturn:
@@ -18,50 +25,126 @@ def _refuse(value: Any) -> NoReturn:
 
 
 # allow_nan=False: NaN is no JSON, and a client's parser would fail on it.
-encode_json = json.JSONEncoder(
+_encode = json.JSONEncoder(
     allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_refuse
 ).encode
 # The look-up of a method that a type lacks takes a tenth of a fire.
 _JSON_TYPES = frozenset({bool, dict, float, int, list, str})
 
 
-def json_value(value: Any) -> Any:
+@dataclass(frozen=True, slots=True)
+class JsonKind:
+    """What a value is for, as errors name it."""
+
+    noun: str
+    verb: str
+    error: Callable[[str], PurgatoryError]
+
+
+VALUE: Final = JsonKind("value", "fire", InvalidValueError)
+
+
+def json_value(value: Any, kind: JsonKind = VALUE) -> Any:
     """Return a pydantic model as the JSON values that it dumps; any other value as it is.
 
-    A model is recognized by its method, so that pydantic need not be installed.
+    A model is recognized by its method, so that pydantic need not be installed. Raises the error of
+    `kind` for a model that cannot be dumped.
     """
     if type(value) in _JSON_TYPES:
         return value
     dump = getattr(type(value), "model_dump", None)
-    return value if dump is None else dump(value, mode="json")
+    if dump is None:
+        return value
+    try:
+        return dump(value, mode="json")
+    except ValueError as exc:
+        raise kind.error(
+            f"the {kind.noun} is {type(value).__name__}, whose model_dump(mode='json') fails "
+            f"({exc}): {kind.verb} JSON, with at most {MAX_JSON_DEPTH} lists and objects within "
+            "each other"
+        ) from exc
+
+
+def encode_json(value: Any, kind: JsonKind, max_bytes: float) -> bytes:
+    """Return a value as compact JSON; raise the error of `kind` if it is not JSON or too large.
+
+    What is accepted does not depend on how much of the stack its caller has used.
+    """
+    try:
+        try:
+            encoded = _encode(value).encode()
+        except RecursionError:
+            encoded = _encode_or_too_deep(value)
+    except (TypeError, ValueError) as exc:
+        raise kind.error(
+            f"the {kind.noun} is not JSON ({exc}): {kind.verb} null, a boolean, a finite number, a "
+            "string, or lists and dicts of them"
+        ) from exc
+    if len(encoded) > _SHALLOW_BYTES and is_too_deep(encoded):
+        raise kind.error(f"the {kind.noun} {TOO_DEEP}")
+    if len(encoded) > max_bytes:
+        raise kind.error(
+            f"the {kind.noun} takes {len(encoded)} bytes as JSON, more than the limit of "
+            f"{max_bytes}: store it elsewhere and {kind.verb} its address"
+        )
+    return encoded
 
 
 TOO_DEEP: Final = (
     f"has more than {MAX_JSON_DEPTH} lists and objects within each other, the limit: make it "
     "flatter, or have its deep part as a string of JSON"
 )
+# JSON of so many bytes cannot be too deep.
+_SHALLOW_BYTES: Final = 2 * MAX_JSON_DEPTH
+# Around values, in the bodies of requests and responses: fewer.
+MAX_DOCUMENT_DEPTH: Final = MAX_JSON_DEPTH + 8
 
 
-def is_too_deep(encoded: bytes) -> bool:
-    """Return True iff JSON has more than MAX_JSON_DEPTH lists and objects within each other.
+def is_too_deep(encoded: bytes, levels: int = MAX_JSON_DEPTH) -> bool:
+    """Return True iff JSON has more than `levels` lists and objects within each other.
 
     Without recursion: decoders raise RecursionError, depending on who calls them.
     """
-    if encoded.count(b"[") + encoded.count(b"{") <= MAX_JSON_DEPTH:
+    if encoded.count(b"[") + encoded.count(b"{") <= levels:
         return False
     brackets = _STRING.sub(b"", encoded).translate(_TO_BRACKETS, _NO_BRACKETS)
-    for _ in range(MAX_JSON_DEPTH):
+    for _ in range(levels):
         # The innermost ones.
         brackets = brackets.replace(b"[]", b"")
     return bool(brackets)
+
+
+def stored_value(encoded: str) -> Any:
+    """Return the value of JSON that was checked before, whatever its caller has of the stack."""
+    try:
+        return _decode_plain(encoded)
+    except RecursionError:
+        return _with_room(_decode_plain, encoded)
+
+
+def decode_document(encoded: bytes) -> Any:
+    """Return the value of a JSON document, which may contain values of ours; raise ValueError.
+
+    Also for one that nests deeper than ours.
+    """
+    if is_too_deep(encoded, MAX_DOCUMENT_DEPTH):
+        raise ValueError(f"it nests deeper than {MAX_DOCUMENT_DEPTH} levels")
+    return stored_value(encoded.decode())
 
 
 def decode_json(encoded: bytes) -> Any:
     """Return the value of JSON from another process; raise ValueError for what ours never sends.
 
     That is also NaN and the like, what is not UTF-8, what `is_too_deep`, and line breaks: values
-    are copied into responses as they are.
+    are copied into responses as they are. It never depends on the caller's part of the stack.
     """
+    try:
+        return _decode_checked(encoded)
+    except RecursionError:
+        return _with_room(_decode_checked, encoded)
+
+
+def _decode_checked(encoded: bytes) -> Any:
     if b"\n" in encoded or b"\r" in encoded:
         raise ValueError("it has line breaks")
     if is_too_deep(encoded):
@@ -69,8 +152,33 @@ def decode_json(encoded: bytes) -> Any:
     value = _decode(encoded.decode())
     if b"\\u" in encoded:
         # Lone surrogates.
-        encode_json(value).encode()
+        _encode(value).encode()
     return value
+
+
+def _encode_or_too_deep(value: Any) -> bytes:
+    try:
+        return _with_room(_encode, value).encode()
+    except RecursionError:
+        # There was room for all that is allowed.
+        return b"[" * (_SHALLOW_BYTES + 1)
+
+
+# Of the stack, beyond what any value and document that we accept needs.
+_ROOM: Final = 4 * MAX_DOCUMENT_DEPTH
+_room_lock: Final = Lock()
+
+
+def _with_room(call: Callable[[_Argument], _Result], argument: _Argument) -> _Result:
+    """Return what `call` returns for `argument`, with some more of the stack than callers have."""
+    # One at a time: another thread would find the raised limit, and leave it.
+    with _room_lock:
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(limit + _ROOM)
+        try:
+            return call(argument)
+        finally:
+            sys.setrecursionlimit(limit)
 
 
 def _refuse_number(text: str) -> NoReturn:
@@ -83,14 +191,7 @@ def _finite(text: str) -> float:
 
 
 _decode = json.JSONDecoder(parse_constant=_refuse_number, parse_float=_finite).decode
+_decode_plain = json.JSONDecoder().decode
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 _TO_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
-
-
-def not_json(error: Exception) -> InvalidValueError:
-    """Return the error of a fired value for which `encode_json` has raised `error`."""
-    return InvalidValueError(
-        f"the value is not JSON ({error}): fire null, a boolean, a finite number, a string, "
-        "or lists and dicts of them"
-    )

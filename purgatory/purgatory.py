@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -31,7 +30,7 @@ from purgatory.jobs.job_service import JobService
 from purgatory.jobs.jobs_mixin import JobsMixin
 from purgatory.jobs.stores.outbox import StoredFire
 from purgatory.jobs.worker import JobStatistics
-from purgatory.json_value import json_value
+from purgatory.json_value import json_value, stored_value
 from purgatory.limits import Limits
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.operations.delayed_operation_purgatory import UNTRIED, DelayedOperationPurgatory
@@ -517,7 +516,7 @@ class Purgatory(JobsMixin):
         if self.shared_signals is None:
             for fire in fires:
                 with self._trace_context(fire.traceparent):
-                    fired = self._parking.fire(fire.key, json.loads(fire.value_json), fire.owner)
+                    fired = self._parking.fire(fire.key, stored_value(fire.value_json), fire.owner)
                     if fired.completed == UNTRIED:
                         _ = self._run_batch(self._operations.check_batch(fire.key))
             return

@@ -8,6 +8,8 @@ from typing import Any
 
 import typer
 
+from purgatory.json_value import TOO_DEEP, is_too_deep
+
 
 def json_argument(text: str | None, *, name: str) -> Any:
     """Return a JSON value, `-` for standard input; refuse other text."""
@@ -16,6 +18,8 @@ def json_argument(text: str | None, *, name: str) -> Any:
     if text == "-":
         text = sys.stdin.read()
     try:
+        if is_too_deep(text.encode()):
+            raise typer.BadParameter(f"{name} {TOO_DEEP}")
         return json.loads(text)
     except ValueError as exc:
         example = json.dumps(text[:40])

@@ -17,6 +17,7 @@ from purgatory.client.requests import Reply, Request, address_of
 from purgatory.client.retry import BACKOFF, UNAVAILABLE, retry_after_s
 from purgatory.client.values import Fired, Job, Signal, WaitResult
 from purgatory.errors import InvalidTimeoutError
+from purgatory.json_value import VALUE, encode_json
 from purgatory.retry_policy import RetryPolicy
 from purgatory.timer import Clock, SystemClock
 
@@ -82,7 +83,8 @@ class Flows:
         return pause
 
     def fire(self, key: str, value: Any, idempotency_key: str | None) -> Flow[Fired]:
-        """Fire a key, once however often the request is repeated."""
+        """Fire a key, once however often the request is repeated; raise InvalidValueError."""
+        encode_json(value, VALUE, math.inf)
         is_dots = key in _DOT_SEGMENTS
         reply = yield from self.ask(
             Request(

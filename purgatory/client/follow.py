@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ from purgatory.client.flows import Flows, signal_of
 from purgatory.client.requests import Reply, Request
 from purgatory.client.retry import UNAVAILABLE
 from purgatory.client.server_sent_events import Event, EventReader
+from purgatory.json_value import decode_document
 
 # Seconds without a byte, of which there is one every 15 s by default: the connection is dead.
 SILENCE_S: Final = 60.0
@@ -83,7 +83,7 @@ class FollowFlow:
                     return
 
     def _take(self, event: Event) -> Following:
-        document = json.loads(event.data)
+        document = decode_document(event.data.encode())
         if event.retry_ms is not None:
             self._retry_s = event.retry_ms / 1000
         if event.type == "cancelled":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +10,9 @@ from datetime import datetime
 from typing import Any, Final
 
 import httpx
+
+from purgatory.jobs.model.spec import PAYLOAD
+from purgatory.json_value import decode_document, encode_json
 
 DEFAULT_PREFIX: Final = "/purgatory"
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -48,7 +51,7 @@ class Reply:
     def is_json(self) -> bool:
         """True iff the body is JSON, or empty."""
         try:
-            json.loads(self.body or b"{}")
+            decode_document(self.body or b"{}")
         except ValueError:
             return False
         return True
@@ -56,7 +59,7 @@ class Reply:
     def json(self) -> Any:
         """Return the body as JSON; an empty object if it is not JSON."""
         try:
-            return json.loads(self.body)
+            return decode_document(self.body)
         except ValueError:
             return {}
 
@@ -150,7 +153,11 @@ def job_body(
     at: datetime | None,
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the body of `POST /jobs`; raise TypeError or ValueError for an `at` without a zone."""
+    """Return the body of `POST /jobs`.
+
+    Raises TypeError or ValueError for an `at` without a zone, InvalidPayloadError.
+    """
+    encode_json(payload, PAYLOAD, math.inf)
     body: dict[str, Any] = {"handler": handler, "payload": payload}
     if delay is not None:
         body["delay"] = delay

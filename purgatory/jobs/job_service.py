@@ -24,7 +24,7 @@ from purgatory.jobs.model.errors import (
 )
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.queries import HandlerState
-from purgatory.jobs.model.spec import JobSpec, encode_payload
+from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import Add, Added, AddStatus, Cancel, CancelForKey, Fire, accepted
 from purgatory.jobs.other_workers import OtherWorkers, overlap_ms
 from purgatory.jobs.outbox_relay import FireAll, OutboxRelay
@@ -38,6 +38,7 @@ from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.jobs.worker.statistics import JobStatistics, WorkerCounters
 from purgatory.jobs.worker.store_retry import OUTAGES
+from purgatory.json_value import VALUE, encode_json
 from purgatory.timer import SystemTimer
 from purgatory.trace_context import current_traceparent
 from purgatory.turn_budget import TurnBudget
@@ -303,7 +304,7 @@ class JobService:
         too many are pending, and for what it has against this fire.
         """
         self.require_open()
-        value_json = encode_payload(value, max_value_bytes)
+        value_json = encode_json(value, VALUE, max_value_bytes).decode()
         fired_ns, acked_ms = self.clock.now_ns(), self._acked_ms
         error: StoreError | None = None
         if not self._pending_fires.must_wait(key):

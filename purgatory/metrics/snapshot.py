@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from purgatory.json_value import decode_document
 from purgatory.metrics.catalog import Metric
 
 FORMAT: Final = 1
@@ -73,7 +74,7 @@ class Snapshot:
     def from_json(cls, text: bytes) -> Snapshot | None:
         """Return the snapshot in `text`; None if it is of another version of this library."""
         try:
-            document: dict[str, Any] = json.loads(text)
+            document: dict[str, Any] = decode_document(text)
             if document["format"] != FORMAT:
                 return None
             return cls(
@@ -86,7 +87,7 @@ class Snapshot:
                     for name, labels, bounds, counts, total in document["histograms"]
                 },
             )
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError):
             return None
 
 

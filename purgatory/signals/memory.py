@@ -6,9 +6,8 @@ import secrets
 from collections.abc import Iterable
 from typing import Any, Final
 
-from purgatory.errors import CursorExpiredError, InvalidValueError
-from purgatory.json_value import TOO_DEEP, encode_json, is_too_deep, not_json
-from purgatory.limits import MAX_JSON_DEPTH
+from purgatory.errors import CursorExpiredError
+from purgatory.json_value import VALUE, encode_json
 from purgatory.signals.cursors import (
     BEFORE_RESTART,
     CURSOR,
@@ -18,7 +17,7 @@ from purgatory.signals.cursors import (
     foreign_cursor,
 )
 from purgatory.signals.protocol import SignalStatistics
-from purgatory.signals.signal import Signal, decoded
+from purgatory.signals.signal import Signal
 from purgatory.timer import Clock, SystemClock, compiled
 
 # Decoding the JSON of one returns an equal value of its type, while (1,) becomes [1].
@@ -229,7 +228,7 @@ class MemorySignals:
     def value(self, signal: Signal) -> Any:
         """Return the JSON value of `signal`: all who read it one after another share one object."""
         if signal is not self._decoded:
-            value = decoded(signal.encoded)
+            value = signal.value
             # Now, because decoding may run the collector, and so code that fires a key.
             self._decoded, self._value = signal, value
         return self._value
@@ -420,19 +419,7 @@ class MemorySignals:
         """Return `value` as JSON; raise InvalidValueError if it is not JSON or too large."""
         if value is None:
             return b"null"
-        try:
-            encoded = encode_json(value).encode()
-        except (TypeError, ValueError, RecursionError) as exc:
-            raise not_json(exc) from exc
-        # Shorter ones cannot be.
-        if len(encoded) > 2 * MAX_JSON_DEPTH and is_too_deep(encoded):
-            raise InvalidValueError(f"the value {TOO_DEEP}")
-        if len(encoded) > self._max_value_bytes:
-            raise InvalidValueError(
-                f"the value takes {len(encoded)} bytes as JSON, more than the limit of "
-                f"{self._max_value_bytes}: store it elsewhere and fire its address"
-            )
-        return encoded
+        return encode_json(value, VALUE, self._max_value_bytes)
 
     def _add_history(self, key: str) -> _KeyHistory:
         # Created first, because that may run the collector, which may change the state read below.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Any
 
-_decode = json.JSONDecoder().decode
+from purgatory.json_value import stored_value
 
 
 # Not a dataclass: one is created for every fire, and Cython makes a C structure of this.
@@ -48,7 +46,7 @@ class Signal:
     @property
     def value(self) -> Any:
         """The JSON value that was fired, decoded by each access."""
-        return decoded(self.encoded)
+        return stored_value(self.encoded.decode())
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy or pickle this signal without its neighbours."""
@@ -70,17 +68,3 @@ def _unlinked(key: str, seq: int, offset: int, at_ms: int, encoded: bytes) -> Si
     signal._older = signal._newer = signal._older_of_key = signal._newer_of_key = None
     signal._owner = None
     return signal
-
-
-def decoded(encoded: bytes) -> Any:
-    """Return the value of what MemorySignals encoded."""
-    try:
-        return _decode(encoded.decode())
-    except RecursionError:
-        # It was encoded with fewer calls around. Nothing of ours nests deeper than that.
-        limit = sys.getrecursionlimit()
-        sys.setrecursionlimit(2 * limit)
-        try:
-            return _decode(encoded.decode())
-        finally:
-            sys.setrecursionlimit(limit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from purgatory.jobs.model.dedupe_key import owned_dedupe_key
 from purgatory.jobs.redis import reader as redis_reader
 from purgatory.jobs.sql import reader as sql_reader
 from purgatory.jobs.stores.protocol import CountsHandlers
+from purgatory.limits import MAX_JSON_DEPTH
 from tests.contract.job_stores import MakeJobStores
 from tests.contract.world import LEASE_MS, START_MS, World
 from tests.patience import PATIENCE_S
@@ -46,7 +48,29 @@ class Heard:
         self.changed.append(job_id)
 
 
+async def from_frames_down(frames: int, read: Callable[[], Awaitable[Any]]) -> Any:
+    """Return what `read` returns when it is called from that many calls within each other."""
+    return await (from_frames_down(frames - 1, read) if frames else read())
+
+
 # Looking on
+
+
+async def test_what_was_accepted_is_read_from_wherever_it_is_read(world: World) -> None:
+    """A stack that is nearly full is no reason to quarantine a job, or to fail."""
+    payload: Any = "x"
+    for _ in range(MAX_JSON_DEPTH):
+        payload = [payload]
+    job = await world.add(delay=5, payload=payload)
+
+    async def read() -> Any:
+        [found] = await world.here.get([job.id])
+        return found and found.payload
+
+    for frames in (500, 800, 850):
+        assert await from_frames_down(frames, read) == payload
+    counts = await world.here.counts()
+    assert (counts.waiting, counts.quarantined) == (1, 0)
 
 
 async def test_an_idle_worker_knows_when_to_look_again(world: World) -> None:

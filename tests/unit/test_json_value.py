@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from purgatory.client.flows import Flows
+from purgatory.client.requests import job_body
 from purgatory.errors import InvalidValueError
 from purgatory.jobs import InvalidPayloadError
 from purgatory.jobs.model import encode_payload
-from purgatory.json_value import decode_json, encode_json, is_too_deep
+from purgatory.json_value import decode_json, is_too_deep, stored_value
 from purgatory.limits import MAX_JSON_DEPTH
 from purgatory.signals import MemorySignals
 from purgatory.testing import MockClock
@@ -33,7 +38,7 @@ def test_depth_is_bounded_and_all_else_comes_back(
     for _ in range(levels):
         value = {"[{": value} if is_object else [value]
     value = [[[]] * siblings, value]
-    encoded = encode_json(value).encode()
+    encoded = json.dumps(value, ensure_ascii=False).encode()
     assert is_too_deep(encoded) is (depth_of(value) > MAX_JSON_DEPTH)
     if depth_of(value) <= MAX_JSON_DEPTH:
         assert decode_json(encoded) == value
@@ -49,16 +54,59 @@ def depth_of(value: Any) -> int:
     return 1 + max(map(depth_of, inner), default=0)
 
 
-@pytest.mark.parametrize("kind", ["list", "object"])
-def test_what_is_given_here_is_bounded_alike(kind: str) -> None:
-    """A signal's value and a job's payload: so every process that reads it can."""
-    value: Any = None
-    for _ in range(MAX_JSON_DEPTH):
-        value = [value] if kind == "list" else {"a": value}
-    signals = MemorySignals(clock=MockClock())
-    assert signals.append("a", value).value == value
-    assert encode_payload(value, 1_000)
-    with pytest.raises(InvalidValueError, match="more than 64 lists and objects within"):
-        signals.append("a", [value])
-    with pytest.raises(InvalidPayloadError, match="more than 64 lists and objects within"):
-        encode_payload([value], 1_000)
+def nested(levels: int, *, is_object: bool = False, value: Any = None) -> Any:
+    for _ in range(levels):
+        value = {"a": value} if is_object else [value]
+    return value
+
+
+def with_frames_left(left: int, call: Callable[[], Any]) -> Any:
+    """Return what `call` returns when only `left` calls within each other are possible."""
+    used, frame = 0, sys._getframe()
+    while frame.f_back is not None:
+        used, frame = used + 1, frame.f_back
+
+    def down(frames: int) -> Any:
+        return down(frames - 1) if frames else call()
+
+    return down(sys.getrecursionlimit() - used - left)
+
+
+SIGNALS = MemorySignals(clock=MockClock())
+ACCEPTED_BY: list[Callable[[Any], Any]] = [
+    SIGNALS.encode,
+    lambda value: encode_payload(value, 1_000_000),
+    lambda value: job_body("h", value, 1.0, None, {}),
+    lambda value: next(Flows().fire("a", value, None)),
+]
+
+
+@given(
+    st.integers(0, 2 * MAX_JSON_DEPTH) | st.just(50_000),
+    st.booleans(),
+    st.integers(20, 150),
+    st.sampled_from(ACCEPTED_BY),
+)
+def test_what_is_accepted_does_not_depend_on_the_caller(
+    levels: int, is_object: bool, left: int, accept: Callable[[Any], Any]
+) -> None:
+    """Nor is what was accepted read differently, or not at all, by code that is deep in calls."""
+    value = nested(levels, is_object=is_object)
+    if levels > MAX_JSON_DEPTH:
+        with pytest.raises((InvalidValueError, InvalidPayloadError), match="more than 64 lists"):
+            with_frames_left(left, lambda: accept(value))
+        return
+    with_frames_left(left, lambda: accept(value))
+    encoded = json.dumps(value)
+    limit = sys.getrecursionlimit()
+    assert with_frames_left(left, lambda: stored_value(encoded)) == value
+    assert with_frames_left(left, lambda: decode_json(encoded.encode())) == value
+    assert sys.getrecursionlimit() == limit
+
+
+@pytest.mark.parametrize(("inner", "reason"), [(float("nan"), "Out of range"), (b"", "bytes")])
+def test_what_else_is_wrong_with_a_value_is_said_from_anywhere(inner: Any, reason: str) -> None:
+    """Also if that is found only at the second attempt, with more of the stack."""
+    value = nested(60, value=inner)
+    with pytest.raises(InvalidValueError, match=reason):
+        with_frames_left(40, lambda: SIGNALS.encode(value))

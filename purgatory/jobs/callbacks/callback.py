@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from purgatory.jobs.model.errors import InvalidPayloadError
 from purgatory.jobs.model.spec import encode_payload
+from purgatory.json_value import stored_value
 
 CALLBACK = "purgatory.callback"
 """The name of the handler that sends callbacks."""
@@ -106,7 +107,7 @@ class CallbackPayload:
 
     def decode(self, payload_json: str) -> Callback:
         """Return the callback; raise InvalidPayloadError."""
-        return _of_document(json.loads(payload_json))
+        return _of_document(stored_value(payload_json))
 
 
 def stored_url(payload_json: str) -> str:
@@ -115,7 +116,7 @@ def stored_url(payload_json: str) -> str:
         # As `document` has it: payloads may be large, and workers claim hundreds of jobs in a turn.
         url, _ = _decode_at(payload_json, len(_URL_FIRST))
     else:
-        document = json.loads(payload_json)
+        document = stored_value(payload_json)
         url = document.get("url") if isinstance(document, dict) else None
     return url if isinstance(url, str) else ""
 

@@ -13,10 +13,10 @@ from purgatory.jobs.model.deadline import Deadline
 from purgatory.jobs.model.errors import JobNotFoundError
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.masked_secrets import refuse_masked_model
-from purgatory.jobs.model.spec import JobSpec, encode_payload
+from purgatory.jobs.model.spec import PAYLOAD, JobSpec
 from purgatory.jobs.model.steps import Add, Cancel, CancelForKey, Fire, Reschedule, RunNow, accepted
 from purgatory.jobs.stores.protocol import JobStore
-from purgatory.json_value import json_value
+from purgatory.json_value import VALUE, encode_json, json_value
 from purgatory.operations.watch_key import check_key
 from purgatory.timer import SystemClock
 from purgatory.trace_context import TracePropagation, current_traceparent
@@ -80,7 +80,7 @@ class JobClient:
         limits = self._store.limits
         spec = JobSpec.of(
             handler,
-            json_value(payload),
+            json_value(payload, PAYLOAD),
             wall_ms=SystemClock().wall_ms(),
             delay=delay,
             at=at,
@@ -109,7 +109,8 @@ class JobClient:
         that a cursor counts. For those, fire over HTTP, or in a process with a `Purgatory`.
         """
         check_key(key)
-        value_json = encode_payload(json_value(value), self._store.limits.max_payload_bytes)
+        max_bytes = self._store.limits.max_payload_bytes
+        value_json = encode_json(json_value(value), VALUE, max_bytes).decode()
         return await self._key_jobs.decide(Fire(key, value_json))
 
     async def job(self, job_id: str) -> Job:

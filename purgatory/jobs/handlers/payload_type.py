@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from types import UnionType
 from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origin
 
 from purgatory.escaped_text import escaped
 from purgatory.jobs.model.errors import InvalidPayloadError
 from purgatory.jobs.model.masked_secrets import refuse_masked_model, refuse_masked_secrets
-from purgatory.jobs.model.spec import encode_payload
-from purgatory.json_value import json_value
+from purgatory.jobs.model.spec import PAYLOAD, encode_payload
+from purgatory.json_value import TOO_DEEP, json_value, stored_value
 
 NULL = "null"
 _JSON_TYPES = (str, int, float, bool, list, dict, type(None))
@@ -34,13 +33,13 @@ class AnyPayload:
 
     def encode(self, payload: Any, max_bytes: int) -> str:
         """Return compact JSON; a pydantic model is dumped."""
-        encoded = _encode_plain(json_value(payload), max_bytes)
+        encoded = _encode_plain(json_value(payload, PAYLOAD), max_bytes)
         refuse_masked_model(payload, encoded)
         return encoded
 
     def decode(self, payload_json: str) -> Any:
         """Return the decoded JSON."""
-        return json.loads(payload_json)
+        return stored_value(payload_json)
 
 
 class NoPayload:
@@ -61,7 +60,7 @@ class NoPayload:
 
     def decode(self, payload_json: str) -> Any:
         """Return the decoded JSON."""
-        return json.loads(payload_json)
+        return stored_value(payload_json)
 
 
 class OptionalPayload:
@@ -162,7 +161,9 @@ class TypedPayload:
             return self._adapter.dump_python(
                 payload, mode=mode, by_alias=False, round_trip=True, warnings="error"
             )
-        except (TypeError, ValueError, RecursionError):
+        except (TypeError, ValueError) as exc:
+            if "depth exceeded" in str(exc):
+                raise InvalidPayloadError(f"the payload {TOO_DEEP}") from exc
             # As above.
             raise InvalidPayloadError(
                 f"the payload is {type(payload).__name__}, which is not what its handler takes"
@@ -184,7 +185,7 @@ class PlainPayload:
 
     def decode(self, payload_json: str) -> Any:
         """Return the decoded JSON if it is of the kind."""
-        payload = json.loads(payload_json)
+        payload = stored_value(payload_json)
         kinds: Any = (int, float) if self._kind is float else self._kind
         is_bool = isinstance(payload, bool)
         if not isinstance(payload, kinds) or is_bool is not (self._kind is bool):

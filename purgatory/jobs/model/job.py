@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, make_dataclass
@@ -10,7 +9,7 @@ from enum import StrEnum
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, cast
 
-from purgatory.json_value import decode_json
+from purgatory.json_value import decode_json, stored_value
 from purgatory.operations.watch_key import check_key
 
 PARKED_UNTIL_MS = 90_000_000_000_000
@@ -211,12 +210,12 @@ class Job:
     @property
     def payload(self) -> Any:
         """The payload, decoded by each access."""
-        return json.loads(self.payload_json)
+        return stored_value(self.payload_json)
 
     @property
     def fired_value(self) -> Any:
         """The value that a key was fired with, decoded by each access; None if no key fired."""
-        return None if self.fired_json is None else json.loads(self.fired_json)
+        return None if self.fired_json is None else stored_value(self.fired_json)
 
     @property
     def is_parked(self) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
 
 from purgatory.jobs.model.errors import InvalidPayloadError
+from purgatory.json_value import stored_value
 
 # In the dump of each SecretStr, SecretBytes and Secret that is not empty.
 _MASK = "***"
@@ -34,7 +34,7 @@ def refuse_masked_secrets(payload_json: str, dump: Callable[[], Any]) -> None:
     except (TypeError, InvalidPayloadError):
         # As for a set of models: their dumps are dicts, which a set cannot have.
         return
-    for where, kind in _masked_secrets(dumped, json.loads(payload_json), ""):
+    for where, kind in _masked_secrets(dumped, stored_value(payload_json), ""):
         raise InvalidPayloadError(
             f"{where or 'the payload'} is a {kind}, which pydantic writes as asterisks: its secret "
             "would be lost. Defer an id by which the handler finds the secret; or, if the store "

@@ -17,7 +17,7 @@ from purgatory.jobs.model.dedupe_key import shown_dedupe_key
 from purgatory.jobs.model.errors import InvalidJobError, InvalidPayloadError
 from purgatory.jobs.model.job import Job, JobState, Misfire, OnFire, new_job, new_job_id
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.json_value import TOO_DEEP, encode_json, is_too_deep
+from purgatory.json_value import JsonKind, encode_json
 from purgatory.operations.watch_key import check_key
 from purgatory.wrong_type import check_keys_type
 
@@ -192,24 +192,12 @@ def _hash(values: tuple[Any, ...], length: int) -> str:
     return urlsafe_b64encode(digest).decode("ascii")[:length]
 
 
+PAYLOAD: Final = JsonKind("payload", "defer", InvalidPayloadError)
+
+
 def encode_payload(payload: Any, max_bytes: int) -> str:
     """Return `payload` as compact JSON; raise InvalidPayloadError for anything else."""
-    try:
-        text = encode_json(payload)
-        encoded = text.encode()
-    except (TypeError, ValueError, RecursionError) as exc:
-        raise InvalidPayloadError(
-            f"the payload is not JSON ({exc}): give null, a boolean, a finite number, a string, or "
-            "lists and dicts of them"
-        ) from exc
-    if len(encoded) > max_bytes:
-        raise InvalidPayloadError(
-            f"the payload takes {len(encoded)} bytes as JSON, more than the limit of {max_bytes}: "
-            "store it elsewhere and defer its address"
-        )
-    if is_too_deep(encoded):
-        raise InvalidPayloadError(f"the payload {TOO_DEEP}")
-    return text
+    return encode_json(payload, PAYLOAD, max_bytes).decode()
 
 
 def handler_of(handler: str) -> str:

@@ -22,6 +22,7 @@ from purgatory.fastapi.http.bodies.sliced_json import (
     object_of,
 )
 from purgatory.fastapi.http.problems import Problem
+from purgatory.json_value import MAX_DOCUMENT_DEPTH, is_too_deep
 
 Value = TypeVar("Value")
 
@@ -84,6 +85,9 @@ class JsonBody(Generic[Value]):
         try:
             parsed = self._adapter.validate_json(body)
         except ValidationError as exc:
+            if is_too_deep(body, MAX_DOCUMENT_DEPTH):
+                # Pydantic has another limit, and does not say which value it is.
+                return at_once(self._steps(body))
             raise _problem(exc, self._schema) from exc
         # Pydantic silently takes the last of repeated names. It has checked that the body is JSON.
         if body.count(b":") > 1:

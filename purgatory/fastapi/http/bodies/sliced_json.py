@@ -11,6 +11,7 @@ from pydantic_core import from_json
 
 from purgatory.fastapi.http.bodies.body_schema import BodySchema, Location, Schema
 from purgatory.fastapi.http.problems import Problem, bad_parameter
+from purgatory.json_value import MAX_DOCUMENT_DEPTH, TOO_DEEP
 from purgatory.turn_budget import TurnBudget
 
 Result = TypeVar("Result")
@@ -23,8 +24,6 @@ PIECE: Final = 2048
 _TOGETHER: Final = 2
 # Items that are decoded one by one after several of them could not be decoded together.
 _ONE_BY_ONE: Final = 16
-# As in pydantic's own parser.
-MAX_DEPTH: Final = 200
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 # Of a schema that does not allow just anything.
 _TYPED: Final = frozenset({"type", "enum", "const"})
@@ -122,8 +121,8 @@ class SlicedDecoder:
 
     def _large(self, at: int, schemas: list[Schema], path: Location) -> Steps[tuple[Any, int]]:
         """Return the array or object at `at`, and its end."""
-        if len(path) >= MAX_DEPTH:
-            self._refuse(f"it is nested more than {MAX_DEPTH} levels deep", at)
+        if len(path) >= MAX_DOCUMENT_DEPTH:
+            raise OutOfBoundsError(self._value_path or (), f"it {TOO_DEEP}")
         is_value = bool(schemas) and _is_open(schemas)
         if is_value:
             self._value_path, self._room = path, self._max_value_bytes
@@ -172,7 +171,7 @@ class SlicedDecoder:
         except (StopIteration, ValueError, RecursionError):
             return None
         piece = piece[:length]
-        if not _is_shallow(piece, MAX_DEPTH - depth):
+        if not _is_shallow(piece, MAX_DOCUMENT_DEPTH - depth):
             return None
         self._check_escapes(piece, at)
         return value, length
