@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
+from purgatory.timer.seconds import SecondsField
 from purgatory.wrong_type import check_numbers
 
 MAX_JSON_DEPTH: Final = 64
 """Lists and objects of a value or payload within each other: every place that decodes it can."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Without slots, for SecondsField.
+@dataclass(frozen=True, kw_only=True)
 class Limits:
     """The limits of a purgatory, with their defaults. Errors name the limit that was exceeded."""
 
@@ -25,7 +27,7 @@ class Limits:
     """Waiting operations on one key: one more raises LimitReachedError."""
     max_keys_per_operation: int = 100
     """Keys of one operation: one more raises ValueError."""
-    max_timeout: float = 100 * 365 * 24 * 3600.0
+    max_timeout: SecondsField = SecondsField(100 * 365 * 24 * 3600.0)
     """Seconds: a longer timeout raises InvalidTimeoutError."""
     max_signals_per_key: int = 1_000
     """Signals retained for each key: the oldest is trimmed."""
@@ -37,13 +39,13 @@ class Limits:
     its JSON is retained; a signal takes about 120 bytes more (compiled), a key about 350."""
     max_value_bytes: int = 64 * 1024
     """Bytes of JSON of one value: a larger one raises InvalidValueError."""
-    max_signal_age: float = 600.0
+    max_signal_age: SecondsField = SecondsField(600.0)
     """Seconds that a signal is retained, unless another limit trims it; up to a third more."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for a limit that is not positive, TypeError for what is no number."""
         check_numbers(self)
-        for name in self.__slots__:
+        for name in (field.name for field in fields(self)):
             # Written so that NaN, which compares as false, is refused.
             if not 0 < getattr(self, name) < float("inf"):
                 value = getattr(self, name)

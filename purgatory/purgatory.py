@@ -46,6 +46,7 @@ from purgatory.signals.protocol import SharedSignalStatistics
 from purgatory.signals.shared_signals import SharedSignals
 from purgatory.timer import Clock, SystemClock, SystemTimer, compiled
 from purgatory.timer.clock import NS_PER_MS
+from purgatory.timer.seconds import Seconds
 from purgatory.turn_budget import TurnBudget
 from purgatory.wrong_type import check_keys_type, check_type, wrong_type
 
@@ -407,7 +408,7 @@ class Purgatory(JobsMixin):
     async def park(
         self,
         *keys: str,
-        timeout: float,
+        timeout: Seconds,
         until: Callable[[], object] | None = None,
         cursor: str | Mapping[str, str | None] | None = None,
     ) -> Outcome:
@@ -828,7 +829,7 @@ class Purgatory(JobsMixin):
             return here
         return here + sum(await self.shared_signals.ask("waiting", key))
 
-    def delay_ms(self, timeout: float) -> int:
+    def delay_ms(self, timeout: Seconds) -> int:
         """Return `timeout` seconds as whole milliseconds, rounded up; raise InvalidTimeoutError."""
         return self._parking.delay_ms(timeout)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 
@@ -27,7 +28,7 @@ def check_keys_type(keys: object) -> None:
 
 def check_numbers(settings: Any) -> None:
     """Raise TypeError for a field of the dataclass `settings` that is no number."""
-    for name in settings.__slots__:
-        value = getattr(settings, name)
+    for field in fields(settings):
+        name, value = field.name, getattr(settings, field.name)
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             raise wrong_type(name, value, "a number, such as 10")

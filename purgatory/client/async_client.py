@@ -27,6 +27,7 @@ from purgatory.client.requests import (
 )
 from purgatory.client.values import Fired, Job, Signal, WaitResult
 from purgatory.timer import Clock, SystemClock
+from purgatory.timer.seconds import Seconds, seconds_of
 
 T = TypeVar("T")
 
@@ -46,7 +47,7 @@ class AsyncClient:
         *,
         token: str | None = None,
         prefix: str = DEFAULT_PREFIX,
-        retry_for: float = 30.0,
+        retry_for: Seconds = 30.0,
         http: httpx.AsyncClient | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -55,7 +56,7 @@ class AsyncClient:
         `clock` is the one of a test in virtual time.
         """
         self._base = base_url(url, prefix)
-        self._flows = Flows(retry_for=retry_for, clock=clock or SystemClock())
+        self._flows = Flows(retry_for=seconds_of(retry_for), clock=clock or SystemClock())
         self._headers = auth_headers(token)
         self._owns_http = http is None
         # A stream or a wait holds its connection: httpx's limit of 100 would be reached soon.
@@ -78,7 +79,7 @@ class AsyncClient:
     async def wait(
         self,
         *keys: str,
-        timeout: float = 25.0,
+        timeout: Seconds = 25.0,
         cursor: str | Mapping[str, str | None] | None = None,
     ) -> WaitResult:
         """Wait until one of `keys` fires, for `timeout` seconds; a result without signals is false.
@@ -119,7 +120,7 @@ class AsyncClient:
         handler: str,
         payload: Any = None,
         *,
-        delay: float | None = None,
+        delay: Seconds | None = None,
         at: datetime | None = None,
         idempotency_key: str | None = None,
         **options: Any,
@@ -270,7 +271,7 @@ class AsyncJobHandle:
         """Cancel the job; raise RefusedError (`job-decided`) if it runs or has run."""
         return await self._client._run(self._client._flows.job(self.id, "DELETE"))
 
-    async def wait(self, timeout: float | None = None) -> Job:
+    async def wait(self, timeout: Seconds | None = None) -> Job:
         """Return the job once it is done, failed or cancelled; raise TimeoutError."""
         return await self._client._run(self._client._flows.job_end(self.id, timeout))
 

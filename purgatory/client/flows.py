@@ -20,6 +20,7 @@ from purgatory.errors import InvalidTimeoutError
 from purgatory.json_value import VALUE, encode_json
 from purgatory.retry_policy import RetryPolicy
 from purgatory.timer import Clock, SystemClock
+from purgatory.timer.seconds import Seconds, seconds_of
 
 T = TypeVar("T")
 Flow = Generator[Command, Result, T]
@@ -98,13 +99,14 @@ class Flows:
         return Fired(fired["cursor"], fired["seq"], fired["completed"], fired.get("jobs", 0))
 
     def wait(
-        self, keys: Sequence[str], timeout: float, cursors: Mapping[str, str | None]
+        self, keys: Sequence[str], timeout: Seconds, cursors: Mapping[str, str | None]
     ) -> Flow[WaitResult]:
         """Wait for any of several keys, over as many requests as it takes.
 
         From now on means from the first reply, which has the cursors: a wait that breaks, such as
         when its server is killed, would begin at a later "now" if it were repeated without them.
         """
+        timeout = seconds_of(timeout)
         if not 0 <= timeout < math.inf:
             raise InvalidTimeoutError(f"timeout is {timeout}: give seconds, finite and not below 0")
         positions = {key: cursors.get(key) for key in keys}
@@ -165,9 +167,9 @@ class Flows:
         jobs = [Job(each["id"], each["state"], "", each) for each in found["jobs"]]
         return jobs, _after_of(found["next"])
 
-    def job_end(self, job_id: str, timeout: float | None) -> Flow[Job]:
+    def job_end(self, job_id: str, timeout: Seconds | None) -> Flow[Job]:
         """Return a job once it is done, failed or cancelled; raise TimeoutError."""
-        now_ns = self.clock.now_ns
+        timeout, now_ns = seconds_of(timeout), self.clock.now_ns
         until_ns = None if timeout is None else now_ns() + int(timeout * _NS_PER_SECOND)
         path = f"/jobs/{quote(job_id, safe='')}"
         job = yield from self.job(job_id)

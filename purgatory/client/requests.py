@@ -13,6 +13,7 @@ import httpx
 
 from purgatory.jobs.model.spec import PAYLOAD
 from purgatory.json_value import decode_document, encode_json
+from purgatory.timer.seconds import Seconds, seconds_of
 
 DEFAULT_PREFIX: Final = "/purgatory"
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -149,7 +150,7 @@ def follow_cursor(keys: Sequence[str], cursor: str | Mapping[str, str | None] | 
 def job_body(
     handler: str,
     payload: Any,
-    delay: float | None,
+    delay: Seconds | None,
     at: datetime | None,
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -160,7 +161,7 @@ def job_body(
     encode_json(payload, PAYLOAD, math.inf)
     body: dict[str, Any] = {"handler": handler, "payload": payload}
     if delay is not None:
-        body["delay"] = delay
+        body["delay"] = seconds_of(delay)
     if at is not None:
         if not isinstance(at, datetime):
             raise TypeError(
@@ -169,7 +170,8 @@ def job_body(
         if at.tzinfo is None:
             raise ValueError(f"at is {at!r}: give a time with its zone")
         body["at"] = at.isoformat()
-    return body | {name: value for name, value in options.items() if value is not None}
+    given = {name: seconds_of(value) for name, value in options.items()}
+    return body | {name: value for name, value in given.items() if value is not None}
 
 
 def job_query(**filters: str | None) -> list[tuple[str, str]]:

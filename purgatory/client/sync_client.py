@@ -26,6 +26,7 @@ from purgatory.client.requests import (
     send_arguments,
 )
 from purgatory.client.values import Fired, Job, Signal, WaitResult
+from purgatory.timer.seconds import Seconds, seconds_of
 
 T = TypeVar("T")
 
@@ -45,12 +46,12 @@ class Client:
         *,
         token: str | None = None,
         prefix: str = DEFAULT_PREFIX,
-        retry_for: float = 30.0,
+        retry_for: Seconds = 30.0,
         http: httpx.Client | None = None,
     ) -> None:
         """Reach the server at `url`; `http` is a client of httpx of your own, which you close."""
         self._base = base_url(url, prefix)
-        self._flows = Flows(retry_for=retry_for)
+        self._flows = Flows(retry_for=seconds_of(retry_for))
         self._headers = auth_headers(token)
         self._owns_http = http is None
         # A stream or a wait holds its connection: httpx's limit of 100 would be reached soon.
@@ -73,7 +74,7 @@ class Client:
     def wait(
         self,
         *keys: str,
-        timeout: float = 25.0,
+        timeout: Seconds = 25.0,
         cursor: str | Mapping[str, str | None] | None = None,
     ) -> WaitResult:
         """Wait until one of `keys` fires, for `timeout` seconds; a result without signals is false.
@@ -112,7 +113,7 @@ class Client:
         handler: str,
         payload: Any = None,
         *,
-        delay: float | None = None,
+        delay: Seconds | None = None,
         at: datetime | None = None,
         idempotency_key: str | None = None,
         **options: Any,
@@ -260,7 +261,7 @@ class JobHandle:
         """Cancel the job; raise RefusedError (`job-decided`) if it runs or has run."""
         return self._client._run(self._client._flows.job(self.id, "DELETE"))
 
-    def wait(self, timeout: float | None = None) -> Job:
+    def wait(self, timeout: Seconds | None = None) -> Job:
         """Return the job once it is done, failed or cancelled; raise TimeoutError."""
         return self._client._run(self._client._flows.job_end(self.id, timeout))
 

@@ -6,6 +6,7 @@ import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
+from datetime import timedelta
 from typing import Final
 
 from purgatory.errors import (
@@ -28,6 +29,7 @@ from purgatory.signals.sharded_signals import ShardedSignals
 from purgatory.status import Status
 from purgatory.timer import compiled
 from purgatory.timer.clock import NS_PER_MS, Clock
+from purgatory.timer.seconds import Seconds
 from purgatory.timer.task import MAX_DELAY_MS
 
 NS_PER_SECOND: Final = 1e9
@@ -115,7 +117,7 @@ class Parking:
     def park(
         self,
         keys: tuple[str, ...],
-        timeout: float,
+        timeout: Seconds,
         until: Callable[[], object] | None,
         cursor: str | Mapping[str, str | None] | None,
     ) -> ParkOperation:
@@ -211,10 +213,12 @@ class Parking:
             )
         return loop
 
-    def delay_ms(self, timeout: float) -> int:
+    def delay_ms(self, timeout: Seconds) -> int:
         """Return `timeout` seconds as whole milliseconds, rounded up; raise InvalidTimeoutError."""
         if type(timeout) is not float and type(timeout) is not int:
-            raise TypeError(f"timeout is {timeout!r}: give seconds as a number, such as 2.5")
+            if not isinstance(timeout, timedelta):
+                raise TypeError(f"timeout is {timeout!r}: give seconds as a number, such as 2.5")
+            timeout = timeout.total_seconds()
         # Written so that NaN, which compares as false, raises.
         if not 0 <= timeout <= self._max_timeout:
             raise InvalidTimeoutError(

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from purgatory.errors import PurgatoryClosedError, WrongThreadError
+from purgatory.timer.seconds import Seconds, seconds_of
 
 logger = logging.getLogger("purgatory")
 
@@ -29,20 +30,20 @@ class ThreadCall(Future[T]):
         self._thread_id = thread_id
         self._is_retrieved = False
 
-    def result(self, timeout: float | None = None) -> T:
+    def result(self, timeout: Seconds | None = None) -> T:
         """Wait for up to `timeout` seconds, and return the result or raise what failed."""
         # Raises for a timeout and for a call that was cancelled, but returns what failed.
         self.exception(timeout)
         return super().result()
 
-    def exception(self, timeout: float | None = None) -> BaseException | None:
+    def exception(self, timeout: Seconds | None = None) -> BaseException | None:
         """Wait as `result` does, and return what failed, or None."""
         if not self.done() and threading.get_ident() == self._thread_id:
             raise WrongThreadError(
                 "result() was called on the thread of the event loop, which would wait for itself: "
                 "in a coroutine, await the call itself; in a signal handler, do not wait"
             )
-        error = super().exception(timeout)
+        error = super().exception(seconds_of(timeout))
         self._is_retrieved = True
         return error
 

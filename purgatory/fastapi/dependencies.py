@@ -30,6 +30,7 @@ from purgatory.fastapi.watch.per_client_limit import ParkedClient, installed_lim
 from purgatory.outcome import Outcome
 from purgatory.purgatory import Purgatory
 from purgatory.status import Status
+from purgatory.timer.seconds import Seconds, seconds_of
 
 # A stream whose response is complete, or whose client left, is cancelled by what sends it, within
 # a turn or two of the event loop; an exception in it would be a traceback in the log. If nothing
@@ -74,7 +75,7 @@ class Park:
     def __call__(
         self,
         *keys: str,
-        timeout: float,
+        timeout: Seconds,
         until: Callable[[], object] | None = None,
         cursor: str | Mapping[str, str | None] | None = None,
     ) -> Coroutine[Any, Any, Outcome]:
@@ -101,7 +102,7 @@ class Park:
                 "`async def` and `await park(...)`, or, in the thread, "
                 "`anyio.from_thread.run(partial(park, key, timeout=...))`"
             )
-        return self._park(keys, timeout, until, cursor)
+        return self._park(keys, seconds_of(timeout), until, cursor)
 
     async def _park(
         self,

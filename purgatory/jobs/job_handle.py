@@ -10,6 +10,7 @@ from purgatory.jobs.job_service import JobService
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.steps import Added
 from purgatory.status import Status
+from purgatory.timer.seconds import Seconds, seconds_of
 
 
 class JobHandle:
@@ -39,7 +40,7 @@ class JobHandle:
         """Cancel the job and return it; see `Purgatory.cancel_job`."""
         return await self._service.cancel(self.id)
 
-    async def wait(self, timeout: float | None = None) -> Job:
+    async def wait(self, timeout: Seconds | None = None) -> Job:
         """Return the job once it is done, failed or cancelled.
 
         Raises TimeoutError after `timeout` seconds (None: no limit), PurgatoryDrainingError when
@@ -48,11 +49,12 @@ class JobHandle:
         """
         return await self._wait_until(lambda job: job.state.is_final, timeout)
 
-    async def wait_changed(self, version: int, timeout: float | None = None) -> Job:
+    async def wait_changed(self, version: int, timeout: Seconds | None = None) -> Job:
         """Return the job once its version is not `version`; raises what `wait` raises."""
         return await self._wait_until(lambda job: job.version != version, timeout)
 
-    async def _wait_until(self, is_met: Callable[[Job], bool], timeout: float | None) -> Job:
+    async def _wait_until(self, is_met: Callable[[Job], bool], timeout: Seconds | None) -> Job:
+        timeout = seconds_of(timeout)
         timeout_ms = None if timeout is None else self._service.delay_ms(timeout)
         task = _WaitingTask()
         job, status = await self._service.watchers.wait_until(

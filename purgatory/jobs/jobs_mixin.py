@@ -28,6 +28,7 @@ from purgatory.jobs.model.steps import (
     accepted,
 )
 from purgatory.operations.watch_key import check_key
+from purgatory.timer.seconds import Seconds
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -111,7 +112,7 @@ class JobsMixin:
         handler: str,
         payload: Any = None,
         *,
-        delay: float | None = None,
+        delay: Seconds | None = None,
         at: datetime | None = None,
         keys: Iterable[str] = (),
         since: str | Mapping[str, str] | None = None,
@@ -122,7 +123,7 @@ class JobsMixin:
         concurrency_key: str | None = None,
         max_attempts: int = 10,
         misfire: Literal["run", "skip", "spread"] = "run",
-        ceiling: float | None = None,
+        ceiling: Seconds | None = None,
         idempotency_key: str | None = None,
         session: object | None = None,
     ) -> JobHandle:
@@ -201,7 +202,7 @@ class JobsMixin:
         handler: str,
         payload: Any = None,
         *,
-        delay: float | None = None,
+        delay: Seconds | None = None,
         at: datetime | None = None,
         keys: Iterable[str] = (),
         since: str | Mapping[str, str] | None = None,
@@ -212,7 +213,7 @@ class JobsMixin:
         concurrency_key: str | None = None,
         max_attempts: int = 10,
         misfire: str = "run",
-        ceiling: float | None = None,
+        ceiling: Seconds | None = None,
     ) -> JobSpec:
         """Return the checked job that `defer` would add; raises what `defer` raises. No I/O."""
         service = self._require_jobs()
@@ -295,7 +296,7 @@ class JobsMixin:
         self,
         job_id: str,
         *,
-        delay: float | None = None,
+        delay: Seconds | None = None,
         at: datetime | None = None,
         if_version: int | None = None,
     ) -> Job:

@@ -22,6 +22,7 @@ from purgatory.operations.operation_listeners import Record
 from purgatory.retry_policy import RetryPolicy
 from purgatory.status import Status
 from purgatory.timer.clock import Clock, SystemClock
+from purgatory.timer.seconds import Seconds, seconds_of
 
 logger = logging.getLogger("purgatory.journal")
 
@@ -54,7 +55,7 @@ class Journal:
         keys: KeyRule | None = None,
         max_buffered: int = 100_000,
         retry: RetryPolicy = RETRY_POLICY,
-        close_timeout: float = 10.0,
+        close_timeout: Seconds = 10.0,
         clock: Clock | None = None,
     ) -> None:
         """Write to `sinks`, as `worker` (default: host name and process id).
@@ -70,6 +71,7 @@ class Journal:
         """
         if not sinks:
             raise ValueError("a journal needs a sink, such as ParquetFiles(...)")
+        close_timeout = seconds_of(close_timeout)
         self._check(sample or {}, max_buffered, close_timeout)
         self._worker = worker
         self._clock = SystemClock() if clock is None else clock
@@ -169,7 +171,7 @@ class Journal:
             sink.join(max(0.0, (until_ns - self._clock.now_ns()) / _NS_PER_SECOND))
         logger.info("%r is closed", self, extra={"action": "journal-closed"})
 
-    def flush(self, timeout: float = 10.0) -> bool:
+    def flush(self, timeout: Seconds = 10.0) -> bool:
         """Write everything recorded so far; return True iff that finished within `timeout` seconds.
 
         Completes files early. Blocks: do not call it on the event loop.
@@ -177,6 +179,7 @@ class Journal:
         if self._thread is None or self._is_closing:
             return False
         is_handed_on, done = threading.Event(), list[threading.Event]()
+        timeout = seconds_of(timeout)
         until_ns = self._clock.now_ns() + int(timeout * _NS_PER_SECOND)
         self._flushes.put((is_handed_on, done))
         self._wake.set()

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from purgatory.journal.part_file import TEMPORARY_SUFFIX, PartFile, remove_leftover
 from purgatory.journal.sink import Sink
 from purgatory.timer.clock import Clock, SystemClock
+from purgatory.timer.seconds import Seconds, seconds_of
 
 logger = logging.getLogger("purgatory.journal")
 
@@ -42,7 +43,7 @@ class ParquetFiles(Sink):
         self,
         directory: str | PathLike[str],
         *,
-        max_age: float = 60.0,
+        max_age: Seconds = 60.0,
         max_rows: int = 1_000_000,
         max_bytes: int = 128 * 1024 * 1024,
         group_rows: int = 65_536,
@@ -52,6 +53,7 @@ class ParquetFiles(Sink):
         `group_rows` are kept in memory until they are written as one group. Raises ValueError for
         bounds that are not positive and an empty path.
         """
+        max_age = seconds_of(max_age)
         bounds = {"max_age": max_age, "max_rows": max_rows, "max_bytes": max_bytes}
         for name, value in {**bounds, "group_rows": group_rows}.items():
             # Written so that NaN, which compares as false, is refused.

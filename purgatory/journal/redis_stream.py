@@ -13,6 +13,7 @@ from purgatory.journal.schema import EVENT_SCHEMA, SCHEMA_VERSION
 from purgatory.journal.sink import Sink
 from purgatory.redacted_url import invalid_redis_url
 from purgatory.timer.clock import Clock
+from purgatory.timer.seconds import Seconds, seconds_of
 
 try:
     import redis
@@ -44,7 +45,7 @@ class RedisStream(Sink):
         *,
         stream: str = "purgatory:journal",
         max_length: int = 1_000_000,
-        timeout: float = 5.0,
+        timeout: Seconds = 5.0,
     ) -> None:
         """Write to the server at `url`, waiting up to `timeout` seconds for each reply.
 
@@ -54,7 +55,7 @@ class RedisStream(Sink):
             raise ValueError(f"max_length is {max_length}: give 1 or more")
         self.stream = stream
         self.max_length = max_length
-        self._client = _client(url, timeout)
+        self._client = _client(url, seconds_of(timeout))
         address = urlsplit(url)
         # Without user and password.
         self._name = f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"

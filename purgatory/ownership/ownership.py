@@ -30,6 +30,7 @@ from purgatory.ownership.lease_store import (
 from purgatory.retry_policy import RetryPolicy
 from purgatory.timer import Clock, SystemClock
 from purgatory.timer.clock import NS_PER_MS
+from purgatory.timer.seconds import Seconds, seconds_of
 
 _logger = logging.getLogger("purgatory.ownership")
 
@@ -53,7 +54,7 @@ class Ownership:
         address: str,
         *,
         lease_ms: int = 10_000,
-        timeout: float = 2.0,
+        timeout: Seconds = 2.0,
         on_lost: Callable[[Lease], object] | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -75,6 +76,7 @@ class Ownership:
                 f"lease_ms is {lease_ms!r}: give a whole number from {MIN_LEASE_MS} to "
                 f"{MAX_LEASE_MS}"
             )
+        timeout = seconds_of(timeout)
         if not 0 < timeout < float("inf"):
             raise ValueError(f"timeout is {timeout!r}: give seconds, above zero")
         self.address = address

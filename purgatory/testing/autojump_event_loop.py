@@ -8,6 +8,7 @@ import selectors
 from purgatory.testing.mock_clock import MockClock
 from purgatory.testing.working_threads import Activity, WorkingThreads
 from purgatory.timer.clock import SystemClock
+from purgatory.timer.seconds import Seconds, seconds_of
 
 # Real seconds between two looks at threads that are at work.
 _PAUSE_S = 0.001
@@ -112,7 +113,7 @@ class AutojumpEventLoop(asyncio.SelectorEventLoop):
         self,
         clock: MockClock | None = None,
         *,
-        patience: float = 5.0,
+        patience: Seconds = 5.0,
         max_jumps: int = _MAX_JUMPS,
     ) -> None:
         """Run on `clock`; wait `patience` real seconds for other threads.
@@ -123,7 +124,7 @@ class AutojumpEventLoop(asyncio.SelectorEventLoop):
         """
         # Before super().__init__, which reads the time.
         self.clock: MockClock = MockClock() if clock is None else clock
-        self._jumping = _AutojumpSelector(self.clock, patience, max_jumps)
+        self._jumping = _AutojumpSelector(self.clock, seconds_of(patience), max_jumps)
         super().__init__(self._jumping)
 
     def run_forever(self) -> None:

@@ -8,28 +8,30 @@ from typing import Final
 from purgatory.fastapi.http.bounds.byte_budget import DEFAULT_TIMEOUT
 from purgatory.fastapi.http.bounds.incoming_requests import DEFAULT_MAX_BYTES
 from purgatory.fastapi.http.bounds.unread_responses import DEFAULT_MAX_UNREAD_BYTES
+from purgatory.timer.seconds import SecondsField
 from purgatory.wrong_type import check_numbers
 
 DEFAULT_WAIT: Final = 25.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Without slots, for SecondsField.
+@dataclass(frozen=True, kw_only=True)
 class WaitSettings:
     """Bounds on requests over HTTP: how long they are parked or received, and how many."""
 
-    default_wait: float = DEFAULT_WAIT
+    default_wait: SecondsField = SecondsField(DEFAULT_WAIT)
     """Seconds, if the client names none: 25, or `max_wait` if that is less."""
-    max_wait: float = 55.0
-    max_stream: float = 3600.0
+    max_wait: SecondsField = SecondsField(55.0)
+    max_stream: SecondsField = SecondsField(3600.0)
     """Seconds until a stream of events ends; its client reconnects, and is authorized again."""
-    heartbeat: float = 15.0
+    heartbeat: SecondsField = SecondsField(15.0)
     """Seconds between comments in a stream: less than the idle timeouts of proxies."""
     max_parked_per_client: int = 100_000
     """Parked requests of one client: a token or identity, or else an address.
 
     With `install`, also those to endpoints of the application, whose clients `client=` names.
     """
-    request_timeout: float = DEFAULT_TIMEOUT
+    request_timeout: SecondsField = SecondsField(DEFAULT_TIMEOUT)
     """Seconds from the first byte of a request to its last; later ones are refused (408).
 
     Applies to bodies, and with `ParkingProtocol` to the heads of all requests; of several routers,
@@ -40,7 +42,7 @@ class WaitSettings:
     max_response_bytes: int = 1024 * 1024
     """Bytes of signals in the response to a wait, about; there is at least one signal. `more` says
     that others follow, after the cursor of the response."""
-    response_timeout: float = DEFAULT_TIMEOUT
+    response_timeout: SecondsField = SecondsField(DEFAULT_TIMEOUT)
     """Seconds in which a client must read some of its response, or its connection is closed.
 
     Applies to long responses of this router, and with `ParkingProtocol` to all responses, as

@@ -8,6 +8,8 @@ import hmac
 import re
 from urllib.parse import urlsplit
 
+from purgatory.timer.seconds import Seconds, seconds_of
+
 SIGNATURE_HEADER = "Purgatory-Signature"
 DEFAULT_TOLERANCE_S = 300.0
 
@@ -43,7 +45,7 @@ def verify_signature(
     job_id: str,
     body: bytes,
     now: float,
-    tolerance: float = DEFAULT_TOLERANCE_S,
+    tolerance: Seconds = DEFAULT_TOLERANCE_S,
 ) -> bool:
     """Return True iff `header` is a valid signature of the request, at most `tolerance` s old.
 
@@ -59,7 +61,7 @@ def verify_signature(
         return False
     timestamp = int(match[1])
     expected = _mac(secret, key_id(secret), method, url, job_id, timestamp, body)
-    return hmac.compare_digest(expected, match[3]) and abs(now - timestamp) <= tolerance
+    return hmac.compare_digest(expected, match[3]) and abs(now - timestamp) <= seconds_of(tolerance)
 
 
 def _mac(

@@ -14,6 +14,8 @@ from functools import partial
 from typing import NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
+from purgatory.timer.seconds import Seconds, seconds_of
+
 try:
     import httpx
 except ImportError as exc:
@@ -66,7 +68,7 @@ class Webhook:
         self,
         secret: str | bytes | None = None,
         *,
-        timeout: float = 10.0,
+        timeout: Seconds = 10.0,
         allow_private: bool = False,
         allowed_hosts: Iterable[str] = (),
         secrets: Mapping[str, CallbackSecret] | None = None,
@@ -97,6 +99,7 @@ class Webhook:
                 "can be guessed: give a longer one"
             )
         # Written so that NaN, which compares as false, is refused.
+        timeout = seconds_of(timeout)
         if not 0 < timeout <= 3_600:
             raise ValueError(f"timeout is {timeout!r}: give seconds above 0 and up to 3600")
         for name, bound in (

@@ -19,6 +19,7 @@ from purgatory.jobs.stores.protocol import JobStore
 from purgatory.json_value import VALUE, encode_json, json_value
 from purgatory.operations.watch_key import check_key
 from purgatory.timer import SystemClock
+from purgatory.timer.seconds import Seconds
 from purgatory.trace_context import TracePropagation, current_traceparent
 from purgatory.wrong_type import wrong_type
 
@@ -63,7 +64,7 @@ class JobClient:
         handler: str,
         payload: Any = None,
         *,
-        delay: float | None = None,
+        delay: Seconds | None = None,
         at: datetime | None = None,
         keys: Iterable[str] = (),
         until: Literal["any", "all"] | int = "any",
@@ -73,7 +74,7 @@ class JobClient:
         concurrency_key: str | None = None,
         max_attempts: int = 10,
         misfire: Literal["run", "skip", "spread"] = "run",
-        ceiling: float | None = None,
+        ceiling: Seconds | None = None,
         idempotency_key: str | None = None,
     ) -> Job:
         """Add a job and return it, as `Purgatory.defer` does; raises what that raises."""
@@ -134,7 +135,7 @@ class JobClient:
         self,
         job_id: str,
         *,
-        delay: float | None = None,
+        delay: Seconds | None = None,
         at: datetime | None = None,
         if_version: int | None = None,
     ) -> Job:

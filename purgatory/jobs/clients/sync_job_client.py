@@ -13,6 +13,7 @@ from typing import Any, Literal, Self, TypeVar
 from purgatory.jobs.clients.job_client import JobClient
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.stores.protocol import JobStore
+from purgatory.timer.seconds import Seconds
 from purgatory.trace_context import TracePropagation
 
 T = TypeVar("T")
@@ -67,7 +68,7 @@ class SyncJobClient:
         handler: str,
         payload: Any = None,
         *,
-        delay: float | None = None,
+        delay: Seconds | None = None,
         at: datetime | None = None,
         keys: Iterable[str] = (),
         until: Literal["any", "all"] | int = "any",
@@ -77,7 +78,7 @@ class SyncJobClient:
         concurrency_key: str | None = None,
         max_attempts: int = 10,
         misfire: Literal["run", "skip", "spread"] = "run",
-        ceiling: float | None = None,
+        ceiling: Seconds | None = None,
         idempotency_key: str | None = None,
     ) -> Job:
         """Add a job and return it, as `Purgatory.defer` does; raises what that raises."""
@@ -120,7 +121,7 @@ class SyncJobClient:
         self,
         job_id: str,
         *,
-        delay: float | None = None,
+        delay: Seconds | None = None,
         at: datetime | None = None,
         if_version: int | None = None,
     ) -> Job:

@@ -8,6 +8,8 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final, Literal
 
+from purgatory.timer.seconds import Seconds
+
 
 class _Unchanged(Enum):
     """A payload that stays as it is; None is a payload."""
@@ -25,7 +27,7 @@ UNCHANGED: Final = _Unchanged.UNCHANGED
 class Again:
     """The next wait of a job, made by `JobContext.again`."""
 
-    delay: float | None = None
+    delay: Seconds | None = None
     at: datetime | None = None
     keys: Iterable[str] | None = None
     since: str | Mapping[str, str] | None = None

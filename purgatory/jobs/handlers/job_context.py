@@ -12,6 +12,7 @@ from purgatory.jobs.model.deadline import check_given
 from purgatory.jobs.model.job import Job, JobOutcome
 from purgatory.jobs.model.spec import needed_keys, on_fire_of, on_fire_on
 from purgatory.jobs.model.timestamps import utc
+from purgatory.timer.seconds import Seconds
 from purgatory.wrong_type import check_keys_type
 
 
@@ -74,7 +75,7 @@ class JobContext:
     def again(
         self,
         *,
-        delay: float | None = None,
+        delay: Seconds | None = None,
         at: datetime | None = None,
         keys: Iterable[str] | None = None,
         since: str | Mapping[str, str] | None = None,

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from purgatory.jobs.model.errors import InvalidDeadlineError
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.timestamps import rfc3339, utc
+from purgatory.timer.seconds import Seconds, seconds_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
@@ -32,7 +33,7 @@ class Deadline:
 
     @classmethod
     def of(
-        cls, *, delay: float | None, at: datetime | None, limits: JobLimits | None = None
+        cls, *, delay: Seconds | None, at: datetime | None, limits: JobLimits | None = None
     ) -> Deadline:
         """Return the deadline `delay` seconds from now, or `at`, rounded up to a millisecond.
 
@@ -86,11 +87,12 @@ class Deadline:
         return "delay" if self.at_ms is None else "at"
 
 
-def seconds_to_ms(seconds: float, name: str, limits: JobLimits) -> int:
-    """Return `seconds` in milliseconds, rounded up: never early.
+def seconds_to_ms(duration: Seconds, name: str, limits: JobLimits) -> int:
+    """Return `duration` in milliseconds, rounded up: never early.
 
     Raises InvalidDeadlineError unless 0 <= seconds <= the limit, TypeError unless it is a number.
     """
+    seconds = seconds_of(duration)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise TypeError(f"{name} is {seconds!r}: give a number of seconds")
     maximum = limits.max_delay_ms / 1_000
@@ -103,7 +105,7 @@ def seconds_to_ms(seconds: float, name: str, limits: JobLimits) -> int:
     return math.ceil(round(seconds * 1_000, 3))
 
 
-def check_given(delay: float | None, at: datetime | None) -> None:
+def check_given(delay: Seconds | None, at: datetime | None) -> None:
     """Raise InvalidDeadlineError unless exactly one is given, TypeError for another `at`."""
     if at is not None and not isinstance(at, datetime):
         raise TypeError(f"at is {at!r}: give a datetime with a zone")

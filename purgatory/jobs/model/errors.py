@@ -7,6 +7,7 @@ import math
 from purgatory.errors import PurgatoryError
 from purgatory.jobs.model.dedupe_key import shown_dedupe_key
 from purgatory.jobs.model.job import Job
+from purgatory.timer.seconds import Seconds, seconds_of
 
 
 class JobError(PurgatoryError):
@@ -123,11 +124,12 @@ class CorruptJobError(JobError, ValueError):
 class RetryJobError(JobError, RuntimeError):
     """Raise it in a handler to be called again, at a time of your choice."""
 
-    def __init__(self, detail: str | None = None, *, after: float | None = None) -> None:
+    def __init__(self, detail: str | None = None, *, after: Seconds | None = None) -> None:
         """Retry after `after` seconds, if attempts are left; None for the usual backoff.
 
         Raises TypeError unless it is a number, and ValueError for NaN.
         """
+        after = seconds_of(after)
         if after is not None:
             if isinstance(after, bool) or not isinstance(after, int | float):
                 raise TypeError(f"after is {after!r}: give a number of seconds")

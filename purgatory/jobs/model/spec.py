@@ -19,6 +19,7 @@ from purgatory.jobs.model.job import Job, JobState, Misfire, OnFire, new_job, ne
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.json_value import JsonKind, encode_json
 from purgatory.operations.watch_key import check_key
+from purgatory.timer.seconds import Seconds
 from purgatory.wrong_type import check_keys_type
 
 NAME_LENGTH: Final = 22
@@ -84,7 +85,7 @@ class JobSpec:
         payload: Any = None,
         *,
         wall_ms: int,
-        delay: float | None = None,
+        delay: Seconds | None = None,
         at: datetime | None = None,
         keys: Iterable[str] = (),
         on_fire: str = "run",
@@ -93,7 +94,7 @@ class JobSpec:
         concurrency_key: str | None = None,
         max_attempts: int = 1,
         misfire: str = "run",
-        ceiling: float | None = None,
+        ceiling: Seconds | None = None,
         until: str | int = "any",
         limits: JobLimits | None = None,
     ) -> JobSpec:

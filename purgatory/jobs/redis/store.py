@@ -32,6 +32,7 @@ from purgatory.jobs.stores.close_once import CloseOnce
 from purgatory.jobs.stores.protocol import StoreListener
 from purgatory.jobs.stores.step_methods import StepMethods
 from purgatory.redis_server.script import Client
+from purgatory.timer.seconds import Seconds, seconds_of
 from purgatory.wrong_type import wrong_type
 
 _MAX_TIMEOUT_S = 60
@@ -56,7 +57,7 @@ class RedisJobStore(StepMethods):
         limits: JobLimits | None = None,
         now_ms: Callable[[], int] | None = None,
         fsync: bool = False,
-        timeout: float = 10.0,
+        timeout: Seconds = 10.0,
     ) -> None:
         """Keep jobs under `prefix`, on the server's clock unless `now_ms` is another.
 
@@ -70,6 +71,7 @@ class RedisJobStore(StepMethods):
             raise ValueError(
                 f"prefix is {prefix!r}: give a name without braces, which would be a hash tag"
             )
+        timeout = seconds_of(timeout)
         given: object = timeout
         if not isinstance(given, int | float) or isinstance(given, bool):
             raise wrong_type("timeout", timeout, "a number of seconds")

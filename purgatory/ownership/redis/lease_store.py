@@ -31,6 +31,7 @@ from purgatory.ownership.lease_store import (
 from purgatory.redis_server.client import check_url_or_client, connected
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client, drop_closed
 from purgatory.redis_server.server_settings import ServerSettings
+from purgatory.timer.seconds import Seconds, seconds_of
 
 _logger = logging.getLogger("purgatory.ownership.redis")
 
@@ -55,8 +56,8 @@ class RedisLeaseStore:
         url_or_client: str | Client,
         prefix: str = "purgatory:lease",
         *,
-        retention: float = _DAY_SECONDS,
-        timeout: float = 2.0,
+        retention: Seconds = _DAY_SECONDS,
+        timeout: Seconds = 2.0,
         now_us: Callable[[], int] | None = None,
     ) -> None:
         """Keep records under `prefix`, on the server's clock unless `now_us` is another.
@@ -70,6 +71,7 @@ class RedisLeaseStore:
                 f"prefix is {prefix!r}: give printable characters, but no braces, which would be a "
                 "hash tag"
             )
+        retention, timeout = seconds_of(retention), seconds_of(timeout)
         if not 1 <= retention <= 10 * 365 * _DAY_SECONDS:
             raise ValueError(f"retention is {retention!r}: give 1 second to ten years")
         check_url_or_client(url_or_client, "states")

@@ -52,6 +52,7 @@ from purgatory.signals.redis.shard_log import (
 from purgatory.signals.sharded_signals import ShardedSignals
 from purgatory.signals.shared_signals import Appended, PendingRecord, SignalListener
 from purgatory.timer import Clock
+from purgatory.timer.seconds import Seconds, seconds_of
 from purgatory.trace_context import TracePropagation, current_traceparent
 
 logger = logging.getLogger("purgatory.signals.redis")
@@ -95,7 +96,7 @@ class RedisSignals:
         *,
         shards: int = 1,
         ack: Literal["memory", "aof"] = "memory",
-        timeout: float = 2.0,
+        timeout: Seconds = 2.0,
     ) -> None:
         """Keep the log under `prefix`; a client that is given is left open.
 
@@ -112,6 +113,7 @@ class RedisSignals:
             raise ValueError(f"shards is {shards!r}: give a number from 1 to {MAX_SHARDS}")
         if ack not in ("memory", "aof"):
             raise ValueError(f"ack is {ack!r}: give 'memory' or 'aof'")
+        timeout = seconds_of(timeout)
         if not 0 < timeout <= 60:
             raise ValueError(f"timeout is {timeout!r}: give seconds, above 0 and up to 60")
         check_url_or_client(url_or_client, "values", suffix=CLUSTER)

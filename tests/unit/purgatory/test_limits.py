@@ -1,6 +1,7 @@
 """Arguments that are refused, and bounds that are reached."""
 
 import asyncio
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -244,7 +245,7 @@ async def test_the_limit_of_age(make_purgatory: Make) -> None:
         assert purgatory.statistics().signals.signals == 0
 
 
-@pytest.mark.parametrize("name", Limits.__slots__)
+@pytest.mark.parametrize("name", [each.name for each in fields(Limits)])
 @pytest.mark.parametrize("value", [0, -1, float("nan")])
 def test_a_limit_is_above_zero(name: str, value: float) -> None:
     """Anything else is a ValueError that names it."""

@@ -1,0 +1,300 @@
+"""Durations of the Python API: a number of seconds, or a timedelta, wherever one is taken."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+import purgatory
+from purgatory import Limits, Purgatory
+from purgatory.client import AsyncClient, Client
+from purgatory.event_loop.thread_calls import ThreadCall
+from purgatory.fastapi import WaitSettings
+from purgatory.fastapi.dependencies import Park
+from purgatory.jobs import Again, JobContext, JobHandle, MemoryJobStore, RetryJobError
+from purgatory.jobs.callbacks import sign, verify_signature
+from purgatory.jobs.callbacks.webhook import Webhook
+from purgatory.jobs.clients import JobClient, SyncJobClient
+from purgatory.jobs.model import Deadline, JobLimits, JobSpec
+from purgatory.jobs.redis import RedisJobStore
+from purgatory.journal import Journal, ParquetFiles
+from purgatory.journal.redis_stream import RedisStream
+from purgatory.ownership import Ownership
+from purgatory.ownership.redis import RedisLeaseStore
+from purgatory.signals.redis import RedisSignals
+from purgatory.testing import AutojumpEventLoop, MockClock, current_clock
+from purgatory.timer.seconds import Seconds
+
+# Numbers that are no durations, and durations in a unit that their name tells.
+NO_DURATIONS = re.compile(r"factor|jitter|random|sample|now|(.*_)?ms")
+# Durations by their names, whatever they are annotated with.
+DURATIONS = re.compile(r"(.*_)?(timeout|delay|ceiling|wait|age|retention|tolerance|seconds|period)")
+# Analysis, whose numbers are shares and factors; durations there end in their unit.
+OTHER_ROOMS = re.compile(r"purgatory\.(pipeline|bench|cli)(\..*)?")
+# As in asyncio, whose method it implements.
+OF_ASYNCIO = {"AutojumpEventLoop.shutdown_default_executor"}
+# What users call, and do not import by its name.
+UNNAMED = [RedisStream, Park.__call__, ThreadCall.result, ThreadCall.exception]
+
+
+def callables() -> Iterator[Any]:
+    """Yield what users call: functions, classes and their methods."""
+    names = [each.name for each in pkgutil.walk_packages(purgatory.__path__, "purgatory.")]
+    for name in ["purgatory", *names]:
+        if OTHER_ROOMS.fullmatch(name) or name.endswith("__main__"):
+            continue
+        module = importlib.import_module(name)
+        for item in (getattr(module, exported) for exported in getattr(module, "__all__", ())):
+            if inspect.isclass(item):
+                methods = (getattr(item, each) for each in dir(item))
+                # Not those of a framework's class.
+                yield from (
+                    each for each in methods if "purgatory" in str(getattr(each, "__module__", ""))
+                )
+                yield item
+            elif callable(item):
+                yield item
+    yield from UNNAMED
+
+
+def parameters() -> dict[str, str]:
+    """Return the annotation of each parameter, by the names of its function and its own."""
+    found: dict[str, str] = {}
+    for item in callables():
+        name = getattr(item, "__qualname__", "_")
+        if re.search(r"(^|\.)_(?!_call__)", name) or name in OF_ASYNCIO:
+            continue
+        try:
+            signature = inspect.signature(item)
+        except (TypeError, ValueError):
+            continue  # of an extension module
+        for each in signature.parameters.values():
+            found[f"{name} {each.name}"] = str(each.annotation)
+    return found
+
+
+def test_every_duration_may_be_a_timedelta() -> None:
+    """A new parameter of seconds is annotated as `Seconds`, or named in its unit."""
+    refusing = {
+        name: annotation
+        for name, annotation in parameters().items()
+        if "Seconds" not in annotation
+        and not NO_DURATIONS.fullmatch(parameter := name.split()[-1])
+        and ("float" in annotation or DURATIONS.fullmatch(parameter))
+    }
+    assert refusing == {}
+
+
+async def elapsed(waiting: Awaitable[Any]) -> float:
+    """Return the virtual seconds that it takes."""
+    began = asyncio.get_running_loop().time()
+    with suppress(TimeoutError):
+        await waiting
+    return asyncio.get_running_loop().time() - began
+
+
+async def times_of(job: Awaitable[Any]) -> tuple[int, int | None]:
+    found = await job
+    if isinstance(found, JobHandle):
+        found = await found.get()
+    return found.due_ms, found.ceiling_ms
+
+
+async def with_job(act: Callable[[Purgatory, Any], Awaitable[Any]]) -> Any:
+    """Return what `act` returns for a purgatory and a job that waits in it."""
+    clock = current_clock()
+    opened = Purgatory(clock=clock, jobs=MemoryJobStore(now_ms=clock.wall_ms))
+
+    @opened.handler("h")
+    async def handle(job: JobContext) -> None: ...
+
+    async with opened:
+        return await act(opened, await opened.defer("h", delay=3_600))
+
+
+async def again(delay: Seconds) -> Any:
+    """Return when a job is due that its handler has made wait again."""
+
+    async def wait_again(purgatory: Purgatory, _: Any) -> Any:
+        @purgatory.handler("again")
+        async def handle(job: JobContext) -> Again | None:
+            return job.again(delay=delay) if not job.round else None
+
+        first = await purgatory.defer("again", delay=1, max_attempts=1)
+        await asyncio.sleep(1.1)
+        found = await purgatory.job(first.id).get()
+        return found.round, found.due_ms, found.error
+
+    return await with_job(wait_again)
+
+
+async def with_client(act: Callable[[AsyncClient], Awaitable[Any]]) -> Any:
+    async with AsyncClient(URL, retry_for=0) as client:
+        return await act(client)
+
+
+async def with_jobs(act: Callable[[JobClient], Awaitable[Any]]) -> Any:
+    async with JobClient(MemoryJobStore(now_ms=MockClock().wall_ms)) as client:
+        return await act(client)
+
+
+def with_jobs_of_thread(act: Callable[[SyncJobClient], Any]) -> Any:
+    with SyncJobClient(MemoryJobStore(now_ms=MockClock().wall_ms)) as client:
+        return act(client)
+
+
+def is_valid_for(tolerance: Seconds) -> bool:
+    fields: dict[str, Any] = {"method": "POST", "url": "http://a/", "job_id": "j", "body": b""}
+    header = sign(SECRET, timestamp=0, **fields)
+    return verify_signature(SECRET, header, now=2, tolerance=tolerance, **fields)
+
+
+async def parked(purgatory: Purgatory, timeout: Seconds) -> float:
+    messages = [{"type": "http.request", "body": b""}]
+
+    async def receive() -> Any:
+        return messages.pop() if messages else await asyncio.Future()
+
+    request = Request({"type": "http", "method": "GET"}, receive=receive)
+    return await elapsed(Park(purgatory, request)("a", timeout=timeout))
+
+
+def setting(kind: type, name: str) -> Callable[[Any], Any]:
+    return lambda each: kind(**{name: each})
+
+
+URL, REDIS, SECRET = "http://127.0.0.1:1", "redis://127.0.0.1:1", "s" * 32
+# {parameter: what becomes of its argument}
+TAKEN: dict[str, Callable[[Any], Any]] = {
+    **{
+        f"{kind.__name__} {name}": setting(kind, name)
+        for kind, names in (
+            (Limits, ("max_timeout", "max_signal_age")),
+            (WaitSettings, ("default_wait", "max_wait", "max_stream", "heartbeat")),
+            (WaitSettings, ("request_timeout", "response_timeout")),
+        )
+        for name in names
+    },
+    "Purgatory.delay_ms timeout": lambda each: Purgatory().delay_ms(each),
+    "Purgatory.park timeout": lambda each: with_job(
+        lambda p, _: elapsed(p.park("a", timeout=each))
+    ),
+    "Park.__call__ timeout": lambda each: with_job(lambda p, _: parked(p, each)),
+    "JobsMixin.defer delay": lambda each: with_job(lambda p, _: times_of(p.defer("h", delay=each))),
+    "JobsMixin.defer ceiling": lambda each: with_job(
+        lambda p, _: times_of(p.defer("h", delay=1, ceiling=each))
+    ),
+    "JobsMixin.job_spec delay": lambda each: with_job(
+        lambda p, _: asyncio.sleep(0, p.job_spec("h", delay=each).deadline)
+    ),
+    "JobsMixin.job_spec ceiling": lambda each: with_job(
+        lambda p, _: asyncio.sleep(0, p.job_spec("h", delay=1, ceiling=each).ceiling_delay_ms)
+    ),
+    "JobsMixin.reschedule delay": lambda each: with_job(
+        lambda p, job: times_of(p.reschedule(job.id, delay=each))
+    ),
+    "JobHandle.wait timeout": lambda each: with_job(
+        lambda p, job: elapsed(p.job(job.id).wait(each))
+    ),
+    "JobHandle.wait_changed timeout": lambda each: with_job(
+        lambda p, job: elapsed(p.job(job.id).wait_changed(1, each))
+    ),
+    "Again delay": again,
+    "JobContext.again delay": again,
+    "RetryJobError after": lambda each: RetryJobError(after=each).after,
+    "verify_signature tolerance": is_valid_for,
+    "Webhook timeout": lambda each: Webhook(timeout=each)._timeout,
+    "JobClient.defer delay": lambda each: with_jobs(lambda c: times_of(c.defer("h", delay=each))),
+    "JobClient.defer ceiling": lambda each: with_jobs(
+        lambda c: times_of(c.defer("h", delay=1, ceiling=each))
+    ),
+    "JobClient.reschedule delay": lambda each: with_jobs(lambda c: c.reschedule("j", delay=each)),
+    "SyncJobClient.defer delay": lambda each: with_jobs_of_thread(
+        lambda c: c.defer("h", delay=each).due_ms
+    ),
+    "SyncJobClient.defer ceiling": lambda each: with_jobs_of_thread(
+        lambda c: c.defer("h", delay=1, ceiling=each).ceiling_ms
+    ),
+    "SyncJobClient.reschedule delay": lambda each: with_jobs_of_thread(
+        lambda c: c.reschedule("j", delay=each)
+    ),
+    "AsyncClient retry_for": lambda each: AsyncClient(URL, retry_for=each)._flows.retry_for,
+    "AsyncClient.defer delay": lambda each: with_client(
+        lambda c: c.defer("h", delay=each, ceiling=each)
+    ),
+    "AsyncClient.wait timeout": lambda each: with_client(lambda c: c.wait("a", timeout=each)),
+    "AsyncJobHandle.wait timeout": lambda each: with_client(lambda c: c.job("j").wait(each)),
+    "Client retry_for": lambda each: Client(URL, retry_for=each)._flows.retry_for,
+    "Client.defer delay": lambda each: Client(URL, retry_for=0).defer(
+        "h", delay=each, ceiling=each
+    ),
+    "Client.wait timeout": lambda each: Client(URL, retry_for=0).wait("a", timeout=each),
+    "Deadline.of delay": lambda each: Deadline.of(delay=each, at=None),
+    "JobSpec.of delay": lambda each: job_spec(delay=each).deadline,
+    "JobSpec.of ceiling": lambda each: job_spec(delay=1, ceiling=each).ceiling_delay_ms,
+    "RedisJobStore timeout": lambda each: vars(RedisJobStore(REDIS, timeout=each)._timeout),
+    "Journal close_timeout": lambda each: (
+        Journal(RedisStream(REDIS), close_timeout=each)._close_timeout
+    ),
+    "Journal.flush timeout": lambda each: Journal(RedisStream(REDIS)).flush(each),
+    "ParquetFiles max_age": lambda each: ParquetFiles("nowhere", max_age=each)._max_age_ns,
+    "RedisStream timeout": lambda each: RedisStream(
+        REDIS, timeout=each
+    )._client.connection_pool.connection_kwargs["socket_timeout"],
+    "Ownership timeout": lambda each: (
+        Ownership(RedisLeaseStore(REDIS), URL, timeout=each)._timeout_seconds
+    ),
+    "RedisLeaseStore timeout": lambda each: RedisLeaseStore(REDIS, timeout=each)._timeout_seconds,
+    "RedisLeaseStore retention": lambda each: RedisLeaseStore(REDIS, retention=each)._kept_ms,
+    "RedisSignals timeout": lambda each: RedisSignals(REDIS, timeout=each)._timeout_s,
+    "AutojumpEventLoop patience": lambda each: patience_of(AutojumpEventLoop(patience=each)),
+    "ThreadCall.result timeout": lambda each: ThreadCall[int](0).result(each),
+    "ThreadCall.exception timeout": lambda each: ThreadCall[int](0).exception(each),
+}
+
+
+def job_spec(**times: Any) -> JobSpec:
+    return JobSpec.of("h", None, wall_ms=0, limits=JobLimits(), **times)
+
+
+def patience_of(loop: AutojumpEventLoop) -> float:
+    loop.close()
+    return loop._jumping._patience
+
+
+def become(take: Callable[[Any], Any], duration: Seconds) -> object:
+    """Return what `take` returns, awaits or raises."""
+    try:
+        taken = take(duration)
+        if inspect.iscoroutine(taken):
+            with asyncio.Runner(loop_factory=AutojumpEventLoop) as runner:
+                taken = runner.run(taken)
+    except Exception as exc:
+        return type(exc), str(exc)
+    return taken
+
+
+@pytest.mark.parametrize("name", sorted(TAKEN))
+@pytest.mark.parametrize("seconds", [0.0625, -1.0])
+def test_a_timedelta_is_its_seconds(name: str, seconds: float) -> None:
+    """Also where it is refused: the same error."""
+    taken = become(TAKEN[name], seconds)
+    assert become(TAKEN[name], timedelta(seconds=seconds)) == taken
+    assert not isinstance(taken, tuple) or taken[0] not in (AttributeError, TypeError)
+
+
+def test_every_duration_is_among_them() -> None:
+    """So that it is not only annotated so."""
+    assert {name for name, annotation in parameters().items() if "Seconds" in annotation} == set(
+        TAKEN
+    )
