@@ -24,7 +24,8 @@ def make_job_store(url: str | None, data_dir: Path) -> JobStore:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         return MigratedJobStore(f"sqlite+aiosqlite:///{(data_dir / FILE_NAME).absolute()}")
     scheme = url.partition(":")[0].partition("+")[0]
-    if scheme in ("sqlite", "postgresql"):
+    if scheme in ("sqlite", "postgresql", "postgres"):
+        # The store says what is wrong with the last.
         from app.sql_job_store import MigratedJobStore
 
         return MigratedJobStore(url)

@@ -1,8 +1,9 @@
-"""Errors for arguments of a wrong type."""
+"""Errors for arguments of a wrong type, and the names of functions in messages."""
 
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 
@@ -32,3 +33,11 @@ def check_numbers(settings: Any) -> None:
         name, value = field.name, getattr(settings, field.name)
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             raise wrong_type(name, value, "a number, such as 10")
+
+
+def name_of(function: object) -> str:
+    """Return where a function is defined: `module.name`; the class of an object that is called."""
+    while isinstance(function, partial):
+        function = function.func
+    named: Any = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"

@@ -28,7 +28,7 @@ from purgatory.cli.overdue_jobs import overdue_warnings
 from purgatory.cli.session import Session, session_of
 from purgatory.cli.store_url import StoreUrl, store_at
 from purgatory.cli.unknown_variables import unknown_variables
-from purgatory.cli.worker_findings import worker_findings
+from purgatory.cli.worker_findings import refusal, worker_findings
 from purgatory.client import RefusedError
 from purgatory.errors import PurgatoryError, SignalsUnavailableError
 from purgatory.jobs.stores.protocol import JobStore
@@ -167,7 +167,7 @@ def _server(session: Session) -> Iterator[Finding]:
         with session.client() as client:
             statistics = client.call("GET", "/statistics")
     except RefusedError as exc:
-        yield Finding("warning", "statistics", f"{exc} (a token with the scope observe reads them)")
+        yield Finding("warning", "statistics", refusal(exc))
         return
     except PurgatoryError as exc:
         yield Finding("failed", "statistics", str(exc))

@@ -28,7 +28,8 @@ def store_at(url: str | None) -> JobStore:
     if not url:
         raise typer.BadParameter(f"give the job store: --store URL, or set {VARIABLE}")
     scheme = url.partition(":")[0].partition("+")[0]
-    if scheme in ("sqlite", "postgresql"):
+    if scheme in ("sqlite", "postgresql", "postgres"):
+        # SqlJobStore says what is wrong with the last.
         from purgatory.jobs.sql import SqlJobStore
 
         return SqlJobStore(url)

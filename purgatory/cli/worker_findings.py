@@ -10,7 +10,8 @@ import httpx
 
 from purgatory.cli.finding import Finding
 from purgatory.cli.session import Session
-from purgatory.client.requests import auth_headers
+from purgatory.client import RefusedError
+from purgatory.client.requests import Reply, auth_headers, reply_of
 from purgatory.client.server_sent_events import EventReader
 from purgatory.errors import PurgatoryError
 
@@ -34,7 +35,8 @@ def worker_findings(session: Session) -> Iterator[Finding]:
             if response.status_code == 200:
                 workers = _last_workers(response)
             else:
-                yield _not_shown(response.status_code)
+                response.read()
+                yield _not_shown(reply_of(response, response.content))
                 return
     except (httpx.HTTPError, httpx.InvalidURL, PurgatoryError, ValueError) as exc:
         yield Finding("warning", "workers", f"the dashboard could not be read: {exc}")
@@ -43,13 +45,18 @@ def worker_findings(session: Session) -> Iterator[Finding]:
         yield _finding(worker)
 
 
-def _not_shown(status: int) -> Finding:
-    if status == 404:
+def _not_shown(reply: Reply) -> Finding:
+    if reply.status == 404:
         return Finding("ok", "workers", "not looked at: the server does not offer its dashboard")
-    detail = f"the dashboard responded with {status}"
-    if status in (401, 403):
-        detail += " (a token with the scope observe reads it)"
-    return Finding("warning", "workers", detail)
+    found = reply.json()
+    said = refusal(RefusedError(reply.status, found if isinstance(found, dict) else {}))
+    return Finding("warning", "workers", f"the dashboard responded with {reply.status}: {said}")
+
+
+def refusal(error: RefusedError) -> str:
+    """Return what a server said, and the scope that is needed if it has tokens with scopes."""
+    is_of_tokens = error.slug in ("unauthorized", "forbidden")
+    return f"{error} (a token with the scope observe may read this)" if is_of_tokens else str(error)
 
 
 def _last_workers(response: httpx.Response) -> list[dict[str, Any]]:

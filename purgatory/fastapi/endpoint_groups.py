@@ -16,6 +16,7 @@ from purgatory.fastapi.http.authorization import ALLOW_ANYONE
 from purgatory.fastapi.http.eager_send import send_response
 from purgatory.fastapi.http.problems import Problem
 from purgatory.purgatory import Purgatory
+from purgatory.wrong_type import name_of
 
 logger = logging.getLogger("purgatory.fastapi")
 
@@ -113,7 +114,7 @@ class EndpointGroups:
             count = len(self.authorize)
             text = f"{names} open to {count} token{'' if count == 1 else 's'}"
         elif not (self.authorize in (None, ALLOW_ANYONE) or is_by_host):
-            text = f"{names} open to requests that {self.authorize!r} allows"
+            text = f"{names} open to requests that {name_of(self.authorize)} allows"
         else:
             text = f"{names} open to anyone"
             if "jobs" in self.offered:

@@ -10,6 +10,7 @@ from purgatory.jobs.model.job import Job, JobOutcome
 from purgatory.jobs.worker.running.result_reporter import OnJobEnd
 from purgatory.operations.operation_listeners import JobRecorder, Listener, Recorder
 from purgatory.status import Status
+from purgatory.wrong_type import name_of
 
 logger = logging.getLogger("purgatory.jobs")
 
@@ -38,7 +39,10 @@ def on_job_end(listeners: Iterable[Listener | Recorder]) -> OnJobEnd | None:
                 _record(recorder, job)
             except Exception:
                 logger.exception(
-                    "%r failed with job %s", recorder, job.id, extra={"action": "listener-error"}
+                    "%s failed with job %s",
+                    name_of(recorder),
+                    job.id,
+                    extra={"action": "listener-error"},
                 )
 
     return on_end

@@ -20,6 +20,7 @@ from purgatory.status import Status
 from purgatory.timer import compiled
 from purgatory.timer.system_timer import SystemTimer
 from purgatory.timer.task import NOT_SCHEDULED
+from purgatory.wrong_type import name_of
 
 logger = logging.getLogger("purgatory.watching")
 
@@ -428,5 +429,7 @@ class DelayedOperationPurgatory(OperationOwner):
                 record(operation, status, keys, key, operation.expiration_ms)
             except Exception:
                 logger.exception(
-                    "listener %r failed", record, extra={"action": "operation-listener-failed"}
+                    "listener %s failed",
+                    name_of(record),
+                    extra={"action": "operation-listener-failed"},
                 )

@@ -70,7 +70,7 @@ class LeaseRenewer:
                 continue
             failures = 0 if error is None else failures + 1
             if failures == 1:
-                _logger.warning(
+                _logger.error(
                     "cannot renew leases, trying again until they end: %s",
                     error,
                     extra={"action": "ownership.renew"},

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.resources import files
 from typing import Any
 
 import pytest
 import uvicorn
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException, Request
 
 from purgatory import Purgatory
 from purgatory.fastapi import BearerTokens, install
@@ -47,7 +47,9 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(port: int, tokens: str = TOKENS) -> AsyncIterator[Purgatory]:
+async def serving(
+    port: int, tokens: str = TOKENS, authorize: Callable[..., Any] | None = None
+) -> AsyncIterator[Purgatory]:
     """Serve a purgatory with jobs on `port`."""
     app, purgatory = FastAPI(), Purgatory(jobs=MemoryJobStore())
 
@@ -55,7 +57,7 @@ async def serving(port: int, tokens: str = TOKENS) -> AsyncIterator[Purgatory]:
     async def remind(job: JobContext) -> None:
         await asyncio.sleep(0)
 
-    install(app, purgatory, authorize=BearerTokens.from_text(tokens))
+    install(app, purgatory, authorize=authorize or BearerTokens.from_text(tokens))
     config = uvicorn.Config(app, port=port, log_level="warning", http=ParkingProtocol)
     server = _Server(config)
     running = asyncio.create_task(server.serve())
@@ -313,6 +315,28 @@ async def test_a_lost_connection_a_restart_and_the_way_back() -> None:
         async with serving(port, "another-token-altogether *"):
             await page.until("!document.querySelector('#sign-in').hidden")
             assert "not known here" in await text(page, "#sign-in-why")
+
+
+@pytest.mark.parametrize(
+    ("status", "challenge", "takes_token"),
+    [(401, None, False), (401, {"WWW-Authenticate": "Bearer"}, True), (403, None, False)],
+)
+async def test_who_is_refused_by_the_application_reads_its_words(
+    status: int, challenge: dict[str, str] | None, takes_token: bool
+) -> None:
+    """Nothing of scopes, and of tokens only if it takes them; as when a session ends."""
+
+    async def authorize(request: Request) -> None:
+        if request.url.path.endswith("/stream"):
+            raise HTTPException(status, "log in with the company's account", challenge)
+
+    port = free_port()
+    async with serving(port, authorize=authorize), browser() as page:
+        await page.open(f"http://127.0.0.1:{port}/purgatory/dashboard")
+        await page.until("!!document.querySelector('#sign-in:not([hidden])')")
+        said = await text(page, "#sign-in-why")
+        assert "log in with the company's account" in said and "scope" not in said
+        assert await page.run("!document.querySelector('#sign-in-fields').hidden") is takes_token
 
 
 async def test_without_permission() -> None:

@@ -12,10 +12,12 @@ import asyncpg  # type: ignore[import-untyped]  # it has no types
 import pytest
 import sqlalchemy
 from sqlalchemy import Connection, event, text
-from sqlalchemy.pool import Pool
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool, Pool, StaticPool
 from sqlalchemy.util import await_only
 
 from purgatory.jobs import StoreUnavailableError
+from purgatory.jobs.model.errors import StoreNotReadyError
 from purgatory.jobs.sql import SqlJobStore
 from purgatory.jobs.sql.database.database import Database
 from tests.contract.postgresql_server import PostgresqlServer
@@ -168,3 +170,36 @@ async def test_a_start_that_is_ended_while_it_connects_leaves_no_error() -> None
     del opening, store
     gc.collect()
     assert said == []
+
+
+@pytest.mark.parametrize("pool", [{"pool_size": 1, "max_overflow": 0}, {"poolclass": StaticPool}])
+async def test_a_pool_that_is_too_small_for_the_store_is_refused(
+    new_database: SqlJobStores, pool: dict[str, Any]
+) -> None:
+    """Its reads would wait for the connection on which it writes."""
+    await new_database.make_ready()
+    engine = create_async_engine(new_database.engine().url, **pool)
+    with pytest.raises(StoreNotReadyError, match="has 1 connections at most"):
+        await SqlJobStore(engine).open()
+    await engine.dispose()
+    await new_database.close()
+
+
+@pytest.mark.parametrize(
+    ("pool", "said"),
+    [
+        ({"pool_size": 2, "max_overflow": 1}, ["3 connections at most", "holds 3", "4 or more"]),
+        ({"pool_size": 3, "max_overflow": 1}, []),
+        ({"pool_size": 1, "max_overflow": -1}, []),
+        ({"poolclass": NullPool}, []),
+    ],
+)
+async def test_a_pool_that_is_too_small_for_handlers_is_a_warning(
+    postgresql_server: PostgresqlServer, pool: dict[str, Any], said: list[str]
+) -> None:
+    """With the number that it takes: three are held, and another one reads."""
+    url = postgresql_server.url.replace("postgresql://", "postgresql+asyncpg://")
+    engine = create_async_engine(url, **pool)
+    warnings = Database(engine).check_pool()
+    assert len(warnings) == bool(said)
+    assert all(each in warnings[0] for each in said)

@@ -366,11 +366,12 @@ async def test_only_what_keeps_jobs_is_taken() -> None:
     ("arguments", "complaint"),
     [
         (["mysql://host/name"], "mysql cannot be a database of jobs"),
+        (["postgres://host/name"], "which SQLAlchemy does not know: write postgresql:"),
         (["nonsense"], "'nonsense' is not the URL of a database"),
         (["sqlite:///{folder}/jobs.db", "1.0"], "there is no revision '1.0'"),
         (["sqlite:///{folder}/none/jobs.db"], "there is no folder"),
     ],
-    ids=["vendor", "URL", "revision", "folder"],
+    ids=["vendor", "postgres", "URL", "revision", "folder"],
 )
 async def test_what_the_command_cannot_do_it_says_in_a_sentence(
     tmp_path: Path, arguments: list[str], complaint: str

@@ -42,14 +42,15 @@ KINDS: Final[dict[str, ProblemKind]] = {
         ProblemKind(
             "unauthorized",
             401,
-            "A token is needed",
-            "Send `Authorization: Bearer <token>` with a token that the operators gave you.",
+            "The client has to say who it is",
+            "Send what `detail` names: `Authorization: Bearer <token>`, with a token that the "
+            "operators gave you, unless they have another way to log in.",
         ),
         ProblemKind(
             "forbidden",
             403,
-            "The token does not allow this",
-            "Ask the operators for a token with the scope that `detail` names.",
+            "This client may not do this",
+            "Ask the operators for what `detail` names.",
         ),
         ProblemKind(
             "endpoint-closed",

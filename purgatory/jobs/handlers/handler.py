@@ -22,6 +22,7 @@ from purgatory.jobs.handlers.threads import JobThreads
 from purgatory.jobs.model.bounds import Bounds
 from purgatory.jobs.model.errors import InvalidPayloadError
 from purgatory.jobs.model.job import Job
+from purgatory.wrong_type import name_of
 
 logger = logging.getLogger("purgatory.jobs")
 
@@ -53,8 +54,8 @@ class Handler:
         parameters = _parameters(name, function)
         if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
             raise TypeError(
-                f"handler {name!r} is the generator function {function!r}: calling it runs none of "
-                "its body; remove the yield, or iterate over it in a handler"
+                f"handler {name!r} is the generator function {name_of(function)}: calling it "
+                "runs none of its body; remove the yield, or iterate over it in a handler"
             )
         self._takes_payload: bool = len(parameters) == 2
         # The payload for which the function is called with its own default.
@@ -138,7 +139,9 @@ def _called(function: Callable[..., Any]) -> Any:
 
 
 def _parameters(name: str, function: Callable[..., Any]) -> list[inspect.Parameter]:
-    wanted = f"handler {name!r} is {function!r}: it has to take (job, payload), or (job) only"
+    wanted = (
+        f"handler {name!r} is {name_of(function)}: it has to take (job, payload), or (job) only"
+    )
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as exc:

@@ -14,6 +14,7 @@ from purgatory.jobs.model.errors import UnknownHandlerError
 from purgatory.jobs.model.job import Job
 from purgatory.operations.watch_key import check_key
 from purgatory.trace_context import TracePropagation
+from purgatory.wrong_type import name_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -181,7 +182,8 @@ def _name_of(function: Callable[..., Any]) -> str:
     name: str = getattr(function, "__name__", "")
     if not name.isidentifier():
         raise TypeError(
-            f"{function!r} has no name of its own: register it with @purgatory.handler('a-name')"
+            f"{name_of(function)} has no name of its own: register it with "
+            "@purgatory.handler('a-name')"
         )
     return name
 

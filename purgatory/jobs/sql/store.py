@@ -83,6 +83,7 @@ class SqlJobStore(StepMethods):
     async def open(self) -> None:
         """Connect, and check that the tables are at the revision that this version needs."""
         self._database.check_file()
+        self._database.check_pool()
         self._database.restart()
         try:
             await self._database.read(check_revision)
@@ -115,8 +116,8 @@ class SqlJobStore(StepMethods):
             await self._database.close()
 
     async def check(self) -> list[str]:
-        """Return warnings about the database's settings."""
-        return await self._opened_reader().warnings()
+        """Return warnings about the database's settings, and about the pool of an engine."""
+        return [*self._database.check_pool(), *await self._opened_reader().warnings()]
 
     async def now_ms(self) -> int:
         """Return the server's clock; this machine's for SQLite."""

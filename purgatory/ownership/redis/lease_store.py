@@ -93,7 +93,7 @@ class RedisLeaseStore:
         try:
             await self._check()
         except OwnershipUnavailableError as exc:
-            _logger.warning("%s", exc, extra={"action": "ownership.redis.open"})
+            _logger.error("%s", exc, extra={"action": "ownership.redis.open"})
         except BaseException:
             await self.close()
             raise

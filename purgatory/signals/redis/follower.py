@@ -197,7 +197,7 @@ class Follower:
                 # It had been connected: say so once, and start with short pauses.
                 attempt = 1
                 self.reconnects += 1
-                logger.warning(
+                logger.error(
                     "signals of other processes do not arrive until Redis is back: %s",
                     error,
                     extra={"action": "signals-away"},
@@ -365,8 +365,10 @@ class Follower:
         else:
             refusal = f"the server of the signals refuses writes: {code}" if code else None
         if refusal and not self.refusal:
-            what = "signals are late" if code == "NOPUBLISH" else "nothing can be fired"
-            logger.warning("%s: %s", what, refusal, extra={"action": "signals-refused"})
+            level, what = logging.ERROR, "nothing can be fired"
+            if code == "NOPUBLISH":
+                level, what = logging.WARNING, "signals are late"
+            logger.log(level, "%s: %s", what, refusal, extra={"action": "signals-refused"})
         elif self.refusal and not refusal:
             logger.info(
                 "the server of the signals takes writes again", extra={"action": "signals-accepted"}

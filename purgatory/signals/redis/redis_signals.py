@@ -270,7 +270,7 @@ class RedisSignals:
                 await self._settled.wait()
         except TimeoutError:
             errors = [each.error for each in self._followers if each.error is not None]
-            logger.warning(
+            logger.error(
                 "signals are not exchanged until %s can be used: %s",
                 self._address,
                 errors[0].detail if errors else "its settings were not read yet",

@@ -25,7 +25,7 @@ function trouble(text) {
   if (text) $("trouble").querySelector("p").textContent = text;
 }
 
-function signIn(why) {
+function signIn(why, takesToken) {
   isOpen = false;
   setState("off", "Signed out");
   trouble("");
@@ -35,6 +35,7 @@ function signIn(why) {
   $("worker").parentElement.hidden = true;
   hidePaused();
   if (why) $("sign-in-why").textContent = why;
+  $("sign-in-fields").hidden = !takesToken;
   $("token").value = "";
   $("token").focus();
 }
@@ -168,12 +169,14 @@ async function connect() {
     if (error instanceof Refusal && error.status === 401) {
       const known = token();
       keepToken(null);
-      signIn(known ? "The token is not known here. Enter another one." : "");
+      if (error.isOfTokens) signIn(known ? "The token is not known here. Enter another one." : "", true);
+      else signIn(`You are not logged in: ${error.message}.`, error.takesToken);
       return;
     }
     if (error instanceof Refusal && error.status === 403) {
       keepToken(null);
-      signIn(`You may not see the dashboard: it needs the scope observe or operate. Enter a token that has it. (${error.message})`);
+      const needed = error.isOfTokens ? "it needs the scope observe or operate. Enter a token that has it. " : "";
+      signIn(`You may not see the dashboard: ${needed}(${error.message})`, error.takesToken);
       return;
     }
     if (error instanceof Again && isOpen) {

@@ -6,9 +6,12 @@ import { token } from "./session.js";
 const BASE = new URL(".", location.href);
 
 export class Refusal extends Error {
-  constructor(status, detail) {
+  constructor(status, detail, kind = "", challenge = "") {
     super(detail);
     this.status = status;
+    // Of tokens with scopes, and not of an `authorize` of the application.
+    this.isOfTokens = /\/problems\/(unauthorized|forbidden)$/.test(kind);
+    this.takesToken = this.isOfTokens || /^bearer\b/i.test(challenge) || Boolean(token());
   }
 }
 
@@ -18,11 +21,12 @@ export async function request(path, options = {}) {
   // Without "./", what is before the colon of jobs:paused would be a scheme.
   const response = await fetch(new URL(`./${path}`, BASE), { ...options, headers, cache: "no-store" });
   if (response.ok) return response;
-  let detail = `the server responded ${response.status}`;
+  let problem = {};
   try {
-    detail = (await response.json()).detail || detail;
+    problem = await response.json();
   } catch { /* Not of ours: a proxy's page, perhaps. */ }
-  throw new Refusal(response.status, detail);
+  const detail = problem.detail || `the server responded ${response.status}`;
+  throw new Refusal(response.status, detail, problem.type, response.headers.get("WWW-Authenticate") || "");
 }
 
 export async function read(path, parameters = {}) {
@@ -33,7 +37,7 @@ export async function read(path, parameters = {}) {
 // As a sentence for people.
 export function reason(error) {
   if (error instanceof Refusal) {
-    if (error.status === 401) return "The token is not known here. Sign in with another one.";
+    if (error.status === 401 && error.isOfTokens) return "The token is not known here. Sign in with another one.";
     if (error.status === 403) return `This is not allowed: ${error.message}.`;
     return `The server refused: ${error.message}.`;
   }

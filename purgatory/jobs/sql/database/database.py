@@ -15,13 +15,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from purgatory.group_commit import CLOSE_S, RoundTripTimeout
-from purgatory.jobs.model.errors import StoreReadOnlyError
+from purgatory.jobs.model.errors import StoreNotReadyError, StoreReadOnlyError
 from purgatory.jobs.sql.database.engine import (
     OpenFile,
     check_file,
     check_folder,
     check_url,
     make_engine,
+    pool_capacity,
 )
 from purgatory.jobs.sql.database.errors import is_disconnect, store_error
 from purgatory.jobs.sql.sqlite.connection import BUSY_SECONDS, any_text, set_up
@@ -79,6 +80,30 @@ class Database:
     def check_open_file(self) -> None:
         """Raise StoreNotReadyError if this is a SQLite file that is gone, or another, by now."""
         self._file.check()
+
+    def check_pool(self) -> list[str]:
+        """Return a warning if the pool of an engine has too few connections for workers.
+
+        Raises StoreNotReadyError if it has too few for any process.
+        """
+        capacity = pool_capacity(self._engine)
+        # One writes, and others for renewals and starts, if there are handlers; one more reads.
+        held = 1 if self.statements.dialect.is_sqlite else 3
+        if capacity > held:
+            return []
+        found = (
+            f"the engine's pool has {capacity:g} connections at most (pool_size and max_overflow), "
+            "and "
+        )
+        if capacity < 2:
+            raise StoreNotReadyError(
+                f"{found}the store holds one to write, and needs another to read: give an engine "
+                f"with {held + 1} or more for the store alone"
+            )
+        return [
+            f"{found}the store of a process with handlers holds {held}, and needs another to read: "
+            f"give an engine with {held + 1} or more for the store alone"
+        ]
 
     async def open_look_up(self) -> None:
         """Connect for `may_have_jobs`, if this is a SQLite file of which the URL was given.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from sqlalchemy import Engine, event, make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import QueuePool, StaticPool
 
 from purgatory.jobs.model.errors import StoreNotReadyError
 from purgatory.jobs.sql.database.errors import HOW_TO_MIGRATE
@@ -27,6 +29,10 @@ _ANSWER_SECONDS = 30
 def check_url(url: URL) -> None:
     """Raise ValueError unless the URL is of a database for jobs."""
     dialect = url.get_backend_name()
+    if dialect == "postgres":
+        raise ValueError(
+            "the URL begins with postgres:, which SQLAlchemy does not know: write postgresql:"
+        )
     if dialect not in _DRIVERS:
         raise ValueError(
             f"{dialect} cannot be a database of jobs: use one of {', '.join(sorted(_DRIVERS))}"
@@ -192,6 +198,16 @@ def _notice_lost_clients(connection: Any, record: Any) -> None:
             cursor.execute(_NOTICE_LOST_CLIENTS)
     finally:
         cursor.close()
+
+
+def pool_capacity(engine: AsyncEngine) -> float:
+    """Return how many connections an engine can have at once; infinity if that is not known."""
+    pool = engine.pool
+    if isinstance(pool, StaticPool):
+        return 1
+    if not isinstance(pool, QueuePool) or pool.size() == 0 or pool._max_overflow < 0:
+        return math.inf
+    return pool.size() + pool._max_overflow
 
 
 def create_private_files(engine: Engine) -> None:
