@@ -16,10 +16,11 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool, Pool, StaticPool
 from sqlalchemy.util import await_only
 
-from purgatory.jobs import StoreUnavailableError
+from purgatory.jobs import JobLimits, StoreUnavailableError
 from purgatory.jobs.model.errors import StoreNotReadyError
 from purgatory.jobs.sql import SqlJobStore
 from purgatory.jobs.sql.database.database import Database
+from tests.contract.job_stores import MakeJobStores
 from tests.contract.postgresql_server import PostgresqlServer
 from tests.contract.sql_job_stores import SqlJobStores
 from tests.patience import until
@@ -203,3 +204,24 @@ async def test_a_pool_that_is_too_small_for_handlers_is_a_warning(
     warnings = Database(engine).check_pool()
     assert len(warnings) == bool(said)
     assert all(each in warnings[0] for each in said)
+
+
+async def test_a_query_of_a_file_is_one_round_trip_to_its_thread(
+    sqlite_job_stores: MakeJobStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers poll: what one takes is the time of each idle process, and of each virtual second."""
+    store = await sqlite_job_stores(JobLimits(), lambda: 1_000).connect()
+    await store.next_due_ms(None)
+    loop, wake_ups = asyncio.get_running_loop(), 0
+    wake = loop.call_soon_threadsafe
+
+    def count(*args: Any, **options: Any) -> asyncio.Handle:
+        nonlocal wake_ups
+        wake_ups += 1
+        return wake(*args, **options)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", count)
+    await store.next_due_ms(None)
+    monkeypatch.undo()
+    assert wake_ups == 1
+    await store.close()

@@ -51,6 +51,10 @@ class JobReader:
         self._statements = database.statements.reads
         self._many = database.statements.dialect.many
         self._clock = clock
+        # Each second: to build one takes longer than to run it.
+        self._next_due = [
+            self._statements.next_due(clock.expression, of_handlers=each) for each in (False, True)
+        ]
         self._limits = limits
         self._quarantine = quarantine
         self._keys = GroupCommit(self._look_up, weigh=list.__len__, max_weight=limits.max_batch)
@@ -72,13 +76,12 @@ class JobReader:
         local_ms = self._clock.local_ms()
         if local_ms is not None:
             return local_ms
-        clock = select(self._clock.expression())
+        clock = select(self._clock.expression)
         return int(await self._read(lambda connection: connection.scalars(clock).one()))
 
     async def next_due_ms(self, handlers: Sequence[str] | None) -> int | None:
         """Return the earliest due_ms of the jobs that can be claimed now."""
-        is_some = handlers is not None
-        statement = self._statements.next_due(self._clock.expression(), of_handlers=is_some)
+        statement = self._next_due[handlers is not None]
         asked = None if handlers is None else {"handlers": self._many(handlers)}
         return await self._read(lambda connection: connection.scalars(statement, asked).one())
 
@@ -150,7 +153,7 @@ class JobReader:
 
     async def workers(self, limit: int) -> dict[str, int]:
         """Return workers and when each was last at work, of about `limit` jobs."""
-        statement = self._statements.workers(self._clock.expression())
+        statement = self._statements.workers(self._clock.expression)
         asked = {"limit": limit}
         rows = await self._read(lambda connection: connection.execute(statement, asked).all())
         return {worker: int(at_ms) for worker, at_ms in rows}

@@ -95,7 +95,7 @@ class UnitOfWork:
             columns.append(self.statements.reads.paused_names)
         now_ms = clock.local_ms()
         if now_ms is None or columns:
-            row = self.execute(select(clock.expression(), *columns)).one()
+            row = self.execute(select(clock.expression, *columns)).one()
             now_ms = int(row[0]) if now_ms is None else now_ms
             self.active = int(row[1]) if is_counting else None
             if is_server:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sqlalchemy import BigInteger, ColumnElement, literal
+from sqlalchemy import BigInteger, ColumnElement, bindparam
 
 from purgatory.jobs.sql.statements.dialect import Dialect
 from purgatory.timer import SystemClock
@@ -17,13 +17,12 @@ class DatabaseClock:
         if now_ms is None and dialect.is_sqlite:
             now_ms = SystemClock().wall_ms
         self._now_ms = now_ms
-        self._server_clock = dialect.server_clock()
-
-    def expression(self) -> ColumnElement[int]:
-        """Return the expression of the time in a statement."""
-        if self._now_ms is None:
-            return self._server_clock
-        return literal(self._now_ms(), BigInteger)
+        self.expression: ColumnElement[int] = (
+            dialect.server_clock()
+            if now_ms is None
+            else bindparam("clock_ms", callable_=now_ms, type_=BigInteger)
+        )
+        """The time in a statement, when it is executed."""
 
     def local_ms(self) -> int | None:
         """Return the time if no statement is needed for it; else None."""

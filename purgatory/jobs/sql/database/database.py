@@ -45,8 +45,9 @@ class Database:
     def __init__(self, url_or_engine: str | URL | AsyncEngine, *, is_fast: bool = False) -> None:
         """Take the engine as it is, or make one of the URL; connect to nothing yet.
 
-        `is_fast`: given the URL of a SQLite file, write in a thread. Raises ValueError for another
-        URL than that of a database of jobs, ImportError if its driver is missing.
+        `is_fast`: given the URL of a SQLite file, write in a thread, and read in another. Raises
+        ValueError for another URL than that of a database of jobs, ImportError if its driver is
+        missing.
         """
         self._is_ours = not isinstance(url_or_engine, AsyncEngine)
         if isinstance(url_or_engine, AsyncEngine):
@@ -63,10 +64,12 @@ class Database:
         self._in_use: set[AsyncConnection] = set()
         self._terminating: asyncio.TimerHandle | None = None
         self._thread: SqliteThread | None = None
+        self._reading_thread: SqliteThread | None = None
         self._look_up: SqliteLookUp | None = None
         self._file = OpenFile(self._engine.url)
         if is_fast and self._is_ours and self.statements.dialect.is_sqlite:
             self._thread = SqliteThread(self._engine.url, busy_seconds=BUSY_SECONDS)
+            self._reading_thread = SqliteThread(self._engine.url, busy_seconds=BUSY_SECONDS)
             self._look_up = SqliteLookUp(self._engine.url, self._file)
 
     def check_folder(self) -> None:
@@ -170,6 +173,9 @@ class Database:
 
     async def _read_once(self, work: Callable[[Connection], T]) -> T:
         self._file.check()
+        if self._reading_thread is not None:
+            thread = self._reading_thread
+            return await thread.run(functools.partial(self._read_in, thread, work))
         pool = self._engine.pool
         async with self._connection() as connection:
             try:
@@ -178,6 +184,15 @@ class Database:
                 if self._engine.pool is not pool:
                     # Disposed of meanwhile, and nothing would close what returns to it.
                     await connection.invalidate()
+
+    def _read_in(self, thread: SqliteThread, work: Callable[[Connection], T]) -> T:
+        if thread.connection is None:
+            thread.connection = thread.connect()
+        try:
+            return self._query(thread.connection, work)
+        except Exception:
+            thread.drop()
+            raise
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[AsyncConnection]:
@@ -283,6 +298,8 @@ class Database:
                 if self._look_up is not None:
                     await self._thread.run(self._look_up.close)
                 await self._thread.close()
+            if self._reading_thread is not None:
+                await self._reading_thread.close()
             async with self._closing():
                 for database in (self, *self._others):
                     await database._drop_writer()

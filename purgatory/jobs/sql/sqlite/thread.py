@@ -1,4 +1,4 @@
-"""The thread that writes to a SQLite file."""
+"""The threads that write to a SQLite file, and read it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class SqliteThread:
-    """Runs whole transactions in a thread, each with one round trip to it.
+    """Runs whole transactions, or queries, in a thread, each with one round trip to it.
 
-    The asynchronous driver needs three round trips for each statement, and a batch of inserts then
-    waits longer for threads than for the disk.
+    The asynchronous driver needs up to five round trips for each statement: a batch of inserts then
+    waits longer for threads than for the disk, and a query for threads than for its result.
     """
 
     def __init__(self, url: URL, *, busy_seconds: float) -> None:
