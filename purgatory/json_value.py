@@ -82,6 +82,11 @@ def encode_json(value: Any, kind: JsonKind, max_bytes: float) -> bytes:
         ) from exc
     if len(encoded) > _SHALLOW_BYTES and is_too_deep(encoded):
         raise kind.error(f"the {kind.noun} {TOO_DEEP}")
+    if len(encoded) > _MAX_DIGITS and has_long_integer(encoded):
+        raise kind.error(
+            f"the {kind.noun} has an integer of more than {_MAX_DIGITS} digits, the limit: "
+            f"{kind.verb} it as a string"
+        )
     if len(encoded) > max_bytes:
         raise kind.error(
             f"the {kind.noun} takes {len(encoded)} bytes as JSON, more than the limit of "
@@ -114,11 +119,21 @@ def is_too_deep(encoded: bytes, levels: int = MAX_JSON_DEPTH) -> bool:
     return bool(brackets)
 
 
+def has_long_integer(encoded: bytes) -> bool:
+    """Return True iff JSON of ours has an integer that other processes would not decode.
+
+    Only a process with a limit of its own (PYTHONINTMAXSTRDIGITS) writes it.
+    """
+    if sys.get_int_max_str_digits() == _MAX_DIGITS:
+        return False
+    return _LONG_INTEGER.search(_STRING.sub(b"", encoded)) is not None
+
+
 def stored_value(encoded: str) -> Any:
-    """Return the value of JSON that was checked before, whatever its caller has of the stack."""
+    """Return the value of JSON that was checked before, whatever the limits of this process."""
     try:
         return _decode_plain(encoded)
-    except RecursionError:
+    except (RecursionError, ValueError):
         return _with_room(_decode_plain, encoded)
 
 
@@ -136,11 +151,16 @@ def decode_json(encoded: bytes) -> Any:
     """Return the value of JSON from another process; raise ValueError for what ours never sends.
 
     That is also NaN and the like, what is not UTF-8, what `is_too_deep`, and line breaks: values
-    are copied into responses as they are. It never depends on the caller's part of the stack.
+    are copied into responses as they are. It depends neither on the caller's part of the stack nor
+    on the limit of digits of this process.
     """
     try:
         return _decode_checked(encoded)
     except RecursionError:
+        return _with_room(_decode_checked, encoded)
+    except ValueError:
+        if not 0 < sys.get_int_max_str_digits() < _MAX_DIGITS:
+            raise
         return _with_room(_decode_checked, encoded)
 
 
@@ -164,21 +184,28 @@ def _encode_or_too_deep(value: Any) -> bytes:
         return b"[" * (_SHALLOW_BYTES + 1)
 
 
+_MAX_DIGITS: Final = sys.int_info.default_max_str_digits
+_LONG_INTEGER: Final = re.compile(rb"[0-9]{%d}" % (_MAX_DIGITS + 1))
 # Of the stack, beyond what any value and document that we accept needs.
 _ROOM: Final = 4 * MAX_DOCUMENT_DEPTH
 _room_lock: Final = Lock()
 
 
 def _with_room(call: Callable[[_Argument], _Result], argument: _Argument) -> _Result:
-    """Return what `call` returns for `argument`, with some more of the stack than callers have."""
-    # One at a time: another thread would find the raised limit, and leave it.
+    """Return what `call` returns for `argument`, with some more of the stack than callers have.
+
+    And with integers of as many digits as any process has by default.
+    """
+    # One at a time: another thread would find the raised limits, and leave them.
     with _room_lock:
-        limit = sys.getrecursionlimit()
+        limit, digits = sys.getrecursionlimit(), sys.get_int_max_str_digits()
         sys.setrecursionlimit(limit + _ROOM)
+        sys.set_int_max_str_digits(digits and max(digits, _MAX_DIGITS))
         try:
             return call(argument)
         finally:
             sys.setrecursionlimit(limit)
+            sys.set_int_max_str_digits(digits)
 
 
 def _refuse_number(text: str) -> NoReturn:

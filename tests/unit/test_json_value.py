@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -110,3 +110,29 @@ def test_what_else_is_wrong_with_a_value_is_said_from_anywhere(inner: Any, reaso
     value = nested(60, value=inner)
     with pytest.raises(InvalidValueError, match=reason):
         with_frames_left(40, lambda: SIGNALS.encode(value))
+
+
+@pytest.fixture
+def limit_digits() -> Iterator[Callable[[int], None]]:
+    """Set the limit of digits of this process until the end of the test."""
+    digits = sys.get_int_max_str_digits()
+    yield sys.set_int_max_str_digits
+    sys.set_int_max_str_digits(digits)
+
+
+def test_digits_that_one_process_has_accepted_another_reads(
+    limit_digits: Callable[[int], None],
+) -> None:
+    """A record is not corrupt because this process has a lower limit than the other."""
+    value = [10**4_299]
+    encoded = json.dumps(value)
+    limit_digits(0)
+    assert encode_payload(value, 10_000) == encoded
+    with pytest.raises(InvalidPayloadError, match="an integer of more than 4300 digits"):
+        encode_payload([10**4_300], 10_000)
+    assert encode_payload(["1" * 5_000], 10_000)
+    limit_digits(640)
+    assert decode_json(encoded.encode()) == stored_value(encoded) == value
+    assert sys.get_int_max_str_digits() == 640
+    with pytest.raises(ValueError, match="Exceeds the limit"):
+        decode_json(b"1" * 5_000)
