@@ -21,6 +21,10 @@ RUN = {"bash", "python"}
 CHECKED = {"dockerfile", "ini", "json", "nginx", "yaml"}
 # Those that show a result, or a picture.
 SHOWN = {"mermaid", "text"}
+NEEDS_NGINX = pytest.mark.skipif(
+    shutil.which("nginx") is None and "CI" not in os.environ,
+    reason="needs nginx; .ci/run installs it, and CI fails without it",
+)
 
 
 def with_blocks(*languages: str) -> list[Path]:
@@ -77,10 +81,7 @@ def test_ini_blocks_can_be_parsed(page: Path) -> None:
             assert parser.sections()
 
 
-@pytest.mark.skipif(
-    shutil.which("nginx") is None and "CI" not in os.environ,
-    reason="needs nginx; .ci/run installs it, and CI fails without it",
-)
+@NEEDS_NGINX
 @pytest.mark.parametrize("page", with_blocks("nginx"), ids=name)
 def test_nginx_accepts_its_blocks(page: Path, tmp_path: Path) -> None:
     """All blocks of a page together, within `http`."""
@@ -89,7 +90,7 @@ def test_nginx_accepts_its_blocks(page: Path, tmp_path: Path) -> None:
     configuration = tmp_path / "nginx.conf"
     configuration.write_text(
         f"pid {tmp_path}/pid;\nerror_log stderr;\nevents {{}}\n"
-        f"http {{\naccess_log off;\n{_temporary_paths(tmp_path)}\n{''.join(texts)}\n}}\n"
+        f"http {{\naccess_log off;\n{temporary_paths(tmp_path)}\n{''.join(texts)}\n}}\n"
     )
     checked = subprocess.run(
         ["nginx", "-t", "-p", str(tmp_path), "-c", str(configuration)],
@@ -100,7 +101,7 @@ def test_nginx_accepts_its_blocks(page: Path, tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stderr
 
 
-def _temporary_paths(folder: Path) -> str:
+def temporary_paths(folder: Path) -> str:
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     return "\n".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
 
