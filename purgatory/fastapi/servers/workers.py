@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
@@ -55,6 +57,24 @@ def is_uvicorn_worker(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def is_later_uvicorn_worker(frame: FrameType | None) -> bool:
+    """Return True iff uvicorn has started this process at its start, and another one before it."""
+    _, _, number = multiprocessing.current_process().name.rpartition("-")
+    if not number.isdecimal() or not is_uvicorn_worker(frame):
+        return False
+    # One that replaces another has a number beyond.
+    return 1 < int(number) <= running_workers(frame, sys.argv, os.environ)
+
+
+def uvicorn_server(frame: FrameType | None) -> Any:
+    """Return the `uvicorn.Server` whose event loop calls `frame`, or None."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "uvicorn.server":
+            return frame.f_locals.get("self")
+        frame = frame.f_back
+    return None
 
 
 SERVERS = frozenset({"uvicorn", "gunicorn", "hypercorn", "granian"})
