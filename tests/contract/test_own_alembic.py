@@ -161,7 +161,6 @@ async def test_several_databases_in_one_process_at_once(
         within_a_task(files[1]),
         *(migrate(f"sqlite:///{file}") for file in (*files[2:], files[5])),
         migrate(postgresql_server.url),
-        within_a_task(files[4]),
     )
     for url in (*(f"sqlite:///{file}" for file in files), postgresql_server.url):
         store = SqlJobStore(url)

@@ -160,5 +160,7 @@ async def test_streams_to_http_1_0_behind_middleware() -> None:
         async with await Connection.open(server.address) as connection:
             connection.write(get(f"{WATCH}?wait=0", "Accept: text/event-stream", version="1.0"))
             answer = await connection.reply()
-    assert "transfer-encoding" not in answer.headers and answer.headers["connection"] == "close"
+    # Older versions of uvicorn leave it to the version of the request to say so.
+    assert "transfer-encoding" not in answer.headers
+    assert answer.headers.get("connection", "close") == "close"
     assert answer.body.startswith(b"event: ") and answer.body.endswith(b"\n\n")
