@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
+# At the end of a scheme: the URL names a node of a cluster, or Sentinels.
+CLUSTER: Final = "+cluster"
+SENTINEL: Final = "+sentinel"
+REDIS_SCHEMES: Final = (
+    "redis",
+    "rediss",
+    "unix",
+    *(f"{scheme}{suffix}" for suffix in (CLUSTER, SENTINEL) for scheme in ("redis", "rediss")),
+)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-# A host, an optional port and a path: an address without user and password.
-_PLAIN = re.compile(r"((\[[0-9A-Fa-f:.]+\]|[^:=]+)(:[0-9]+)?(/[^:=]*)?)?")
+# Hosts, with optional ports, and a path: an address without user and password.
+_HOST = r"(\[[0-9A-Fa-f:.]+\]|[^:=,]+)(:[0-9]+)?"
+_PLAIN = re.compile(rf"({_HOST}(,{_HOST})*(/[^:=]*)?)?")
 _HIDDEN = "***"
 _SHOWN = 200
 
@@ -40,6 +51,8 @@ def invalid_redis_url(url: str, complaint: str = "is not a Redis URL") -> ValueE
     It replaces the parser's error, which quotes part of a password that contains a slash.
     """
     return ValueError(
-        f"{redacted(url)!r} {complaint}: give redis://HOST:PORT/NUMBER, rediss:// or "
-        "unix:///PATH, with special characters in the password percent-encoded"
+        f"{redacted(url)!r} {complaint}: give redis://HOST:PORT/NUMBER, rediss://, "
+        "unix:///PATH, redis+cluster://NODE:PORT or "
+        "redis+sentinel://SENTINEL:PORT,SENTINEL:PORT/SERVICE, with special characters in the "
+        "password percent-encoded"
     )

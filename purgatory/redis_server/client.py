@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import re
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from redis.asyncio import Redis, UnixDomainSocketConnection
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
-from purgatory.redacted_url import invalid_redis_url, redacted
+from purgatory.redacted_url import CLUSTER, SENTINEL, invalid_redis_url, redacted
 from purgatory.redis_server.script import Client
 
 _DATABASE = re.compile("/*[0-9]*/*")
+_SENTINEL_PORT: Final = 26_379
 
 
-def check_url_or_client(given: str | Client, kept: str, *, suffix: str = "") -> None:
+def check_url_or_client(given: str | Client, kept: str) -> None:
     """Raise ValueError for an invalid URL, or replies that would be text: `kept` are bytes.
 
-    Raises TypeError for what is neither a URL nor a client of redis.asyncio. The scheme of a URL
-    may have `suffix` at its end, which redis-py does not know.
+    Raises TypeError for what is neither a URL nor a client of redis.asyncio.
     """
     if not isinstance(given, str):
         if not isinstance(given, Client):
@@ -33,7 +35,10 @@ def check_url_or_client(given: str | Client, kept: str, *, suffix: str = "") -> 
         if given.get_encoder().decode_responses:
             raise ValueError(f"the client has decode_responses=True: {kept} are bytes, turn it off")
         return
-    url = given.replace(suffix, "", 1)
+    if _has_suffix(given, SENTINEL):
+        url = _Watched.of(given).url
+    else:
+        url = given.replace(CLUSTER, "", 1) if _has_suffix(given, CLUSTER) else given
     try:
         options = parse_url(url)
         parts = urlsplit(url)
@@ -51,42 +56,89 @@ def check_url_or_client(given: str | Client, kept: str, *, suffix: str = "") -> 
         )
 
 
-def connected(url: str, timeout_s: float) -> Redis:
+def is_cluster(given: str | Client) -> bool:
+    """Return True iff a URL or a client is that of a cluster."""
+    return (
+        _has_suffix(given, CLUSTER) if isinstance(given, str) else isinstance(given, RedisCluster)
+    )
+
+
+def connected(url: str, timeout_s: float) -> Client:
     """Return a client that connects and replies within `timeout_s`, and repeats nothing.
 
-    The caller decides whether to try again: a repeated call may have another result.
+    The caller decides whether to try again: a repeated call may have another result. A cluster is
+    named by one of its nodes, and a primary by the Sentinels that watch it.
     """
-    client = Redis.from_url(
-        url,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=timeout_s,
-        retry=Retry(NoBackoff(), 0),
-    )
+    options: dict[str, Any] = {
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    if _has_suffix(url, CLUSTER):
+        return RedisCluster.from_url(url.replace(CLUSTER, "", 1), **options)
+    if _has_suffix(url, SENTINEL):
+        return _Watched.of(url).client(options)
+    client = Redis.from_url(url, **options)
     if client.connection_pool.connection_class is UnixDomainSocketConnection:
         client.connection_pool.connection_class = _UnixConnection
     return client
 
 
-def connected_to_cluster(url: str, timeout_s: float) -> RedisCluster:
-    """Return such a client of the cluster that the node at `url` belongs to."""
-    return RedisCluster.from_url(
-        url,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=timeout_s,
-        retry=Retry(NoBackoff(), 0),
-    )
+def _has_suffix(url: str, suffix: str) -> bool:
+    return url.partition(":")[0] in (f"redis{suffix}", f"rediss{suffix}")
 
 
-def channel_of_database(channel: str, client: Client) -> str:
-    """Return the name of a channel for the database that `client` uses.
+class _Watched(NamedTuple):
+    """A primary that Sentinels watch: `redis+sentinel://user:password@host,host:port/service`."""
 
-    Channels, unlike keys, are those of the whole server: without the number, processes that use
-    the same prefix in different databases would hear each other.
-    """
-    # A cluster has one database, and its client no pool.
-    pool = getattr(client, "connection_pool", None)
-    database = 0 if pool is None else int(pool.connection_kwargs.get("db") or 0)
-    return f"{channel}@{database}" if database else channel
+    sentinels: list[tuple[str, int]]
+    service: str
+    url: str
+    """The URL of a server with the same user, password and query, at the first Sentinel."""
+
+    @classmethod
+    def of(cls, given: str) -> _Watched:
+        """Raise ValueError for a URL without hosts, or without a service."""
+        scheme, _, rest = given.partition("://")
+        rest, mark, query = rest.partition("?")
+        user, at, rest = rest.rpartition("@")
+        hosts, _, service = rest.partition("/")
+        sentinels = []
+        for host in hosts.split(","):
+            try:
+                parts = urlsplit(f"//{host}")
+                port = parts.port
+            except ValueError:
+                raise invalid_redis_url(given) from None
+            if not parts.hostname:
+                raise invalid_redis_url(given, "has a Sentinel without a host")
+            sentinels.append((parts.hostname, port or _SENTINEL_PORT))
+        service = unquote(service.rstrip("/"))
+        if not service or "/" in service:
+            raise invalid_redis_url(
+                given, "has no name of a service that the Sentinels know, such as /mymaster"
+            )
+        first = hosts.partition(",")[0]
+        return cls(
+            sentinels, service, f"{scheme.replace(SENTINEL, '')}://{user}{at}{first}{mark}{query}"
+        )
+
+    def client(self, options: dict[str, Any]) -> Redis:
+        """Return a client that asks the Sentinels for the primary at each new connection."""
+        options = {**parse_url(self.url), **options}
+        for name in ("host", "port"):
+            options.pop(name, None)
+        options["ssl"] = options.pop("connection_class", None) is not None
+        # The same TLS and timeouts; a user of the servers is none of the Sentinels.
+        asking = {
+            name: options[name] for name in options if name.startswith(("ssl", "socket_", "retry"))
+        }
+        for name in ("username", "password"):
+            asking[name] = options.pop(f"sentinel_{name}", None)
+        client: Redis = Sentinel(self.sentinels, sentinel_kwargs=asking, **options).master_for(  # type: ignore[no-untyped-call]  # redis-py leaves it so
+            self.service
+        )
+        return client
 
 
 class _UnixConnection(UnixDomainSocketConnection):

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 
 Client = Redis | RedisCluster
@@ -21,6 +22,46 @@ CONNECTION_ERRORS: Final = (
     TimeoutError,
     RuntimeError,
 )
+
+
+def lost_connection(exc: Exception) -> RedisConnectionError | None:
+    """Return the error of a connection that was lost, if that is what `exc` is; else None.
+
+    A connection of redis-py that is closed while another task uses it has no reader and no writer
+    any more, which neither it nor asyncio expects.
+    """
+    if not isinstance(exc, AttributeError | TypeError):
+        return None
+    frame = exc.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    room = "" if frame is None else str(frame.tb_frame.f_globals.get("__name__"))
+    if room.partition(".")[0] not in ("redis", "asyncio", "uvloop"):
+        return None
+    lost = RedisConnectionError("the connection was closed while it was used")
+    lost.__cause__ = exc
+    return lost
+
+
+async def execute(client: Client, *command: Any) -> Any:
+    """Return the reply to a command; raise `CONNECTION_ERRORS`."""
+    await drop_closed(client)
+    try:
+        return await client.execute_command(*command)
+    except (AttributeError, TypeError) as exc:
+        raise lost_connection(exc) or exc from exc.__cause__
+
+
+async def execute_together(client: Redis, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Return the reply to each command, or its error; raise `CONNECTION_ERRORS`."""
+    await drop_closed(client)
+    try:
+        async with client.pipeline(transaction=False) as pipe:
+            for command in commands:
+                pipe.execute_command(*command)
+            return await pipe.execute(raise_on_error=False)
+    except (AttributeError, TypeError) as exc:
+        raise lost_connection(exc) or exc from exc.__cause__
 
 
 class RedisScript:
@@ -85,15 +126,11 @@ class FsyncTimeoutError(TimeoutError):
 
 
 async def _call(client: Client, command: tuple[Any, ...], fsync_ms: int | None) -> Any:
-    await drop_closed(client)
     if fsync_ms is None:
-        return await client.execute_command(*command)
+        return await execute(client, *command)
     # On the same connection: WAITAOF waits for what that has written.
     assert isinstance(client, Redis)
-    async with client.pipeline(transaction=False) as pipe:
-        pipe.execute_command(*command)
-        pipe.execute_command("WAITAOF", 1, 0, fsync_ms)
-        reply, synced = await pipe.execute(raise_on_error=False)
+    reply, synced = await execute_together(client, [command, ("WAITAOF", 1, 0, fsync_ms)])
     _require_synced(synced, fsync_ms, reply)
     return reply
 

@@ -9,6 +9,8 @@ from redis.exceptions import BusyLoadingError
 # The first with all commands, and the replication of effects, that the steps need.
 _OLDEST = (6, 2)
 _NEARLY_FULL = 0.9
+# So long, a primary that has lost its replicas goes on acknowledging.
+_MAX_LAG_S = 2
 
 
 @dataclass(slots=True)
@@ -20,31 +22,41 @@ class ServerSettings:
     kept: str = "jobs"
     """What is kept there, as the sentences say it."""
     fsync: str = "fsync=True"
-    """The option that waits for the disk."""
+    """The option that waits for the disk; empty if there is none."""
+    has_slots: bool = False
+    """Whether the server is a node of a cluster."""
 
     @classmethod
     def of(
         cls,
         info: dict[str, str],
+        config: dict[str, str],
         *,
-        append_fsync: str | None,
         is_fsynced: bool,
         is_cluster_client: bool,
         kept: str = "jobs",
         fsync: str = "fsync=True",
     ) -> ServerSettings:
-        """Return what is wrong, given the fields of INFO and, if it is known, `appendfsync`.
+        """Return what is wrong, given the fields of INFO and, as far as is known, of CONFIG.
 
         Raises BusyLoadingError for a server that still reads its file: it has not all settings yet.
         """
         if info.get("loading", "0") != "0":
             # As for any other command. It says that it has no append-only file.
             raise BusyLoadingError("the server is loading the dataset in memory")
-        settings = cls(kept=kept, fsync=fsync)
+        has_slots = info.get("cluster_enabled") == "1"
+        settings = cls(kept=kept, fsync=fsync, has_slots=has_slots)
         settings._judge_server(info, is_cluster_client)
         settings._judge_memory(info)
-        settings._judge_persistence(info, append_fsync, is_fsynced)
+        settings._judge_persistence(info, config.get("appendfsync"), is_fsynced)
+        settings._judge_replicas(info, config.get("min-replicas-max-lag"))
         return settings
+
+    def add(self, other: ServerSettings) -> None:
+        """Add what is wrong with another server: several may say the same."""
+        self.faults += [each for each in other.faults if each not in self.faults]
+        self.warnings += [each for each in other.warnings if each not in self.warnings]
+        self.has_slots |= other.has_slots
 
     def _judge_server(self, info: dict[str, str], is_cluster_client: bool) -> None:
         # Valkey also says with which Redis it is compatible.
@@ -58,10 +70,11 @@ class ServerSettings:
             self.faults.append(
                 "The server is a replica, which takes no writes: connect to its primary"
             )
-        if info.get("cluster_enabled") == "1" and not is_cluster_client:
+        if self.has_slots and not is_cluster_client:
             self.warnings.append(
                 "The server is a node of a cluster and the client knows that node only: give a "
-                "redis.asyncio.cluster.RedisCluster unless the node has all slots"
+                "URL that begins with redis+cluster://, or a RedisCluster of "
+                "redis.asyncio.cluster, unless the node has all slots"
             )
 
     def _judge_memory(self, info: dict[str, str]) -> None:
@@ -96,7 +109,7 @@ class ServerSettings:
                 f"{self.fsync} waits until the server writes to disk, and appendfsync is no: set "
                 "it to everysec or always"
             )
-        elif append_fsync in ("everysec", "no") and not is_fsynced:
+        elif self.fsync and append_fsync in ("everysec", "no") and not is_fsynced:
             loss = "the last second" if append_fsync == "everysec" else "what is not on disk yet"
             self.warnings.append(
                 f"appendfsync is {append_fsync}: a crash of the machine loses {loss}; set it to "
@@ -108,8 +121,12 @@ class ServerSettings:
                 "is full"
             )
 
-
-def parse_info(text: str) -> dict[str, str]:
-    """Return the fields of INFO."""
-    lines = (line.partition(":") for line in text.splitlines() if not line.startswith("#"))
-    return {name: value.strip() for name, colon, value in lines if colon}
+    def _judge_replicas(self, info: dict[str, str], max_lag: str | None) -> None:
+        # INFO has this field only if writes wait for replicas at all.
+        is_bounded = "min_slaves_good_slaves" in info and int(max_lag or 0) <= _MAX_LAG_S
+        if int(info.get("connected_slaves", 0)) and not is_bounded:
+            self.warnings.append(
+                f"The server has replicas, and a failover loses all {self.kept} that the old "
+                "primary acknowledges until it notices: set min-replicas-to-write to 1 and "
+                f"min-replicas-max-lag to {_MAX_LAG_S} or less on each server"
+            )

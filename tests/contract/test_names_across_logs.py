@@ -123,7 +123,7 @@ async def test_the_home_knows_the_name_and_not_the_response(url: str) -> None:
     async with worker(url) as here:
         signals = here.shared_signals
         assert isinstance(signals, RedisSignals)
-        client: Any = signals._client
+        client: Any = signals._server.client
         home = signals.shard_of(named("name").hash)
         key = next(key for key in KEYS if signals.shard_of(key) != home)
         name = named("name", key)
@@ -145,7 +145,7 @@ async def test_a_server_that_has_forgotten_the_script_is_sent_it(url: str) -> No
         await here.fire(KEYS[0])
         signals = here.shared_signals
         assert isinstance(signals, RedisSignals)
-        client: Any = signals._client
+        client: Any = signals._server.client
         for number in range(4):
             await client.script_flush()
             await fired(here, f"name {number}", KEYS[1])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from redis.asyncio import ConnectionPool, Redis
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from purgatory.group_commit import RoundTripTimeout
 from purgatory.jobs import Job, JobState, StoreUnavailableError
 from purgatory.jobs.model import (
     Finish,
@@ -24,9 +27,19 @@ from purgatory.jobs.model import (
 )
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.redis.change_subscription import ChangeSubscription
+from purgatory.redis_server.server import RedisServer
 from tests.contract.opened_redis_stores import LEASE_MS, Heard, added, claimed, opened, spec
 from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
+
+
+@asynccontextmanager
+async def opened_server(url: str) -> AsyncIterator[RedisServer]:
+    """Open the client of a server."""
+    server = RedisServer(url, "jobs", RoundTripTimeout(PATIENCE_S))
+    server.open()
+    yield server
+    await server.close()
 
 
 async def test_what_was_acknowledged_survives_the_server(lone_redis_server: ValkeyServer) -> None:
@@ -136,8 +149,8 @@ async def test_a_fault_while_hearing_is_not_the_end_of_it(
             raise faults.pop()
         is_looking.set()
 
-    async with Redis.from_url(redis_server.url) as client:
-        subscription = ChangeSubscription(client, ["faults"], on_message=print, on_subscribed=look)
+    async with opened_server(redis_server.url) as server:
+        subscription = ChangeSubscription(server, ["faults"], on_message=print, on_subscribed=look)
         await subscription.start(PATIENCE_S)
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -161,8 +174,8 @@ async def test_an_outage_is_logged_once(
             raise refusals.pop()
         is_looking.set()
 
-    async with Redis.from_url(redis_server.url) as client:
-        subscription = ChangeSubscription(client, ["outage"], on_message=print, on_subscribed=look)
+    async with opened_server(redis_server.url) as server:
+        subscription = ChangeSubscription(server, ["outage"], on_message=print, on_subscribed=look)
         await subscription.start(PATIENCE_S)
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -380,7 +393,7 @@ def test_what_cannot_work_is_refused_at_once() -> None:
         RedisJobStore("redis://localhost", shards=0)
     with pytest.raises(ValueError, match="turn it off"):
         RedisJobStore(Redis(decode_responses=True))
-    with pytest.raises(ValueError, match="has decode_responses: records are bytes, take it out"):
+    with pytest.raises(ValueError, match="has decode_responses: jobs are bytes, take it out"):
         RedisJobStore("redis://localhost?decode_responses=1")
     with pytest.raises(ValueError, match=r"'redis://\*\*\*@localhost' is not a Redis URL: give"):
         RedisJobStore("redis://user:sec/ret@localhost")
@@ -486,6 +499,9 @@ async def test_a_large_batch_takes_few_round_trips(
 ) -> None:
     """A thousand steps each, so that others get their turn."""
     async with opened(lone_redis_server.url) as store:
+        # Its messages to itself are scripts, too.
+        assert store._subscription is not None
+        await store._subscription.stop()
         before = script_calls(lone_redis_server)
         await added(store, *(spec(number) for number in range(count)))
         assert script_calls(lone_redis_server) - before == round_trips

@@ -288,7 +288,7 @@ async def test_a_cursor_of_an_epoch_that_others_have_noticed_first_is_good(
         await until(lambda: there.signals.last("key"))
         # As if it were slow: nothing reaches it.
         for follower in there.shared_signals._followers:  # type: ignore[union-attr]
-            follower._task.cancel()
+            follower._subscription._task.cancel()
         server.kill()
         await noticed_by(here)
         await restarted(server, here)
@@ -340,7 +340,7 @@ async def test_a_worker_that_missed_more_than_is_kept_expires_only_keys_that_fir
         await here.fire("fired", 0)
         for number in range(15):
             await here.fire(f"other:{number}")
-        follower.start(follower._connect, follower._listener)
+        follower.start(there.shared_signals._server, follower._listener)  # type: ignore[union-attr]
         with pytest.raises(CursorExpiredError):
             await fired
         assert not quiet.done()

@@ -121,6 +121,7 @@ USES: dict[str, set[str]] = {
         "signals",
     },
     "public names": {"purgatory"},
+    "redis_server": {"group_commit"},
     "signals/redis": {"group_commit", "redis_server", "signals"},
     "pipeline": {
         "pipeline/advise",

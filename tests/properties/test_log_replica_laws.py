@@ -187,7 +187,7 @@ class LogMachine(RuleBasedStateMachine):
 
         async def receive() -> None:
             if not is_tapped or not process.follower.apply_message(data):
-                await process.follower._handle({"type": "message", "data": data})
+                await process.follower._handle("", data)
 
         if not is_dropped:
             self._run(process, receive())

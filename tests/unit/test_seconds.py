@@ -254,7 +254,9 @@ TAKEN: dict[str, Callable[[Any], Any]] = {
     "Ownership timeout": lambda each: (
         Ownership(RedisLeaseStore(REDIS), URL, timeout=each)._timeout_seconds
     ),
-    "RedisLeaseStore timeout": lambda each: RedisLeaseStore(REDIS, timeout=each)._timeout_seconds,
+    "RedisLeaseStore timeout": lambda each: (
+        RedisLeaseStore(REDIS, timeout=each)._server.timeout.seconds
+    ),
     "RedisLeaseStore retention": lambda each: RedisLeaseStore(REDIS, retention=each)._kept_ms,
     "RedisSignals timeout": lambda each: RedisSignals(REDIS, timeout=each)._timeout_s,
     "AutojumpEventLoop patience": lambda each: patience_of(AutojumpEventLoop(patience=each)),

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 
-from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from purgatory.group_commit import RoundTripTimeout
 from purgatory.jobs.model.errors import StoreUnavailableError
 from purgatory.jobs.redis.errors import no_reply_error, reply_error
 from purgatory.jobs.redis.step_batches import StepBatches
 from purgatory.redis_server.script import (
     CONNECTION_ERRORS,
-    Client,
     FsyncTimeoutError,
     RedisScript,
     netstrings,
 )
+from purgatory.redis_server.server import RedisServer
 
 # Not by a path: executors of Spark may have this package in an archive.
 _SCRIPT = RedisScript((files(__package__) / "steps.lua").read_bytes())
@@ -43,7 +40,6 @@ _INDEXES = (
 _ERROR = b"error\0"
 # Reads need not wait for a disk, nor does what is done again if it is lost.
 _READS = (
-    b"info",
     b"now_ms",
     b"paused",
     b"get\0",
@@ -70,7 +66,7 @@ class RedisShard:
         tag: str,
         *,
         settings: Callable[[str], bytes],
-        timeout: RoundTripTimeout,
+        server: RedisServer,
         is_fsynced: bool,
         on_reply: Callable[[int | None, list[str]], None],
     ) -> None:
@@ -78,15 +74,10 @@ class RedisShard:
         self.channel = f"{tag}changes"
         self._keys = [f"{tag}{name}" for name in _INDEXES]
         self._settings = settings
-        self._timeout = timeout
+        self._server = server
         self._is_fsynced = is_fsynced
         self._on_reply = on_reply
-        self._client: Client | None = None
         self._commit = StepBatches(self._send)
-
-    def connect(self, client: Client) -> None:
-        """Use `client` from now on."""
-        self._client = client
 
     def run(self, steps: list[bytes]) -> Awaitable[list[bytes]]:
         """Return the result of each step, in order. Raises StoreError.
@@ -100,15 +91,15 @@ class RedisShard:
         await self._commit.drain()
 
     async def _send(self, steps: list[bytes]) -> list[bytes]:
-        assert self._client is not None
+        timeout = self._server.timeout
         is_read = all(map(_is_read, steps))
         is_fsynced = self._is_fsynced and not is_read
-        fsync_ms = round(self._timeout.seconds * 900) if is_fsynced else None
+        fsync_ms = round(timeout.seconds * 900) if is_fsynced else None
         arguments = [self._settings(self.tag), *steps]
         try:
-            async with self._timeout.limit():
+            async with timeout.limit():
                 reply: bytes = await _SCRIPT.run(
-                    self._client, self._keys, arguments, fsync_ms=fsync_ms
+                    self._server.client, self._keys, arguments, fsync_ms=fsync_ms
                 )
         except FsyncTimeoutError as exc:
             raise StoreUnavailableError(
@@ -124,21 +115,8 @@ class RedisShard:
         if soonest or changed:
             self._on_reply(int(soonest) if soonest else None, changed)
         if any(map(_is_read_only, results)):
-            await self._connect_anew()
+            await self._server.note_moved()
         return results
-
-    async def _connect_anew(self) -> None:
-        """Close the connections to a server that is no longer the primary.
-
-        Its name may lead to another server by now, which open connections would never reach.
-        """
-        # A cluster's client finds the primary by itself.
-        if not isinstance(self._client, Redis):
-            return
-        # Of a machine that hangs, even the end of a connection may not come.
-        with contextlib.suppress(*CONNECTION_ERRORS):
-            async with self._timeout.limit():
-                await self._client.connection_pool.disconnect(inuse_connections=False)
 
 
 def _is_read(step: bytes) -> bool:

@@ -11,7 +11,6 @@ from purgatory.errors import PurgatoryClosedError
 from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.redis.shard import RedisShard, is_error, step_error
 from purgatory.jobs.redis.step_codec import names_field, step_of
-from purgatory.redis_server.script import Client
 
 
 class RedisShards:
@@ -21,10 +20,8 @@ class RedisShards:
         self.all = list(shards)
         self._is_open = False
 
-    def connect(self, client: Client) -> None:
-        """Use `client` from now on."""
-        for shard in self.all:
-            shard.connect(client)
+    def open(self) -> None:
+        """Allow steps: the server is there."""
         self._is_open = True
 
     async def close(self) -> None:

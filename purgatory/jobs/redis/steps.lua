@@ -1628,14 +1628,6 @@ function steps.begin(step)
   return concat(call('HMGET', META, 'bucket_width_ms', 'shards'), '\0')
 end
 
-function steps.info()
-  local sections = {}
-  for place, name in ipairs({'server', 'memory', 'persistence', 'replication', 'cluster'}) do
-    sections[place] = call('INFO', name)
-  end
-  return concat(sections, '\n')
-end
-
 function steps.now_ms()
   return tostring(now)
 end

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
 from purgatory.group_commit import RoundTripTimeout
+from purgatory.jobs.model.errors import StoreNotReadyError
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import (
@@ -20,10 +21,10 @@ from purgatory.jobs.model.steps import Paused, Result, Step
 from purgatory.jobs.redis.adder import JobAdder
 from purgatory.jobs.redis.change_listeners import ChangeListeners
 from purgatory.jobs.redis.change_subscription import ChangeSubscription
-from purgatory.jobs.redis.connection import RedisConnection
+from purgatory.jobs.redis.errors import no_reply_error
 from purgatory.jobs.redis.job_records import JobRecords
 from purgatory.jobs.redis.reader import RedisReader
-from purgatory.jobs.redis.record import BUCKET_WIDTH_MS
+from purgatory.jobs.redis.record import BUCKET_WIDTH_MS, SEPARATOR
 from purgatory.jobs.redis.shard import RedisShard
 from purgatory.jobs.redis.shards import RedisShards
 from purgatory.jobs.redis.step_codec import step_of
@@ -31,7 +32,9 @@ from purgatory.jobs.redis.step_runner import StepRunner
 from purgatory.jobs.stores.close_once import CloseOnce
 from purgatory.jobs.stores.protocol import StoreListener
 from purgatory.jobs.stores.step_methods import StepMethods
-from purgatory.redis_server.script import Client
+from purgatory.redis_server.script import CONNECTION_ERRORS, Client
+from purgatory.redis_server.server import RedisServer
+from purgatory.redis_server.server_settings import ServerSettings
 from purgatory.timer.seconds import Seconds, seconds_of
 from purgatory.wrong_type import wrong_type
 
@@ -61,7 +64,9 @@ class RedisJobStore(StepMethods):
     ) -> None:
         """Keep jobs under `prefix`, on the server's clock unless `now_ms` is another.
 
-        A client that is given is left open, and may be a RedisCluster. `shards` must be the same
+        The URL may begin with `redis+cluster://`, of a node of a cluster, or be one of Sentinels:
+        `redis+sentinel://user:password@host:26379,host:26379/service`. A client that is given is
+        left open, and may be a RedisCluster. `shards` must be the same
         for all who share the jobs, for ever (`open` checks it); each takes its share of
         max_waiting. With `fsync`, nothing is acknowledged before it is on the server's disk
         (WAITAOF: Redis 7.2, Valkey). A round trip that takes longer than `timeout` seconds raises
@@ -84,19 +89,20 @@ class RedisJobStore(StepMethods):
         self.limits: JobLimits = JobLimits() if limits is None else limits
         self._now_ms = now_ms
         self._timeout = RoundTripTimeout(timeout)
+        self._server = RedisServer(url_or_client, "jobs", self._timeout)
+        if fsync and self._server.is_cluster:
+            raise ValueError("fsync=True needs one server: set appendfsync to always in a cluster")
+        self._is_fsynced = fsync
         self._listeners = ChangeListeners()
         self._shards = RedisShards(
             RedisShard(
                 f"{{{prefix}:jobs:{number}}}:",
                 settings=self._script_settings,
-                timeout=self._timeout,
+                server=self._server,
                 is_fsynced=fsync,
                 on_reply=self._listeners.on_reply,
             )
             for number in range(shards)
-        )
-        self._connection = RedisConnection(
-            url_or_client, self._shards, timeout=self._timeout, is_fsynced=fsync
         )
         records = JobRecords(self._shards)
         self._reader = RedisReader(self._shards, records, self.limits)
@@ -107,17 +113,26 @@ class RedisJobStore(StepMethods):
 
     async def open(self) -> None:
         """Connect; raise StoreNotReadyError for a server that loses jobs or cannot store them."""
-        client = await self._connection.open()
+        self._server.open()
+        self._shards.open()
+        try:
+            settings = await self._settings()
+            if settings.faults:
+                raise StoreNotReadyError(". ".join(settings.faults))
+            await self._begin_shards()
+        except BaseException:
+            # It may be cancelled because the process ends.
+            self._timeout.hurry()
+            await self._close()
+            raise
         self._closing = CloseOnce(self._close)
-        # redis-py 5 cannot subscribe in a cluster.
-        if hasattr(client, "pubsub"):
-            self._subscription = ChangeSubscription(
-                client,
-                [shard.channel for shard in self._shards.all],
-                on_message=self._listeners.on_message,
-                on_subscribed=self._notify_of_due,
-            )
-            await self._subscription.start(self._timeout.seconds)
+        self._subscription = ChangeSubscription(
+            self._server,
+            [shard.tag for shard in self._shards.all],
+            on_message=self._listeners.on_message,
+            on_subscribed=self._notify_of_due,
+        )
+        await self._subscription.start(self._timeout.seconds)
 
     def hurry(self) -> None:
         """Leave half a second to round trips under way, as the process ends."""
@@ -133,12 +148,15 @@ class RedisJobStore(StepMethods):
                 await self._subscription.stop()
                 self._subscription = None
         finally:
-            await self._connection.close()
+            try:
+                await self._shards.close()
+            finally:
+                await self._server.close()
 
     async def check(self) -> list[str]:
         """Return faults of the server's settings, a sentence each."""
         self._shards.require_open()
-        settings = await self._connection.judge()
+        settings = await self._settings()
         return settings.faults + settings.warnings
 
     async def now_ms(self) -> int:
@@ -226,3 +244,25 @@ class RedisJobStore(StepMethods):
         now_ms = await self.now_ms()
         if due_ms is not None and due_ms <= now_ms + self.limits.horizon_ms:
             self._listeners.notify(None, due_ms)
+
+    async def _settings(self) -> ServerSettings:
+        try:
+            return await self._server.settings(is_fsynced=self._is_fsynced)
+        except CONNECTION_ERRORS as exc:
+            raise no_reply_error(exc, is_read=True) from exc
+
+    async def _begin_shards(self) -> None:
+        count = len(self._shards.all)
+        for begun in await self._shards.ask_all(step_of("begin", count)):
+            width_ms, shards = begun.decode().split(SEPARATOR)
+            if int(width_ms) != BUCKET_WIDTH_MS:
+                raise StoreNotReadyError(
+                    f"the jobs of this prefix are in buckets of {width_ms} ms, and this version's "
+                    f"have {BUCKET_WIDTH_MS} ms: use another prefix, or the version that made them"
+                )
+            if int(shards) != count:
+                # Some of its jobs would be nowhere, and never run.
+                raise StoreNotReadyError(
+                    f"the jobs of this prefix are in {shards} shards, and this store was given "
+                    f"shards={count}: give shards={shards}, or use another prefix"
+                )

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from hashlib import sha1
 from pathlib import Path
 from typing import Any
 
-from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import NoScriptError
 
 from purgatory.errors import OwnershipError, OwnershipNotReadyError, OwnershipUnavailableError
-from purgatory.group_commit import CLOSE_S
+from purgatory.group_commit import RoundTripTimeout
 from purgatory.ownership.lease_store import (
     MAX_ADDRESS_LENGTH,
     MAX_STATE_BYTES,
@@ -28,9 +26,8 @@ from purgatory.ownership.lease_store import (
     Release,
     Renew,
 )
-from purgatory.redis_server.client import check_url_or_client, connected
-from purgatory.redis_server.script import CONNECTION_ERRORS, Client, drop_closed
-from purgatory.redis_server.server_settings import ServerSettings
+from purgatory.redis_server.script import CONNECTION_ERRORS, Client, execute, execute_together
+from purgatory.redis_server.server import RedisServer
 from purgatory.timer.seconds import Seconds, seconds_of
 
 _logger = logging.getLogger("purgatory.ownership.redis")
@@ -62,9 +59,11 @@ class RedisLeaseStore:
     ) -> None:
         """Keep records under `prefix`, on the server's clock unless `now_us` is another.
 
-        A client that is given is left open, and may be a RedisCluster. A record, with its state, is
-        removed `retention` seconds after its last change; an owned one is renewed. Connecting and
-        each reply take at most `timeout` seconds. Raises ValueError for what cannot be used.
+        A client that is given is left open, and may be a RedisCluster; URLs may begin with
+        `redis+cluster://` and `redis+sentinel://`, as those of RedisSignals. A record, with its
+        state, is removed `retention` seconds after its last change; an owned one is renewed.
+        Connecting and each reply take at most `timeout` seconds. Raises ValueError for what cannot
+        be used.
         """
         if not prefix or not prefix.isprintable() or "{" in prefix or "}" in prefix:
             raise ValueError(
@@ -74,13 +73,10 @@ class RedisLeaseStore:
         retention, timeout = seconds_of(retention), seconds_of(timeout)
         if not 1 <= retention <= 10 * 365 * _DAY_SECONDS:
             raise ValueError(f"retention is {retention!r}: give 1 second to ten years")
-        check_url_or_client(url_or_client, "states")
-        self._given = url_or_client
+        self._server = RedisServer(url_or_client, "leases", RoundTripTimeout(timeout))
         self._prefix = prefix
         self._kept_ms = round(retention * 1_000)
-        self._timeout_seconds = timeout
         self._now_us = now_us
-        self._client: Client | None = None
         self._is_checked = False
 
     async def open(self) -> None:
@@ -88,7 +84,7 @@ class RedisLeaseStore:
 
         A server that is out of reach is no error here: a process may start before it.
         """
-        self._client = self._connect()
+        self._server.open()
         self._is_checked = False
         try:
             await self._check()
@@ -100,12 +96,7 @@ class RedisLeaseStore:
 
     async def close(self) -> None:
         """Close a client of ours."""
-        client, self._client = self._client, None
-        if client is not None and isinstance(self._given, str):
-            # Of a server that hangs, nothing more comes.
-            with contextlib.suppress(*CONNECTION_ERRORS):
-                async with asyncio.timeout(CLOSE_S):
-                    await client.aclose()
+        await self._server.close()
 
     async def run(self, steps: Sequence[LeaseStep]) -> list[LeaseResult]:
         """Run steps, each for a name of its own; return a record or an error for each."""
@@ -118,7 +109,7 @@ class RedisLeaseStore:
         for start in range(0, len(steps), _MAX_STEPS):
             replies += await self._evaluate(steps[start : start + _MAX_STEPS])
         if any("READONLY" in str(reply) for reply in replies if isinstance(reply, Exception)):
-            await self._connect_anew()
+            await self._server.note_moved()
         return [
             _error(reply) if isinstance(reply, Exception) else _record(step.name, reply)
             for step, reply in zip(steps, replies, strict=True)
@@ -129,45 +120,17 @@ class RedisLeaseStore:
         # By the length, the name is told from a prefix that ends as another name begins.
         return f"{self._prefix}:{name}:{len(name)}"
 
-    def _connect(self) -> Client:
-        if not isinstance(self._given, str):
-            return self._given
-        return connected(self._given, self._timeout_seconds)
-
     async def _check(self) -> None:
         """Raise OwnershipNotReadyError, or OwnershipUnavailableError if it cannot be known."""
-        settings = await self._settings()
-        faults = dict.fromkeys(fault for each in settings for fault in each.faults)
-        if faults:
-            raise OwnershipNotReadyError(". ".join(faults))
-        self._is_checked = True
-        for warning in dict.fromkeys(text for each in settings for text in each.warnings):
-            _logger.warning("%s", warning, extra={"action": "ownership.redis.open"})
-
-    async def _settings(self) -> list[ServerSettings]:
-        """Return the settings of each primary."""
-        assert self._client is not None
-        is_cluster = isinstance(self._client, RedisCluster)
         try:
-            if is_cluster:
-                by_node = await self._client.info(target_nodes=RedisCluster.PRIMARIES)
-                # redis-py returns the INFO itself if there is one primary.
-                is_one = "redis_version" in by_node
-                infos = [by_node] if is_one else list(by_node.values())
-            else:
-                infos = [await self._client.info()]
-            return [
-                ServerSettings.of(
-                    {name: str(value) for name, value in info.items()},
-                    append_fsync=None,
-                    is_fsynced=False,
-                    is_cluster_client=is_cluster,
-                    kept="leases",
-                )
-                for info in infos
-            ]
+            settings = await self._server.settings(fsync="")
         except CONNECTION_ERRORS as exc:
             raise _error(exc) from exc
+        if settings.faults:
+            raise OwnershipNotReadyError(". ".join(settings.faults))
+        self._is_checked = True
+        for warning in settings.warnings:
+            _logger.warning("%s", warning, extra={"action": "ownership.redis.open"})
 
     async def _evaluate(self, steps: Sequence[LeaseStep]) -> list[Any]:
         """Return the reply to each step, or its exception."""
@@ -182,32 +145,17 @@ class RedisLeaseStore:
         return replies
 
     async def _call(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        client = self._client
-        assert client is not None, "the store is not open"
-        await drop_closed(client)
+        assert self._server.is_open, "the store is not open"
+        client = self._server.client
         if isinstance(client, RedisCluster):
             # Not a pipeline: it would fail as a whole when one of the nodes is down.
             return await asyncio.gather(
-                *(client.execute_command(*command) for command in commands), return_exceptions=True
+                *(execute(client, *command) for command in commands), return_exceptions=True
             )
         try:
-            async with client.pipeline(transaction=False) as pipe:
-                for command in commands:
-                    pipe.execute_command(*command)
-                return await pipe.execute(raise_on_error=False)
-        # RuntimeError: uvloop's, of a connection that was closed.
+            return await execute_together(client, commands)
         except CONNECTION_ERRORS as exc:
             return [exc] * len(commands)
-
-    async def _connect_anew(self) -> None:
-        """Close the connections to a server that is no longer the primary.
-
-        Its name may lead to another server by now, which open connections would never reach.
-        """
-        # A cluster's client finds the primary by itself.
-        if isinstance(self._client, Redis):
-            with contextlib.suppress(*CONNECTION_ERRORS):
-                await self._client.connection_pool.disconnect(inuse_connections=False)
 
     def _arguments(self, step: LeaseStep) -> list[str | int | bytes]:
         now = "" if self._now_us is None else self._now_us()

@@ -11,12 +11,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from typing import Any, Final
 
-from redis.asyncio import Redis
-
 from purgatory.errors import SignalsError, SignalsNotReadyError, SignalsUnavailableError
 from purgatory.group_commit import GroupCommit
 from purgatory.redis_server.script import CONNECTION_ERRORS
-from purgatory.retry_policy import RetryPolicy
+from purgatory.redis_server.server import RedisServer
+from purgatory.redis_server.subscription import Subscription
 from purgatory.signals.log_entry import EntryType, LogEntry
 from purgatory.signals.log_replica import LogReplica
 from purgatory.signals.redis.entry_codec import split_message
@@ -30,14 +29,11 @@ from purgatory.signals.redis.shard_log import (
     ShardLog,
 )
 from purgatory.signals.shared_signals import SignalListener
-from purgatory.timer import SystemClock
 from purgatory.trace_context import TracePropagation
 from purgatory.turn_budget import TurnBudget
 
 logger = logging.getLogger("purgatory.signals.redis")
 
-# The log itself is read so often: that finds what no message has brought, and lost logs.
-CHECK_S: Final = 1.0
 PAGE: Final = 1_000
 # Keys of one request or of one turn of the event loop.
 CHUNK: Final = 200
@@ -46,13 +42,6 @@ _AT_ONCE: Final = 16
 _AT_ONCE_BYTES: Final = 64 * 1024
 _STOP_S: Final = 0.5
 _REFRESH_S: Final = 0.05
-_RECONNECT: Final = RetryPolicy(first_ms=50, max_ms=1_000)
-
-_clock = SystemClock()
-
-
-def _now_s() -> float:
-    return _clock.now_ns() / 1e9
 
 
 class Follower:
@@ -80,8 +69,7 @@ class Follower:
         self._on_change = on_change
         self.propagation: TracePropagation | None = None
         self._listener: SignalListener | None = None
-        self._connect: Callable[[], Awaitable[Redis]] | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._subscription: Subscription | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._losses = LossReports(log, replica)
         self.own = OwnEntries(replica, lambda key: self._losses.add([key]))
@@ -99,26 +87,38 @@ class Follower:
         self.refusal: str | None = None
         self.lag = self.gaps = self.reconnects = self.applied = 0
 
-    def start(self, connect: Callable[[], Awaitable[Redis]], listener: SignalListener) -> None:
-        """Start to follow, on the running event loop; `connect` returns the client of the log."""
-        self._connect = connect
+    def start(self, server: RedisServer, listener: SignalListener) -> None:
+        """Start to follow, on the running event loop."""
         self._listener = listener
         # What was read before it was stopped may be old.
         self.replica.is_loaded = False
         self.error = SignalsUnavailableError("Redis was not reached yet")
         self.replica.on_unknown = self.refresh
-        self._task = asyncio.create_task(self._run(), name="purgatory-signals-follower")
+        self._subscription = Subscription(
+            server,
+            self.log.tag,
+            [self.log.channel],
+            on_message=self._handle,
+            on_subscribed=self._check,
+            # The log itself: that finds what no message has brought, and lost logs.
+            on_beat=self._check,
+            on_lost=self._note_lost,
+            on_connected=self._tap,
+            logger=logger,
+        )
+        self._subscription.start()
 
     async def stop(self) -> None:
         """Stop following; callers that wait for their entries are told that they are in the log."""
         self.replica.on_unknown = None
-        tasks = [task for task in (self._task, self._refreshing) if task is not None]
-        self._task = self._refreshing = None
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            await subscription.stop()
+        task, self._refreshing = self._refreshing, None
         # More than once: a client that is just connecting may take it for a timeout of its own.
-        while tasks := [task for task in tasks if not task.done()]:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks, timeout=_STOP_S)
+        while task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=_STOP_S)
         await self._readers.join()
         self.own.settle(all_of_them=True)
 
@@ -178,74 +178,29 @@ class Follower:
             with contextlib.suppress(SignalsError, *CONNECTION_ERRORS):
                 await self.catch_up()
 
-    async def _run(self) -> None:
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                await self._follow()
-            except SignalsError as exc:
-                error = exc
-            except CONNECTION_ERRORS as exc:
-                error = SignalsUnavailableError(f"{type(exc).__name__}: {exc}")
-            except Exception as exc:
-                logger.exception(
-                    "following the signals failed", extra={"action": "signals-follower-failed"}
-                )
-                error = SignalsUnavailableError(f"{type(exc).__name__}: {exc}")
-            if self.error is None:
-                # It had been connected: say so once, and start with short pauses.
-                attempt = 1
-                self.reconnects += 1
-                logger.error(
-                    "signals of other processes do not arrive until Redis is back: %s",
-                    error,
-                    extra={"action": "signals-away"},
-                )
-            self.error = error
-            self._on_change()
-            await asyncio.sleep(_RECONNECT.delay_s(attempt))
+    def _note_lost(self, error: Exception) -> None:
+        if not isinstance(error, SignalsError):
+            error = SignalsUnavailableError(f"{type(error).__name__}: {error}")
+        if self.error is None:
+            # It had been connected: say so once.
+            self.reconnects += 1
+            logger.error(
+                "signals of other processes do not arrive until Redis is back: %s",
+                error,
+                extra={"action": "signals-away"},
+            )
+        self.error = error
+        self._on_change()
 
-    async def _follow(self) -> None:
-        assert self._connect is not None
-        pubsub = (await self._connect()).pubsub()
-        try:
-            await pubsub.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it so
-            # Before anything is under way on this connection.
-            MessageTap.attach(pubsub.connection, self.log.channel.encode(), self.apply_message)
-            await pubsub.subscribe(self.log.channel)
-            await self.log.open_connection()
-            is_subscribed = is_pinged = False
-            checked_s = _now_s()
-            while True:
-                message = await pubsub.get_message(timeout=CHECK_S)
-                if message is None:
-                    if is_pinged:
-                        raise SignalsUnavailableError("Redis has been silent for too long")
-                    await pubsub.ping()
-                    is_pinged = True
-                else:
-                    is_pinged = False
-                    if is_subscribed and message["type"] == "subscribe":
-                        # The client's new connection has no tap, and may have data under way.
-                        raise SignalsUnavailableError("the connection was lost")
-                    is_subscribed = True
-                    await self._handle(message)
-                # Spread over the processes, which may have started together.
-                if _now_s() - checked_s > CHECK_S * random.uniform(0.75, 1.25):  # noqa: S311 - no secret
-                    await self.catch_up()
-                    await self.log.open_connection()
-                    checked_s = _now_s()
-        finally:
-            await pubsub.aclose()  # type: ignore[no-untyped-call]  # redis-py leaves it so
+    def _tap(self, connection: Any) -> None:
+        MessageTap.attach(connection, self.log.channel.encode(), self.apply_message)
 
-    async def _handle(self, message: dict[str, Any]) -> None:
-        if message["type"] == "subscribe":
-            await self.catch_up()
-            return
-        if message["type"] != "message":
-            return
-        if not await self._apply_long(message["data"]):
+    async def _check(self) -> None:
+        await self.catch_up()
+        await self.log.open_connection()
+
+    async def _handle(self, channel: str, data: bytes) -> None:
+        if not await self._apply_long(data):
             # The log has the truth, whatever somebody else publishes there.
             await self.catch_up()
 

@@ -12,19 +12,15 @@ from collections.abc import Awaitable, Callable, Coroutine
 from secrets import token_hex
 from typing import Any, Final, NamedTuple
 
-from redis.asyncio import Redis
-
 from purgatory.errors import SignalsUnavailableError
-from purgatory.group_commit import RoundTripTimeout
-from purgatory.redis_server.client import channel_of_database
-from purgatory.redis_server.script import CONNECTION_ERRORS, Client, drop_closed
-from purgatory.retry_policy import RetryPolicy
+from purgatory.redis_server.script import CONNECTION_ERRORS
+from purgatory.redis_server.server import RedisServer
+from purgatory.redis_server.subscription import Subscription, publish
 
 logger = logging.getLogger("purgatory.signals.redis")
 
 # A process that is suspended does not answer: the others need not wait for it any longer.
 ANSWER_S: Final = 1.0
-_SILENCE_S: Final = 10.0
 _STOP_S: Final = 0.5
 # Bytes of a message: longer answers are taken for none, and longer messages for no message.
 MAX_MESSAGE: Final = 8 * 1024 * 1024
@@ -38,7 +34,6 @@ _MESSAGE: Final = re.compile(
     rb'\["([0-9a-f]{12})", ([0-9]{1,15}), ("(?:[^"\\]|\\.){1,600}"), (".*"|[0-9]{1,15})\]',
     re.DOTALL,
 )
-_RECONNECT: Final = RetryPolicy(first_ms=50, max_ms=5_000)
 
 
 class _Message(NamedTuple):
@@ -59,17 +54,15 @@ class Peers:
     reached, so that nobody waits for more answers than will come.
     """
 
-    def __init__(self, prefix: str, timeout: RoundTripTimeout) -> None:
+    def __init__(self, prefix: str, server: RedisServer) -> None:
         """Ask those that use the same prefix."""
         self._name = token_hex(6)
+        self._server = server
         # One slot of a cluster, whose node all of them subscribe at.
-        self._shared_channel = f"{{{prefix}:signals:0}}:peers"
-        self.channel = self._shared_channel
+        self._tag = f"{{{prefix}:signals:0}}:"
+        self.channel = f"{self._tag}peers"
         self._own_channel = ""
-        self._timeout = timeout
-        self._connect: Callable[[], Awaitable[Redis]] | None = None
-        self._client: Callable[[], Awaitable[Redis]] | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._subscription: Subscription | None = None
         self._replies: set[asyncio.Task[None]] = set()
         # {number of the question: the answers so far by process, who waits for them}
         self._asked: dict[int, tuple[dict[str, int | str], Future[None]]] = {}
@@ -82,33 +75,29 @@ class Peers:
         self.text_answers: dict[str, Callable[[str], Awaitable[str]]] = {}
         """The same for slow answers, which are texts; those that fail are left out."""
 
-    def start(
-        self,
-        connect: Callable[[], Awaitable[Redis]],
-        client: Callable[[], Awaitable[Redis]],
-        *,
-        given: Client,
-    ) -> None:
-        """Subscribe, on the running event loop; `client` returns the client that publishes.
-
-        `connect` returns the one that subscribes, and looks for its server anew. Both use the
-        database of `given`.
-        """
-        self.channel = channel_of_database(self._shared_channel, given)
+    def start(self) -> None:
+        """Subscribe, on the running event loop."""
+        self.channel = self._server.channel(f"{self._tag}peers")
         self._own_channel = f"{self.channel}:{self._name}"
-        self._connect, self._client = connect, client
         self._publishing = asyncio.Semaphore(_MAX_PUBLISHING)
-        self._task = asyncio.create_task(self._run(), name="purgatory-signals-peers")
+        self._subscription = Subscription(
+            self._server,
+            self._tag,
+            [self.channel, self._own_channel],
+            on_message=self._handle,
+            logger=logger,
+        )
+        self._subscription.start()
 
     async def stop(self) -> None:
         """Unsubscribe."""
-        tasks = [*self._replies, *([] if self._task is None else [self._task])]
-        self._task = None
-        while tasks:
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            await subscription.stop()
+        while tasks := list(self._replies):
             for task in tasks:
                 task.cancel()
-            _, pending = await asyncio.wait(tasks, timeout=_STOP_S)
-            tasks = list(pending)
+            await asyncio.wait(tasks, timeout=_STOP_S)
 
     async def ask(self, question: str, argument: str) -> list[int]:
         """Return the answers of the other processes; raise SignalsUnavailableError.
@@ -125,7 +114,7 @@ class Peers:
         return [answer for answer in answers if isinstance(answer, str)]
 
     async def _ask(self, question: str, argument: str) -> list[int | str]:
-        if self._client is None:
+        if self._subscription is None:
             raise SignalsUnavailableError("the signals are not open: open the purgatory first")
         self._number += 1
         number = self._number
@@ -133,23 +122,21 @@ class Peers:
         answers: dict[str, int | str] = {}
         self._asked[number] = answers, future
         try:
-            async with self._timeout.limit():
-                client = await self._client()
-                await drop_closed(client)
+            async with self._server.timeout.limit():
                 message = json.dumps([self._name, number, question, argument])
                 # This process is among those that it reaches, and leaves it alone.
-                expected = await client.publish(self.channel, message) - 1
+                expected = await publish(self._server, self._tag, self.channel, message) - 1
         except CONNECTION_ERRORS as exc:
             del self._asked[number]
             raise SignalsUnavailableError(
                 "other processes cannot be asked, as Redis did not reply in "
-                f"{self._timeout.seconds:g} s ({type(exc).__name__}: {exc})"
+                f"{self._server.timeout.seconds:g} s ({type(exc).__name__}: {exc})"
             ) from exc
         try:
             self._expected[number] = expected
             if len(answers) < expected:
                 with contextlib.suppress(TimeoutError):
-                    async with self._timeout.limit(ANSWER_S):
+                    async with self._server.timeout.limit(ANSWER_S):
                         await future
             return list(answers.values())
         finally:
@@ -159,51 +146,18 @@ class Peers:
         """Ask the other processes, without waiting for their answers."""
         self._begin_to_publish(self.channel, [self._name, 0, question, argument])
 
-    async def _run(self) -> None:
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                await self._receive()
-            except CONNECTION_ERRORS:
-                pass
-            except Exception:
-                # One question must not be the last.
-                logger.exception(
-                    "a question of another process failed", extra={"action": "no-answer"}
-                )
-            await asyncio.sleep(_RECONNECT.delay_s(attempt))
-
-    async def _receive(self) -> None:
-        assert self._connect is not None
-        pubsub = (await self._connect()).pubsub()
-        try:
-            await pubsub.subscribe(self.channel, self._own_channel)
-            is_pinged = False
-            while True:
-                message = await pubsub.get_message(timeout=_SILENCE_S)
-                if message is None:
-                    if is_pinged:
-                        raise TimeoutError("Redis has been silent for too long")
-                    await pubsub.ping()
-                is_pinged = message is None
-                if message is not None and message["type"] == "message":
-                    self._handle(message)
-        finally:
-            await pubsub.aclose()  # type: ignore[no-untyped-call]  # redis-py leaves it so
-
-    def _handle(self, message: dict[str, Any]) -> None:
-        found = _parsed(message["data"])
+    async def _handle(self, channel: str, data: bytes) -> None:
+        found = _parsed(data)
         if found is None:
             if not self._has_warned:
                 self._has_warned = True
                 logger.warning(
                     "what is no message of another process was published to %r, and is ignored",
-                    message["channel"],
+                    channel,
                     extra={"action": "signals-malformed"},
                 )
             return
-        if message["channel"] == self._own_channel.encode():
+        if channel == self._own_channel:
             self._note_answer(found)
             return
         asker, number, question, argument = found
@@ -212,13 +166,13 @@ class Peers:
         if len(self._replies) >= MAX_REPLIES:
             return
         reply = [self._name, number, question]
-        channel = f"{self.channel}:{asker}"
+        asking = f"{self.channel}:{asker}"
         if number and question in self.text_answers:
-            self._begin(self._reply_with_text(channel, reply, argument))
+            self._begin(self._reply_with_text(asking, reply, argument))
             return
         count = self._count(question, argument)
         if number:
-            self._begin_to_publish(channel, [*reply, count])
+            self._begin_to_publish(asking, [*reply, count])
 
     def _count(self, question: str, argument: str) -> int:
         answer = self.answers.get(question)
@@ -255,13 +209,12 @@ class Peers:
         task.add_done_callback(self._replies.discard)
 
     async def _publish(self, channel: str, message: list[object]) -> None:
-        assert self._client is not None
         with contextlib.suppress(*CONNECTION_ERRORS):
-            async with self._timeout.limit(), self._publishing:
+            async with self._server.timeout.limit(), self._publishing:
                 text = json.dumps(message)
                 if len(text) > MAX_MESSAGE:
                     text = json.dumps([*message[:3], 0])
-                await (await self._client()).publish(channel, text)
+                await publish(self._server, self._tag, channel, text)
 
 
 def _parsed(data: bytes) -> _Message | None:

@@ -8,8 +8,9 @@ from secrets import token_hex
 from typing import Any, Final
 
 from purgatory.errors import SignalsUnavailableError
-from purgatory.group_commit import GroupCommit, RoundTripTimeout
-from purgatory.redis_server.script import CONNECTION_ERRORS, Client, RedisScript
+from purgatory.group_commit import GroupCommit
+from purgatory.redis_server.script import CONNECTION_ERRORS, RedisScript
+from purgatory.redis_server.server import RedisServer
 from purgatory.signals.shared_signals import PendingRecord
 from purgatory.timer import SystemClock
 from purgatory.timer.clock import NS_PER_MS
@@ -50,21 +51,16 @@ return redis.call('HDEL', KEYS[2], unpack(ARGV))
 class PendingFireRecords:
     """The records of pending fires, oldest first. Every method raises SignalsUnavailableError."""
 
-    def __init__(self, tag: str, timeout: RoundTripTimeout) -> None:
+    def __init__(self, tag: str, server: RedisServer) -> None:
         """Keep them under `tag`."""
         # Older workers know these names.
         self._keys = (f"{tag}owed", f"{tag}owed-records")
-        self._timeout = timeout
+        self._server = server
         # A store that stops answering leaves all fires of a moment here at once: one round trip for
         # them, and one connection of those that the log needs, too.
         self._commit: GroupCommit[tuple[bytes, int, int]] = GroupCommit(
             self._add_all, weigh=lambda request: len(request[0]), max_weight=MAX_BATCH_BYTES
         )
-        self._client: Client | None = None
-
-    def connect(self, client: Client | None) -> None:
-        """Use `client` from now on."""
-        self._client = client
 
     async def drain(self) -> None:
         """Return once what was submitted is kept, or has failed."""
@@ -102,12 +98,11 @@ class PendingFireRecords:
         await self._run(_SETTLE, *(each.encode("utf-8", "surrogateescape") for each in ids))
 
     async def _run(self, script: RedisScript, *arguments: object) -> Any:
-        client = self._client
-        if client is None:
+        if not self._server.is_open:
             raise SignalsUnavailableError("the signals are closed")
         try:
-            async with self._timeout.limit():
-                return await script.run(client, self._keys, arguments)
+            async with self._server.timeout.limit():
+                return await script.run(self._server.client, self._keys, arguments)
         except CONNECTION_ERRORS as exc:
             raise SignalsUnavailableError(
                 f"Redis did not answer ({type(exc).__name__}: {exc}): try again"

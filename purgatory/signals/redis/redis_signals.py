@@ -10,12 +10,8 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from inspect import signature
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 from zlib import crc32
-
-from redis.asyncio import Redis
-from redis.asyncio.cluster import RedisCluster
 
 from purgatory.errors import (
     SignalsConflictError,
@@ -25,10 +21,8 @@ from purgatory.errors import (
 )
 from purgatory.group_commit import CLOSE_S, GroupCommit, RoundTripTimeout
 from purgatory.limits import Limits
-from purgatory.redacted_url import redacted
-from purgatory.redis_server.client import check_url_or_client, connected, connected_to_cluster
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client
-from purgatory.redis_server.server_settings import ServerSettings
+from purgatory.redis_server.server import RedisServer
 from purgatory.signals.fire_idempotency import Idempotency
 from purgatory.signals.log_entry import EntryType
 from purgatory.signals.log_replica import LogReplica
@@ -61,8 +55,6 @@ MAX_SHARDS: Final = 256
 _STOP_S: Final = 0.5
 # How long the next batch waits until the last one was applied here, if messages are late.
 _APPLIED_S: Final = 0.25
-# At the end of a URL's scheme: the server is a node of a cluster, and knows the others.
-CLUSTER: Final = "+cluster"
 
 _Result = TypeVar("_Result")
 # The result of appending to each log, and for each entry what it ended here.
@@ -100,7 +92,8 @@ class RedisSignals:
     ) -> None:
         """Keep the log under `prefix`; a client that is given is left open.
 
-        The URL of a node of a cluster begins with `redis+cluster://` or `rediss+cluster://`.
+        The URL of a node of a cluster begins with `redis+cluster://` or `rediss+cluster://`, and
+        `redis+sentinel://user:password@host:26379,host:26379/service` asks Sentinels.
 
         `shards` are logs of their own, in a cluster on several servers; the number must be the same
         in all processes. With `ack="aof"`, a fire is acknowledged once it is on the server's disk
@@ -116,34 +109,26 @@ class RedisSignals:
         timeout = seconds_of(timeout)
         if not 0 < timeout <= 60:
             raise ValueError(f"timeout is {timeout!r}: give seconds, above 0 and up to 60")
-        check_url_or_client(url_or_client, "values", suffix=CLUSTER)
-        self._is_cluster = (
-            url_or_client.partition(":")[0].endswith(CLUSTER)
-            if isinstance(url_or_client, str)
-            else isinstance(url_or_client, RedisCluster)
+        self._timeout = RoundTripTimeout(timeout)
+        self._server = RedisServer(
+            url_or_client, "signals", self._timeout, on_moved=self._drop_connection
         )
-        if ack == "aof" and self._is_cluster:
+        if ack == "aof" and self._server.is_cluster:
             raise ValueError('ack="aof" needs one server: set appendfsync to always in a cluster')
-        self._given = url_or_client
-        self._address = redacted(url_or_client) if isinstance(url_or_client, str) else "Redis"
         self._prefix = prefix
         self._shards = shards
         self._is_fsynced = ack == "aof"
         self._timeout_s = timeout
-        self._timeout = RoundTripTimeout(timeout)
-        self._client: Client | None = None
         # The server has slots, and no step over several of them: so has one node of a cluster.
-        self._has_slots = self._is_cluster
+        self._has_slots = self._server.is_cluster
         # For all logs: not in a cluster, which has several servers.
         self._connection: ScriptConnection | None = None
-        # {(host, port): a client of that node, for following}
-        self._node_clients: dict[tuple[str, int], Redis] = {}
         self._followers: list[Follower] = []
         self._logs: list[ShardLog] = []
         self._claims = NameClaims(self._logs, timeout)
         self._propagation: TracePropagation | None = None
-        self._peers = Peers(prefix, self._timeout)
-        self._pending_fires = PendingFireRecords(f"{{{prefix}:signals:0}}:", self._timeout)
+        self._peers = Peers(prefix, self._server)
+        self._pending_fires = PendingFireRecords(f"{{{prefix}:signals:0}}:", self._server)
         self._appended = 0
         # Batches over several logs that are under way.
         self._batches: set[asyncio.Task[Any]] = set()
@@ -204,26 +189,19 @@ class RedisSignals:
 
     def begin(self, listener: SignalListener) -> None:
         """Start to follow the logs on the running event loop."""
-        client = self._given
-        if isinstance(client, str):
-            make = connected_to_cluster if self._is_cluster else connected
-            client = make(client.replace(CLUSTER, "", 1), self._timeout_s)
-        self._client = client
-        self._timeout.restart()
+        self._server.open()
         self._settled = asyncio.Event()
         self._note_change()
         self._fault = None
         self._judging = asyncio.create_task(self._judge(), name="purgatory-signals-settings")
-        self._connection = None if self._is_cluster else ScriptConnection()
+        self._connection = None if self._server.is_cluster else ScriptConnection()
         # Those of an event loop that was not closed in order would never be done.
         self._deadlines.close()
         self._last_heavy = []
         for follower in self._followers:
-            follower.log.connect(client, self._connection)
-            follower.start(self._connector(follower.log), listener)
-        self._pending_fires.connect(client)
-        first = self._followers[0].log
-        self._peers.start(self._connector(first), partial(self._node_client, first), given=client)
+            follower.log.connect(self._server, self._connection)
+            follower.start(self._server, listener)
+        self._peers.start()
 
     @property
     def propagation(self) -> TracePropagation | None:
@@ -272,7 +250,7 @@ class RedisSignals:
             errors = [each.error for each in self._followers if each.error is not None]
             logger.error(
                 "signals are not exchanged until %s can be used: %s",
-                self._address,
+                self._server.address,
                 errors[0].detail if errors else "its settings were not read yet",
                 extra={"action": "signals-away"},
             )
@@ -317,16 +295,7 @@ class RedisSignals:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
-        client, self._client = self._client, None
-        self._pending_fires.connect(None)
-        clients: list[Client] = [*self._node_clients.values()]
-        if client is not None and isinstance(self._given, str):
-            clients.append(client)
-        self._node_clients.clear()
-        for each in clients:
-            with contextlib.suppress(*CONNECTION_ERRORS):
-                async with asyncio.timeout(_STOP_S):
-                    await each.aclose()
+        await self._server.close()
 
     @property
     def missing(self) -> list[str]:
@@ -591,84 +560,24 @@ class RedisSignals:
         if is_refused or all(each.replica.is_loaded for each in self._followers):
             self._settled.set()
 
-    def _connector(self, log: ShardLog) -> Callable[[], Awaitable[Redis]]:
-        """Return a function that finds the server of a log for each subscription."""
-        is_again = False
-
-        async def connect() -> Redis:
-            nonlocal is_again
-            is_first, is_again = not is_again, True
-            # A cluster's client learns of a new master only by commands, which an idle process
-            # does not send.
-            return await self._node_client(log, is_refreshed=not is_first)
-
-        return connect
-
-    async def _node_client(self, log: ShardLog, *, is_refreshed: bool = False) -> Redis:
-        """Return the client of the server that has a log; ask the cluster again if refreshed."""
-        client = self._client
-        assert client is not None
-        if not isinstance(client, RedisCluster):
-            return client
-        # A cluster's client cannot subscribe: go to the node that has the log now.
-        _ = await client.initialize()
-        if is_refreshed:
-            await client.nodes_manager.initialize()
-        node = client.get_node_from_key(log.channel)
-        if node is None:
-            raise SignalsUnavailableError("no node of the cluster has the log of signals now")
-        address = node.host, int(node.port)
-        if address not in self._node_clients:
-            self._node_clients[address] = Redis(
-                **{**_node_options(client), "host": address[0], "port": address[1]}
-            )
-        return self._node_clients[address]
+    def _drop_connection(self) -> None:
+        if self._connection is not None:
+            self._connection.abort()
 
     async def _judge(self) -> None:
         """Check the settings of the server once, as soon as it responds."""
         while True:
             try:
-                settings = await self._settings()
+                settings = await self._server.settings(
+                    is_fsynced=self._is_fsynced, fsync='ack="aof"'
+                )
             except CONNECTION_ERRORS:
                 await asyncio.sleep(self._timeout_s)
                 continue
             break
+        self._has_slots |= settings.has_slots
         for warning in settings.warnings:
             logger.warning("signals: %s", warning, extra={"action": "signals-settings"})
         if settings.faults:
             self._fault = SignalsNotReadyError(". ".join(settings.faults))
             logger.error("signals: %s", self._fault.detail, extra={"action": "signals-settings"})
-
-    async def _settings(self) -> ServerSettings:
-        client = self._client
-        assert client is not None
-        is_cluster = isinstance(client, RedisCluster)
-        found = ServerSettings()
-        for follower in self._followers if is_cluster else self._followers[:1]:
-            async with self._timeout.limit():
-                node = await self._node_client(follower.log)
-                info: Any = await node.info()
-                try:
-                    setting = await node.config_get("appendfsync")
-                except CONNECTION_ERRORS:
-                    # Hosted servers may forbid CONFIG.
-                    setting = {}
-            append_fsync = next((str(value) for value in setting.values()), None)
-            judged = ServerSettings.of(
-                {name: str(value) for name, value in info.items()},
-                append_fsync=append_fsync,
-                is_fsynced=self._is_fsynced,
-                is_cluster_client=is_cluster,
-                kept="signals",
-                fsync='ack="aof"',
-            )
-            self._has_slots |= info.get("cluster_enabled") == 1
-            found.faults += [each for each in judged.faults if each not in found.faults]
-            found.warnings += [each for each in judged.warnings if each not in found.warnings]
-        return found
-
-
-def _node_options(cluster: RedisCluster) -> dict[str, Any]:
-    """Return the options of a connection to any node: user, password, TLS, timeouts."""
-    known = signature(Redis.__init__).parameters
-    return {name: value for name, value in cluster.connection_kwargs.items() if name in known}

@@ -23,14 +23,13 @@ from purgatory.errors import (
 )
 from purgatory.group_commit import GroupCommit, RoundTripTimeout
 from purgatory.limits import Limits
-from purgatory.redis_server.client import channel_of_database
 from purgatory.redis_server.script import (
     CONNECTION_ERRORS,
-    Client,
     FsyncTimeoutError,
     RedisScript,
     netstrings,
 )
+from purgatory.redis_server.server import RedisServer
 from purgatory.signals.fire_idempotency import REPEAT_PART, REPEAT_S, Idempotency
 from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
 from purgatory.signals.redis.entry_codec import TYPES, EntryCodec, epochs_of, share_of
@@ -127,11 +126,11 @@ class ShardLog:
     def __init__(
         self, tag: str, *, shards: int, limits: Limits, timeout: RoundTripTimeout, is_fsynced: bool
     ) -> None:
+        self.tag = tag
         self._tag = tag.encode()
         self.codec = EntryCodec(limits.max_value_bytes)
-        self._shared_channel = f"{tag}appended"
-        # With the number of the client's database, see `connect`.
-        self.channel = self._shared_channel
+        # With the number of the client's database once it is connected.
+        self.channel = f"{tag}appended"
         self.keys = tuple(f"{tag}{name}" for name in _KEYS)
         settings = (
             *(limits.max_signals // shards or 1, limits.max_signal_bytes // shards or 1),
@@ -144,7 +143,7 @@ class ShardLog:
         self._encoded_command = encoded(self._command)
         self._timeout = timeout
         self._fsync_ms = round(timeout.seconds * 900) if is_fsynced else None
-        self._client: Client | None = None
+        self._server: RedisServer | None = None
         self._connection: ScriptConnection | None = None
         self._deadlines = FireDeadlines(timeout)
         # Done after the request that is sent by itself: others wait for it, as for a batch.
@@ -153,21 +152,23 @@ class ShardLog:
             self._append_all, weigh=_weight, max_weight=MAX_WEIGHT, owner_of=_owner
         )
 
-    def connect(self, client: Client, connection: ScriptConnection | None) -> None:
-        """Use `client` from now on, and append through `connection` while that is open."""
-        self._client = client
+    def connect(self, server: RedisServer, connection: ScriptConnection | None) -> None:
+        """Use `server` from now on, and append through `connection` while that is open."""
+        self._server = server
         self._connection = connection
-        self.channel = channel_of_database(self._shared_channel, client)
+        self.channel = server.channel(f"{self.tag}appended")
         self._channel = self.channel.encode()
         # A timer of an event loop that was not closed in order would never run.
         self._deadlines.close()
 
     async def open_connection(self) -> None:
         """Open the connection for appending, if there is one that is not open."""
-        if self._connection is not None and isinstance(self._client, Redis):
+        if self._connection is not None and self._server is not None:
+            client = self._server.client
+            assert isinstance(client, Redis)
             with contextlib.suppress(TimeoutError):
                 async with self._timeout.limit():
-                    await self._connection.open(self._client)
+                    await self._connection.open(client)
 
     def hurry(self) -> None:
         """Let fires that wait fail as soon as the timeout is over that is left."""
@@ -240,7 +241,7 @@ class ShardLog:
         sent: Future[bytes | None],
         arguments: Sequence[bytes],
         keys: Sequence[bytes],
-        client: Client,
+        client: Any,
     ) -> bytes:
         """Return the reply to a script that was sent; run it by the client if that has to."""
         reply = await sent
@@ -368,13 +369,14 @@ class ShardLog:
         self, run: Callable[[Any], Awaitable[_Reply]], until_s: float | None = None
     ) -> _Reply:
         """Return what `run` returns for the client, within the timeout; raise SignalsError."""
-        if self._client is None:
+        server = self._server
+        if server is None or not server.is_open:
             raise SignalsUnavailableError("the signals are not open: open the purgatory first")
         try:
             async with self._timeout.limit() as timeout:
                 if until_s is not None and until_s < (timeout.when() or until_s):
                     timeout.reschedule(until_s)
-                return await run(self._client)
+                return await run(server.client)
         except FsyncTimeoutError as exc:
             raise SignalsUnavailableError(
                 f"{exc}: what was fired may or may not survive a crash of the server"
@@ -384,22 +386,14 @@ class ShardLog:
             message = f"{type(exc).__name__}: {exc}"
             if "READONLY" in message or "ReadOnlyError" in message:
                 # It is a replica now: the same address may lead to its successor.
-                await self._drop_connections()
+                await server.note_moved()
             raise _reply_error(message) from exc
         except CONNECTION_ERRORS as exc:
-            await self._drop_connections()
+            if self._connection is not None:
+                # What hangs there would delay what is sent next.
+                self._connection.abort()
+            await server.drop_connections()
             raise no_reply(exc, self._timeout.seconds) from exc
-
-    async def _drop_connections(self) -> None:
-        """Close connections that a server which was restarted no longer has: each would fail."""
-        if self._connection is not None:
-            # What hangs there would delay what is sent next.
-            self._connection.abort()
-        # A cluster's client does so by itself.
-        if isinstance(self._client, Redis):
-            with contextlib.suppress(*CONNECTION_ERRORS):
-                async with self._timeout.limit():
-                    await self._client.connection_pool.disconnect(inuse_connections=False)
 
 
 def no_reply(exc: Exception, timeout_s: float) -> SignalsUnavailableError:

@@ -169,15 +169,29 @@ class ClusterServers:
     @asynccontextmanager
     async def suspended_owner(self, key: str) -> AsyncIterator[None]:
         """Suspend the master that has the slot of `key`, and let it continue at the end."""
-        masters = self._masters()
-        with masters[0].client() as client:
-            slot = int(_ask(client, "CLUSTER", "KEYSLOT", key))
-        master = next(each for each in masters if _has_slot(each, slot))
+        master = self._owner(key)
         master.suspend()
         try:
             yield
         finally:
             master.resume()
+
+    async def fail_over(self, key: str) -> None:
+        """Have the replica of the slot of `key` take over, as for maintenance: both stay up."""
+        master = self._owner(key)
+        with master.client() as client:
+            ports = [int(each["port"]) for each in _replicas(client)]
+        (replica,) = (node for node in self._nodes if node.port in ports)
+        with replica.client() as client:
+            _ask(client, "CLUSTER", "FAILOVER")
+        await _until(lambda: _role(replica) == "master" and _role(master) == "slave")
+        await self._whole()
+
+    def _owner(self, key: str) -> ValkeyServer:
+        masters = self._masters()
+        with masters[0].client() as client:
+            slot = int(_ask(client, "CLUSTER", "KEYSLOT", key))
+        return next(each for each in masters if _has_slot(each, slot))
 
     async def empty(self) -> None:
         for node in self._masters():

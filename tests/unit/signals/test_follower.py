@@ -42,7 +42,7 @@ async def test_a_message_that_is_none_has_the_log_read(message: bytes) -> None:
     await follower.catch_up()
     log.add([(EntryType.FIRED, "key", b"")])
     assert not follower.apply_message(message)
-    await follower._handle({"type": "message", "data": message})
+    await follower._handle("", message)
     await follower.catch_up()
     assert follower.replica.applied == 1
 

@@ -25,13 +25,23 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 class Silence:
-    """A connection, and a client, of a server that does not reply in time."""
+    """A server that does not reply in time, and its connection and client."""
 
     def __init__(self, *, knows_scripts: bool) -> None:
         self.is_open = True
         self.connection_pool = SimpleNamespace(_available_connections=(), connection_kwargs={})
         self.sent: list[bytes] = []
         self._knows_scripts = knows_scripts
+
+    @property
+    def client(self) -> Silence:
+        return self
+
+    def channel(self, name: str) -> str:
+        return name
+
+    async def drop_connections(self) -> None:
+        """Nothing is closed here."""
 
     def send_encoded(self, count: int, parts: bytes) -> Future[bytes | None]:
         self.sent.append(parts)
