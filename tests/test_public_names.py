@@ -91,3 +91,22 @@ def test_each_room_can_be_imported_first(module: str) -> None:
     command = [sys.executable, "-c", f"from {module} import *"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+def test_importing_our_package_imports_only_what_every_application_uses() -> None:
+    """No models of endpoints that are not offered, no stores, no clients, no metrics library."""
+    script = (
+        "import sys, fastapi, fastapi.responses; before = set(sys.modules)\n"
+        "import purgatory.fastapi\n"
+        "print(*(set(sys.modules) - before))"
+    )
+    command = [sys.executable, "-c", script]
+    added = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    unused = (
+        "purgatory.client purgatory.journal purgatory.jobs.sql purgatory.jobs.redis "
+        "purgatory.signals.redis purgatory.fastapi.dashboard purgatory.fastapi.jobs "
+        "purgatory.fastapi.keys httpx redis sqlalchemy alembic prometheus_client"
+    ).split()
+    assert [name for name in added if any(f"{name}.".startswith(f"{each}.") for each in unused)] == []
+    # Of ours, most are the core and its jobs. More than these want a reason.
+    assert sum(name.startswith("purgatory") for name in added) <= 230

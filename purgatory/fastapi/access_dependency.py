@@ -6,21 +6,12 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from purgatory.fastapi.dashboard.schemas import ActionsBody
 from purgatory.fastapi.http.authorization import READ, Access, Action
 from purgatory.fastapi.http.bodies.request_body import read_body
-from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.jobs.batch_endpoint import (
-    MAX_REFUSED,
-    JobBatchEndpoint,
-    split_lines,
-)
-from purgatory.fastapi.jobs.schemas import JobBody
 from purgatory.fastapi.routing.raw_route import DeclaredEndpoint
 from purgatory.fastapi.routing.request_internals import cache_body, cached_body
 from purgatory.fastapi.sse.endpoint import StreamEndpoint
 from purgatory.fastapi.sse.parameters import split_keys
-from purgatory.turn_budget import TurnBudget
 
 
 async def get_accesses(request: Request) -> list[Access]:
@@ -42,7 +33,9 @@ async def get_accesses(request: Request) -> list[Access]:
         maximum = endpoint.raw.context.purgatory.limits.max_keys_per_operation
         keys, _ = split_keys(request.scope["query_string"], maximum)
         return [Access(action, key) for key in keys]
-    has_body = endpoint.spec.body is not None or isinstance(endpoint.raw, JobBatchEndpoint)
+    # A batch, whose lines are parsed one by one, has a body that is not declared.
+    accesses_of_lines = getattr(endpoint.raw, "accesses", None)
+    has_body = endpoint.spec.body is not None or accesses_of_lines is not None
     if request.method != "POST" or not has_body:
         return [READ if action is Action.OPERATE and request.method == "GET" else Access(action)]
     # The keys are in the body: parsed as the endpoint parses it, so that both see the same.
@@ -51,43 +44,15 @@ async def get_accesses(request: Request) -> list[Access]:
         limit, incoming = endpoint.raw.max_body, endpoint.raw.context.incoming
         cache_body(request, await read_body(request.scope, request.receive, limit, incoming))
     body = await request.body()
-    if isinstance(endpoint.raw, JobBatchEndpoint):
-        return [Access(action), *await _of_batch(endpoint.raw, body)]
+    if accesses_of_lines is not None:
+        return [Access(action), *await accesses_of_lines(body)]
     assert endpoint.spec.body is not None
     parsed = await endpoint.spec.body.parse_in_turns(body)
-    if isinstance(parsed, ActionsBody):
+    if hasattr(parsed, "accesses"):
         return [Access(action), *parsed.accesses()]
-    if action is Action.DEFER:
-        return [Access(action), *_of_job(parsed)]
     if action is Action.WAIT:
         return [Access(action, key) for key in parsed.keys]
     return [Access(action, item.key) for item in parsed]
-
-
-def _of_job(body: JobBody) -> list[Access]:
-    """Return an access for each key that a job is to wait on, and for its dedupe key."""
-    found = [Access(Action.WAIT, key) for key in body.keys]
-    if body.dedupe_key is not None:
-        found.append(Access(Action.DEFER, dedupe_key=body.dedupe_key))
-    return found
-
-
-async def _of_batch(endpoint: JobBatchEndpoint, body: bytes) -> list[Access]:
-    """Return the accesses of the jobs in a batch, each once."""
-    _, lines = split_lines(body)
-    found: dict[Access, None] = {}
-    refused = 0
-    budget = TurnBudget()
-    for line in lines:
-        await budget.yield_if_spent()
-        try:
-            found |= dict.fromkeys(_of_job(await endpoint.parse(line)))
-        except Problem:
-            # The endpoint refuses that line by itself, and reads no further than this.
-            refused += 1
-            if refused == MAX_REFUSED:
-                break
-    return list(found)
 
 
 AccessesDep = Annotated[list[Access], Depends(get_accesses)]

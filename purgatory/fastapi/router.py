@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, Depends
 
 from purgatory.fastapi.access.identity import identified, identifying
-from purgatory.fastapi.dashboard.routes import add_dashboard_routes
 from purgatory.fastapi.endpoint_groups import (
     AUTHENTICATORS,
     Authorize,
@@ -20,15 +19,12 @@ from purgatory.fastapi.http.authorization import ALLOW_ANYONE
 from purgatory.fastapi.http.bounds.incoming_requests import INCOMING_STATE_KEY, IncomingRequests
 from purgatory.fastapi.http.bounds.unread_responses import UNREAD_STATE_KEY, UnreadResponses
 from purgatory.fastapi.javascript_route import add_javascript_route
-from purgatory.fastapi.jobs.routes import add_job_routes
-from purgatory.fastapi.keys.routes import add_key_routes
 from purgatory.fastapi.lifespan import lifespan_with
 from purgatory.fastapi.metrics_route import add_metrics_route, collecting, metrics_collector
 from purgatory.fastapi.problem_route import add_problem_route
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX, EndpointContext
 from purgatory.fastapi.routing.request_internals import require_effective_routes
 from purgatory.fastapi.sse.routes import add_stream_routes
-from purgatory.fastapi.statistics_route import add_statistics_route
 from purgatory.fastapi.watch.per_client_limit import CLIENTS_STATE_KEY, ClientOf
 from purgatory.fastapi.watch.routes import add_watch_routes
 from purgatory.fastapi.watch.settings import WaitSettings
@@ -117,18 +113,27 @@ def _add_routes(
     offered: frozenset[EndpointGroup],
     collector: PurgatoryCollector | None,
 ) -> None:
+    # Imported if offered: their models take half of the time to import this package.
     context = registry.context
     if "watch" in offered:
         add_stream_routes(router, registry)
         add_javascript_route(router, context)
         add_watch_routes(router, registry)
     if "keys" in offered:
+        from purgatory.fastapi.keys.routes import add_key_routes
+
         add_key_routes(router, context)
     if "jobs" in offered and (limits := context.purgatory.job_limits) is not None:
+        from purgatory.fastapi.jobs.routes import add_job_routes
+
         add_job_routes(router, registry, limits)
     if "statistics" in offered:
+        from purgatory.fastapi.statistics_route import add_statistics_route
+
         add_statistics_route(router, context)
     if "dashboard" in offered:
+        from purgatory.fastapi.dashboard.routes import add_dashboard_routes
+
         add_dashboard_routes(router, registry, offered)
     if collector is not None and "metrics" in offered:
         add_metrics_route(router, context, collector)

@@ -124,6 +124,23 @@ class JobBatchEndpoint:
         if number < count:
             yield refusals.end(number, count - number)
 
+    async def accesses(self, body: bytes) -> list[Access]:
+        """Return the access that the jobs of a batch need besides DEFER, each once."""
+        _, lines = split_lines(body)
+        found: dict[Access, None] = {}
+        refused = 0
+        budget = TurnBudget()
+        for line in lines:
+            await budget.yield_if_spent()
+            try:
+                found |= dict.fromkeys((await self.parse(line)).accesses())
+            except Problem:
+                # It is refused when the batch is read, which ends here.
+                refused += 1
+                if refused == MAX_REFUSED:
+                    break
+        return list(found)
+
     async def _spec(self, raw: RawRequest, line: bytes) -> JobSpec:
         body = await self.parse(line)
         check_access(raw.permit, body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal
 
@@ -17,6 +18,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from purgatory.fastapi.http.authorization import Access, Action
 from purgatory.fastapi.http.bodies.json_bodies import JsonBody
 from purgatory.fastapi.http.schemas import (
     ENVELOPE,
@@ -142,6 +144,13 @@ class JobBody(RequestBody):
         None,
         description="Seconds from now at which a later deadline is cut short, moved or not.",
     )
+
+    def accesses(self) -> Iterator[Access]:
+        """Yield the access that it needs besides DEFER: to its keys, and to its dedupe key."""
+        for key in self.keys:
+            yield Access(Action.WAIT, key)
+        if self.dedupe_key is not None:
+            yield Access(Action.DEFER, dedupe_key=self.dedupe_key)
 
 
 class RescheduleBody(RequestBody):
