@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 
 import purgatory
 from purgatory import Purgatory
+from purgatory.jobs.sql import metadata
 from tests.house.imports import ROOT
 from tests.house.picture import PAGE, redrawn, reduced
 
@@ -49,6 +50,7 @@ OTHERS = {
 }
 # Names of Kafka without a counterpart here, of browsers and other tools, and of data.
 FOREIGN = {
+    "ExecStartPost",
     "RawLocalFileSystem",
     "TimeoutStopSec",
     "SharedWorker",
@@ -202,6 +204,13 @@ def extras_named(page: str) -> list[str]:
     """Return the extras that a page tells to install."""
     found = re.findall(r"fastapi-purgatory\[([\w,]+)\]", page)
     return [extra for extras in found for extra in extras.split(",")]
+
+
+def test_the_tables_of_jobs_are_named() -> None:
+    """docs/reference/jobs.md lists those that are created, all of them."""
+    page = (ROOT / "docs" / "reference" / "jobs.md").read_text(encoding="utf-8")
+    [listed] = re.findall(r"^The tables \((.*?)\) are created", page, re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", listed)) == sorted(metadata.tables)
 
 
 def test_the_picture_of_the_house_is_current() -> None:

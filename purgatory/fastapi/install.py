@@ -84,7 +84,13 @@ def install(
     a slash, for `endpoints` that are unknown, or that need `authorize` or a job store, for another
     `problem_details`, and if another purgatory is installed, or this one with the same prefix.
     """
-    check_type("app", app, FastAPI, "the application first, as in install(FastAPI(), Purgatory())")
+    check_type(
+        "app",
+        app,
+        FastAPI,
+        "the application first, as in install(FastAPI(), Purgatory()); one of Starlette or another "
+        "framework goes with it: docs/how-to/other-frameworks.md",
+    )
     check_type(
         "purgatory", purgatory, Purgatory, "an object, as in install(FastAPI(), Purgatory())"
     )
