@@ -139,14 +139,25 @@ NOT_JSON = {
     "byte order mark": b'\xef\xbb\xbf{"value": 1}',
     "a control character in a string": b'{"value": "\n"}',
     "a form": b"value=1",
-    "deep arrays": b"[" * 60_000,
-    "deep objects": b'{"value":' * 6_000,
-    "deep and whole": b'{"value":' + b"[" * 20_000 + b"]" * 20_000 + b"}",
     "many digits": b'{"value": ' + b"9" * 20_000 + b"}",
     "leading zero": b'{"value": 01}',
     "hexadecimal": b'{"value": 0x1}',
     "comment": b'{"value": 1 /* one */}',
 }
+
+
+DEEP = {
+    "deep arrays": b"[" * 60_000,
+    "deep objects": b'{"value":' * 6_000,
+    "deep and whole": b'{"value":' + b"[" * 20_000 + b"]" * 20_000 + b"}",
+}
+
+
+@pytest.mark.parametrize("target", [FIRE, BATCH, WATCH])
+@pytest.mark.parametrize("body", DEEP.values(), ids=DEEP.keys())
+async def test_a_deep_body(connection: Connection, target: str, body: bytes) -> None:
+    """422 names the field and what is allowed there, whether or not the rest is JSON."""
+    check_refusal(await _post(connection, target, body), 422, "bad-parameter", "allowed")
 
 
 @pytest.mark.parametrize("target", [FIRE, BATCH, WATCH])
@@ -167,7 +178,7 @@ async def test_no_body_at_all(connection: Connection, target: str) -> None:
 async def test_100_000_levels(connection: Connection, target: str, opening: bytes) -> None:
     """A document as deep as that is refused, and does not crash the process."""
     levels = 100_000 if len(opening) == 1 else 20_000
-    check_refusal(await _post(connection, target, opening * levels), 400, "bad-json")
+    check_refusal(await _post(connection, target, opening * levels), 422, "bad-parameter")
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
