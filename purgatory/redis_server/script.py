@@ -10,7 +10,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, RedisClusterException, RedisError
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisClusterException, RedisError
 
 Client = Redis | RedisCluster
 
@@ -41,6 +41,14 @@ def lost_connection(exc: Exception) -> RedisConnectionError | None:
     lost = RedisConnectionError("the connection was closed while it was used")
     lost.__cause__ = exc
     return lost
+
+
+def is_read_only(exc: BaseException) -> bool:
+    """Return True iff a server has refused a write because it is a replica.
+
+    redis-py takes that code off the text, unless a script has put something before it.
+    """
+    return isinstance(exc, ReadOnlyError) or "READONLY" in str(exc)
 
 
 async def execute(client: Client, *command: Any) -> Any:

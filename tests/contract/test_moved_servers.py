@@ -20,7 +20,7 @@ from purgatory.group_commit import RoundTripTimeout
 from purgatory.jobs import StoreUnavailableError
 from purgatory.jobs.model import StoreReadOnlyError
 from purgatory.jobs.redis import RedisJobStore
-from purgatory.ownership.lease_store import Read
+from purgatory.ownership.lease_store import Acquire, LeaseRecord, Read
 from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.redis_server.script import lost_connection
 from purgatory.redis_server.server import RedisServer
@@ -80,6 +80,13 @@ async def each_hears_others(stores: Sequence[RedisJobStore]) -> None:
         end()
 
 
+async def is_leased(leases: RedisLeaseStore) -> bool:
+    """Return True iff a name could be leased."""
+    step = Acquire(name="name", token="t", lease_ms=15_000, instance="i", address="a")
+    (result,) = await leases.run([step])
+    return isinstance(result, LeaseRecord)
+
+
 async def test_questions_and_jobs_follow_a_graceful_failover(tmp_path: Path) -> None:
     """In a cluster, where the old primary stays up as a replica, and passes messages on."""
     servers = ClusterServers(tmp_path, random.Random(1))
@@ -113,11 +120,17 @@ async def test_all_follow_an_address_that_leads_to_a_promoted_replica(tmp_path: 
             opened_all(f"redis://127.0.0.1:{proxy.port}") as (purgatories, stores),
         ):
             await each_knows_all(purgatories, "before")
+            leases = RedisLeaseStore(f"redis://127.0.0.1:{proxy.port}")
+            await leases.open()
+            assert await is_leased(leases)
             new_client.replicaof("NO", "ONE")
             proxy.target = new.port
             old_client.replicaof("127.0.0.1", new.port)
             await each_knows_all(purgatories, "after")
             await each_hears_others(stores)
+            # Once: the connection leads to the replica.
+            assert [await is_leased(leases) for _ in range(3)] == [False, True, True]
+            await leases.close()
             # Nobody is left there.
             await until(lambda: not old_client.pubsub_channels("{purgatory:*"))
 

@@ -26,7 +26,13 @@ from purgatory.ownership.lease_store import (
     Release,
     Renew,
 )
-from purgatory.redis_server.script import CONNECTION_ERRORS, Client, execute, execute_together
+from purgatory.redis_server.script import (
+    CONNECTION_ERRORS,
+    Client,
+    execute,
+    execute_together,
+    is_read_only,
+)
 from purgatory.redis_server.server import RedisServer
 from purgatory.timer.seconds import Seconds, seconds_of
 
@@ -108,7 +114,7 @@ class RedisLeaseStore:
         replies: list[Any] = []
         for start in range(0, len(steps), _MAX_STEPS):
             replies += await self._evaluate(steps[start : start + _MAX_STEPS])
-        if any("READONLY" in str(reply) for reply in replies if isinstance(reply, Exception)):
+        if any(is_read_only(reply) for reply in replies if isinstance(reply, Exception)):
             await self._server.note_moved()
         return [
             _error(reply) if isinstance(reply, Exception) else _record(step.name, reply)

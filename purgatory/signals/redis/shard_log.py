@@ -27,6 +27,7 @@ from purgatory.redis_server.script import (
     CONNECTION_ERRORS,
     FsyncTimeoutError,
     RedisScript,
+    is_read_only,
     netstrings,
 )
 from purgatory.redis_server.server import RedisServer
@@ -382,12 +383,11 @@ class ShardLog:
                 f"{exc}: what was fired may or may not survive a crash of the server"
             ) from exc
         except ResponseError as exc:
-            # redis-py takes the code of some errors off their text.
-            message = f"{type(exc).__name__}: {exc}"
-            if "READONLY" in message or "ReadOnlyError" in message:
+            if is_read_only(exc):
                 # It is a replica now: the same address may lead to its successor.
                 await server.note_moved()
-            raise _reply_error(message) from exc
+            # redis-py takes the code of some errors off their text.
+            raise _reply_error(f"{type(exc).__name__}: {exc}") from exc
         except CONNECTION_ERRORS as exc:
             if self._connection is not None:
                 # What hangs there would delay what is sent next.
