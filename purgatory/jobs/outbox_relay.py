@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from purgatory.errors import PurgatoryClosedError, SignalsError
+from purgatory.group_commit import cancel_until_done
 from purgatory.jobs.model.errors import StoreError
 from purgatory.jobs.stores.outbox import Outbox, StoredFire, TakenFires
 from purgatory.retry_policy import RetryPolicy
@@ -86,9 +87,7 @@ class OutboxRelay:
         self._is_stopping = True
         self._woken.set()
         await asyncio.wait([task], timeout=_STOP_S)
-        while not task.done():
-            task.cancel()
-            await asyncio.wait([task], timeout=_STOP_S)
+        await cancel_until_done(task, _STOP_S)
 
     async def _run(self) -> None:
         attempt = 0

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 from purgatory.errors import InvalidKeyError, PurgatoryClosedError, SignalsError
+from purgatory.group_commit import cancel_until_done
 from purgatory.jobs.model.errors import StoreBusyError, StoreError, StoreUnavailableError
 from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.queries import JobFilter, JobPage
@@ -223,9 +224,7 @@ class PendingFires:
         """Stop; log what is lost with this process."""
         self._is_stopped = True
         task, self._task = self._task, None
-        while task is not None and not task.done():
-            task.cancel()
-            await asyncio.wait([task], timeout=_STOP_S)
+        await cancel_until_done(task, _STOP_S)
         if self._fires:
             logger.error(
                 "the jobs of %d fires were not decided, as the job store is away: fire their keys "

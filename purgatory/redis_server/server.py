@@ -14,7 +14,7 @@ from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisClusterException, ResponseError
 
-from purgatory.group_commit import RoundTripTimeout
+from purgatory.group_commit import CLOSE_S, RoundTripTimeout, cancel_until_done
 from purgatory.redacted_url import redacted
 from purgatory.redis_server.client import check_url_or_client, connected, is_cluster
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client
@@ -22,7 +22,6 @@ from purgatory.redis_server.server_settings import ServerSettings
 
 # The Sentinels are asked so often: until then, the old primary acknowledges what is lost.
 ASK_S: Final = 1.0
-_STOP_S: Final = 0.5
 
 
 class RedisServer:
@@ -72,10 +71,7 @@ class RedisServer:
     async def close(self) -> None:
         """Release the connections, but those of a client that was given."""
         asking, self._asking = self._asking, None
-        # More than once: redis-py may swallow a cancellation before Python 3.12.
-        while asking is not None and not asking.done():
-            asking.cancel()
-            await asyncio.wait([asking], timeout=_STOP_S)
+        await cancel_until_done(asking)
         client, self._client = self._client, None
         clients: list[Client] = [*self._nodes.values()]
         self._nodes.clear()
@@ -87,7 +83,7 @@ class RedisServer:
         for each in clients:
             # Of a server that hangs, nothing more comes.
             with contextlib.suppress(*CONNECTION_ERRORS):
-                async with asyncio.timeout(_STOP_S):
+                async with asyncio.timeout(CLOSE_S):
                     await each.aclose()
 
     @property
@@ -132,18 +128,14 @@ class RedisServer:
 
     async def drop_connections(self) -> None:
         """Close connections that a server which was restarted no longer has: each would fail."""
-        # A cluster's client does so by itself.
-        if isinstance(self._client, Redis):
-            await self._disconnect(self._client, is_all=False)
+        await self._disconnect(is_all=False)
 
     async def note_moved(self) -> None:
         """Close the connections to a server that is no longer the primary.
 
         Its name may lead to another server by now, which open connections would never reach.
         """
-        self._moves += 1
-        self._on_moved()
-        await self.drop_connections()
+        await self._leave(is_all=False)
 
     async def settings(
         self, *, is_fsynced: bool = False, fsync: str = "fsync=True"
@@ -177,18 +169,23 @@ class RedisServer:
                 async with self.timeout.limit():
                     address = await pool.get_master_address()  # type: ignore[no-untyped-call]  # redis-py leaves it so
                 if last not in (None, address):
-                    self._moves += 1
-                    self._on_moved()
-                    assert isinstance(self._client, Redis)
-                    await self._disconnect(self._client, is_all=True)
+                    await self._leave(is_all=True)
                 last = address
             await asyncio.sleep(ASK_S)
 
-    async def _disconnect(self, client: Redis, *, is_all: bool) -> None:
-        # Of a machine that hangs, even the end of a connection may not come.
-        with contextlib.suppress(*CONNECTION_ERRORS):
-            async with self.timeout.limit():
-                await client.connection_pool.disconnect(inuse_connections=is_all)
+    async def _leave(self, *, is_all: bool) -> None:
+        """Note that the primary is another; `is_all`: end what is under way, too."""
+        self._moves += 1
+        self._on_moved()
+        await self._disconnect(is_all=is_all)
+
+    async def _disconnect(self, *, is_all: bool) -> None:
+        # A cluster's client does so by itself.
+        if isinstance(self._client, Redis):
+            # Of a machine that hangs, even the end of a connection may not come.
+            with contextlib.suppress(*CONNECTION_ERRORS):
+                async with self.timeout.limit():
+                    await self._client.connection_pool.disconnect(inuse_connections=is_all)
 
     async def _primaries(self) -> list[Redis]:
         client = self.client

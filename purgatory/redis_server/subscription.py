@@ -12,6 +12,7 @@ from typing import Any, Final
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from purgatory.errors import PurgatoryError
+from purgatory.group_commit import cancel_until_done
 from purgatory.redis_server.script import CONNECTION_ERRORS, RedisScript, lost_connection
 from purgatory.redis_server.server import RedisServer
 from purgatory.retry_policy import RetryPolicy
@@ -19,7 +20,6 @@ from purgatory.retry_policy import RetryPolicy
 # So often, a message of our own is published.
 BEAT_S: Final = 1.0
 _MAX_SILENT: Final = 2
-_STOP_S: Final = 0.5
 _RECONNECT: Final = RetryPolicy(first_ms=50, max_ms=1_000)
 # First a write that changes nothing: a replica publishes, too, to those that are connected to it.
 _PUBLISH: Final = RedisScript(b"""
@@ -94,10 +94,7 @@ class Subscription:
         """Unsubscribe."""
         self.is_subscribed = False
         task, self._task = self._task, None
-        # More than once: a client that is just connecting may take it for a timeout of its own.
-        while task is not None and not task.done():
-            task.cancel()
-            await asyncio.wait([task], timeout=_STOP_S)
+        await cancel_until_done(task)
 
     async def _run(self) -> None:
         attempt = 0

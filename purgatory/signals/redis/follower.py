@@ -12,7 +12,7 @@ from contextvars import Context
 from typing import Any, Final
 
 from purgatory.errors import SignalsError, SignalsNotReadyError, SignalsUnavailableError
-from purgatory.group_commit import GroupCommit
+from purgatory.group_commit import GroupCommit, cancel_until_done
 from purgatory.redis_server.script import CONNECTION_ERRORS
 from purgatory.redis_server.server import RedisServer
 from purgatory.redis_server.subscription import Subscription
@@ -40,7 +40,6 @@ CHUNK: Final = 200
 # A message of more is applied in slices, by the task.
 _AT_ONCE: Final = 16
 _AT_ONCE_BYTES: Final = 64 * 1024
-_STOP_S: Final = 0.5
 _REFRESH_S: Final = 0.05
 
 
@@ -115,10 +114,7 @@ class Follower:
         if subscription is not None:
             await subscription.stop()
         task, self._refreshing = self._refreshing, None
-        # More than once: a client that is just connecting may take it for a timeout of its own.
-        while task is not None and not task.done():
-            task.cancel()
-            await asyncio.wait([task], timeout=_STOP_S)
+        await cancel_until_done(task)
         await self._readers.join()
         self.own.settle(all_of_them=True)
 

@@ -19,7 +19,7 @@ from purgatory.errors import (
     SignalsNotReadyError,
     SignalsUnavailableError,
 )
-from purgatory.group_commit import CLOSE_S, GroupCommit, RoundTripTimeout
+from purgatory.group_commit import CLOSE_S, GroupCommit, RoundTripTimeout, cancel_until_done
 from purgatory.limits import Limits
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client
 from purgatory.redis_server.server import RedisServer
@@ -52,7 +52,6 @@ from purgatory.trace_context import TracePropagation, current_traceparent
 logger = logging.getLogger("purgatory.signals.redis")
 
 MAX_SHARDS: Final = 256
-_STOP_S: Final = 0.5
 # How long the next batch waits until the last one was applied here, if messages are late.
 _APPLIED_S: Final = 0.25
 
@@ -276,10 +275,7 @@ class RedisSignals:
     async def close(self) -> None:
         """Stop following, wait for the round trips under way, and release the connections."""
         judging, self._judging = self._judging, None
-        # More than once: redis-py may swallow a cancellation before Python 3.12.
-        while judging is not None and not judging.done():
-            judging.cancel()
-            await asyncio.wait([judging], timeout=_STOP_S)
+        await cancel_until_done(judging)
         if self._hurrying is not None:
             self._hurrying.cancel()
         await self._peers.stop()
