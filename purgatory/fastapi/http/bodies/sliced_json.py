@@ -11,7 +11,7 @@ from pydantic_core import from_json
 
 from purgatory.fastapi.http.bodies.body_schema import BodySchema, Location, Schema
 from purgatory.fastapi.http.problems import Problem, bad_parameter
-from purgatory.json_value import MAX_DOCUMENT_DEPTH, TOO_DEEP
+from purgatory.json_value import MAX_DOCUMENT_DEPTH, TOO_DEEP, is_too_deep
 from purgatory.turn_budget import TurnBudget
 
 Result = TypeVar("Result")
@@ -27,7 +27,6 @@ _ONE_BY_ONE: Final = 16
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 # Of a schema that does not allow just anything.
 _TYPED: Final = frozenset({"type", "enum", "const"})
-_NO_BRACKETS: Final = re.compile(r"[^\[\]{}]+")
 
 
 class OutOfBoundsError(Exception):
@@ -171,7 +170,7 @@ class SlicedDecoder:
         except (StopIteration, ValueError, RecursionError):
             return None
         piece = piece[:length]
-        if not _is_shallow(piece, MAX_DOCUMENT_DEPTH - depth):
+        if is_too_deep(piece.encode(), MAX_DOCUMENT_DEPTH - depth):
             return None
         self._check_escapes(piece, at)
         return value, length
@@ -342,15 +341,3 @@ def _check_names(value: Any, schemas: list[Schema], path: Location) -> None:
 
 def _refuse_name(name: str, path: Location) -> NoReturn:
     raise OutOfBoundsError((*path, name), "there is no such field", is_unknown=True)
-
-
-def _is_shallow(piece: str, levels: int) -> bool:
-    """Return True iff `piece` certainly has no more than `levels` levels of brackets."""
-    if piece.count("[") + piece.count("{") <= levels:
-        return True
-    brackets = _NO_BRACKETS.sub("", piece)
-    for _ in range(levels):
-        brackets = brackets.replace("[]", "").replace("{}", "")
-        if not brackets:
-            return True
-    return False
