@@ -164,9 +164,9 @@ class RedisSignals:
             )
             log = ShardLog(
                 f"{{{self._prefix}:signals:{index}}}:",
+                self._server,
                 shards=shards,
                 limits=limits,
-                timeout=self._timeout,
                 is_fsynced=self._is_fsynced,
             )
             self._logs.append(log)
@@ -198,7 +198,7 @@ class RedisSignals:
         self._deadlines.close()
         self._last_heavy = []
         for follower in self._followers:
-            follower.log.connect(self._server, self._connection)
+            follower.log.connect(self._connection)
             follower.start(self._server, listener)
         self._peers.start()
 

@@ -21,7 +21,7 @@ from purgatory.errors import (
     SignalsNotReadyError,
     SignalsUnavailableError,
 )
-from purgatory.group_commit import GroupCommit, RoundTripTimeout
+from purgatory.group_commit import GroupCommit
 from purgatory.limits import Limits
 from purgatory.redis_server.script import (
     CONNECTION_ERRORS,
@@ -125,7 +125,7 @@ class ShardLog:
     """One log, in one slot of a cluster. Raises SignalsError."""
 
     def __init__(
-        self, tag: str, *, shards: int, limits: Limits, timeout: RoundTripTimeout, is_fsynced: bool
+        self, tag: str, server: RedisServer, *, shards: int, limits: Limits, is_fsynced: bool
     ) -> None:
         self.tag = tag
         self._tag = tag.encode()
@@ -142,29 +142,28 @@ class ShardLog:
         # The part of a command that is always the same, encoded once.
         self._command = [str(part).encode() for part in _SCRIPT.command(self.keys, ())]
         self._encoded_command = encoded(self._command)
-        self._timeout = timeout
-        self._fsync_ms = round(timeout.seconds * 900) if is_fsynced else None
-        self._server: RedisServer | None = None
+        self._server = server
+        self._timeout = server.timeout
+        self._fsync_ms = round(server.timeout.seconds * 900) if is_fsynced else None
         self._connection: ScriptConnection | None = None
-        self._deadlines = FireDeadlines(timeout)
+        self._deadlines = FireDeadlines(server.timeout)
         # Done after the request that is sent by itself: others wait for it, as for a batch.
         self._under_way: Future[None] | None = None
         self._commit: GroupCommit[AppendRequest] = GroupCommit(
             self._append_all, weigh=_weight, max_weight=MAX_WEIGHT, owner_of=_owner
         )
 
-    def connect(self, server: RedisServer, connection: ScriptConnection | None) -> None:
-        """Use `server` from now on, and append through `connection` while that is open."""
-        self._server = server
+    def connect(self, connection: ScriptConnection | None) -> None:
+        """Use the server, which is open now, and append through `connection` while that is open."""
         self._connection = connection
-        self.channel = server.channel(f"{self.tag}appended")
+        self.channel = self._server.channel(f"{self.tag}appended")
         self._channel = self.channel.encode()
         # A timer of an event loop that was not closed in order would never run.
         self._deadlines.close()
 
     async def open_connection(self) -> None:
         """Open the connection for appending, if there is one that is not open."""
-        if self._connection is not None and self._server is not None:
+        if self._connection is not None:
             client = self._server.client
             assert isinstance(client, Redis)
             with contextlib.suppress(TimeoutError):
@@ -370,14 +369,13 @@ class ShardLog:
         self, run: Callable[[Any], Awaitable[_Reply]], until_s: float | None = None
     ) -> _Reply:
         """Return what `run` returns for the client, within the timeout; raise SignalsError."""
-        server = self._server
-        if server is None or not server.is_open:
+        if not self._server.is_open:
             raise SignalsUnavailableError("the signals are not open: open the purgatory first")
         try:
             async with self._timeout.limit() as timeout:
                 if until_s is not None and until_s < (timeout.when() or until_s):
                     timeout.reschedule(until_s)
-                return await run(server.client)
+                return await run(self._server.client)
         except FsyncTimeoutError as exc:
             raise SignalsUnavailableError(
                 f"{exc}: what was fired may or may not survive a crash of the server"
@@ -385,14 +383,14 @@ class ShardLog:
         except ResponseError as exc:
             if is_read_only(exc):
                 # It is a replica now: the same address may lead to its successor.
-                await server.note_moved()
+                await self._server.note_moved()
             # redis-py takes the code of some errors off their text.
             raise _reply_error(f"{type(exc).__name__}: {exc}") from exc
         except CONNECTION_ERRORS as exc:
             if self._connection is not None:
                 # What hangs there would delay what is sent next.
                 self._connection.abort()
-            await server.drop_connections()
+            await self._server.drop_connections()
             raise no_reply(exc, self._timeout.seconds) from exc
 
 

@@ -29,6 +29,7 @@ class Silence:
 
     def __init__(self, *, knows_scripts: bool) -> None:
         self.is_open = True
+        self.timeout = RoundTripTimeout(TIMEOUT_S)
         self.connection_pool = SimpleNamespace(_available_connections=(), connection_kwargs={})
         self.sent: list[bytes] = []
         self._knows_scripts = knows_scripts
@@ -74,11 +75,9 @@ class Replies(Silence):
 
 def new_log(server: Silence) -> ShardLog:
     """Return a log of a server."""
-    log = ShardLog(
-        "{x}:", shards=1, limits=Limits(), timeout=RoundTripTimeout(TIMEOUT_S), is_fsynced=False
-    )
     each: Any = server
-    log.connect(each, each)
+    log = ShardLog("{x}:", each, shards=1, limits=Limits(), is_fsynced=False)
+    log.connect(each)
     return log
 
 
