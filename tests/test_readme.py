@@ -178,25 +178,27 @@ def test_the_job_of_the_readme_runs_unless_its_key_fires(is_paid: bool, state: s
 
 async def test_the_database_case_of_the_docs_misses_nothing() -> None:
     """The same in an endpoint: a change during the read is in the response."""
-    source = code((ROOT / "docs" / "how-to" / "choose.md").read_text(), "python")[0]
+    source = code((ROOT / "docs" / "how-to" / "existing-app.md").read_text(), "python")[0]
     names: dict[str, Any] = {}
-    exec(compile(source, "choose.md", "exec"), names)
-    purgatory = names["app"].state.purgatory
+    exec(compile(source, "app.py", "exec"), names)
+    read_state = names["read_state"]
 
-    async def read_state(order: int) -> str:
-        state: str = names["states"][order]
-        if state == "open":
-            names["states"][order] = "paid"
-            await purgatory.fire(f"order:{order}")
+    def read_then_pay(order: int) -> str:
+        state: str = read_state(order)
+        if state == "unpaid":
+            names["database"].execute("update orders set state = 'paid' where id = ?", [order])
+            # Without other processes a fire ends in its first step.
+            with pytest.raises(StopIteration):
+                names["app"].state.purgatory.fire(f"order:{order}").send(None)
         return state
 
-    names["read_state"] = read_state
+    names["read_state"] = read_then_pay
     async with (
         serving(names["app"]) as address,
         httpx.AsyncClient(base_url=address, timeout=PATIENCE_S) as client,
     ):
-        seen = await client.get("/orders/42?seen=open")
-        assert seen.json() == {"state": "paid"}
+        seen = await client.get("/orders/42?seen=unpaid&wait=5")
+        assert seen.json() == "paid"
 
 
 def test_the_example_for_tests_works_as_it_stands() -> None:
