@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from purgatory.jobs import JobStore, MemoryJobStore
-from purgatory.redacted_url import redacted
+from purgatory.redacted_url import REDIS_SCHEMES, redacted
 
-SCHEMES = ("sqlite", "postgresql", "redis", "rediss", "unix", "memory")
+SCHEMES = ("sqlite", "postgresql", *REDIS_SCHEMES, "memory")
 FILE_NAME = "jobs.sqlite3"
 
 
@@ -29,7 +29,7 @@ def make_job_store(url: str | None, data_dir: Path) -> JobStore:
         from app.sql_job_store import MigratedJobStore
 
         return MigratedJobStore(url)
-    if scheme in ("redis", "rediss", "unix"):
+    if url.partition(":")[0] in REDIS_SCHEMES:
         from purgatory.jobs.redis import RedisJobStore
 
         return RedisJobStore(url)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import Literal
 
-from purgatory.redacted_url import redacted
+from purgatory.redacted_url import REDIS_SCHEMES, redacted
 from purgatory.signals.shared_signals import SharedSignals
-
-SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 
 
 def make_signals(url: str, shards: int, ack: Literal["memory", "aof"]) -> SharedSignals:
     """Return the signals at `url`, which are not opened yet; raise ValueError for an invalid one.
 
-    `redis+cluster://` names one node of a cluster, which knows the others.
+    `redis+cluster://` names one node of a cluster, and `redis+sentinel://` Sentinels.
     """
     scheme = url.partition(":")[0]
-    if scheme not in SCHEMES:
+    if scheme not in REDIS_SCHEMES:
         raise ValueError(
             f"signals are not shared through {redacted(url)!r}: give a URL that begins with "
-            f"{', '.join(f'{known}:' for known in SCHEMES[:-1])} or {SCHEMES[-1]}:"
+            f"{', '.join(f'{known}:' for known in REDIS_SCHEMES[:-1])} or {REDIS_SCHEMES[-1]}:"
         )
     # Imported here: the service needs redis-py only for such a URL.
     from purgatory.signals.redis import RedisSignals

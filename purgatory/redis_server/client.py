@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -10,7 +11,7 @@ from redis.asyncio import Redis, UnixDomainSocketConnection
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
+from redis.asyncio.sentinel import MasterNotFoundError, Sentinel
 from redis.backoff import NoBackoff
 
 from purgatory.redacted_url import CLUSTER, SENTINEL, invalid_redis_url, redacted
@@ -18,6 +19,8 @@ from purgatory.redis_server.script import Client
 
 _DATABASE = re.compile("/*[0-9]*/*")
 _SENTINEL_PORT: Final = 26_379
+# So long, what the other Sentinels say is waited for.
+_SENTINELS_S: Final = 0.5
 
 
 def check_url_or_client(given: str | Client, kept: str) -> None:
@@ -135,10 +138,41 @@ class _Watched(NamedTuple):
         }
         for name in ("username", "password"):
             asking[name] = options.pop(f"sentinel_{name}", None)
-        client: Redis = Sentinel(self.sentinels, sentinel_kwargs=asking, **options).master_for(  # type: ignore[no-untyped-call]  # redis-py leaves it so
+        client: Redis = _Sentinels(self.sentinels, sentinel_kwargs=asking, **options).master_for(  # type: ignore[no-untyped-call]  # redis-py leaves it so
             self.service
         )
         return client
+
+
+class _Sentinels(Sentinel):
+    """Sentinels that are asked all at once: those that know of no failover yet are outvoted."""
+
+    async def discover_master(self, service_name: str) -> tuple[str, int]:
+        """Return the address of the primary; raise MasterNotFoundError."""
+        asked: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(each.sentinel_masters()) for each in self.sentinels
+        ]
+        try:
+            # A machine that is gone has often both, a Sentinel and the primary of before.
+            _, pending = await asyncio.wait(asked, timeout=_SENTINELS_S)
+            if len(pending) == len(asked):
+                await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            replies = [each for each in asked if each.done()]
+            errors = [error for each in replies if (error := each.exception()) is not None]
+            found = [each.result().get(service_name) for each in replies if not each.exception()]
+        finally:
+            for each in asked:
+                each.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        states = [each for each in found if each and self.check_master_state(each, service_name)]
+        if not states:
+            reason = "; ".join(map(str, errors)) or "ask them: SENTINEL MASTERS"
+            raise MasterNotFoundError(
+                f"no Sentinel knows a primary of {service_name!r} that is up ({reason})"
+            ) from (errors[0] if errors else None)
+        # Each failover has a higher one.
+        latest = max(states, key=lambda state: int(state["config-epoch"]))
+        return latest["ip"], latest["port"]
 
 
 class _UnixConnection(UnixDomainSocketConnection):

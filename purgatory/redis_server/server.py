@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any, Final
 
@@ -138,11 +138,14 @@ class RedisServer:
         await self._leave(is_all=False)
 
     async def settings(
-        self, *, is_fsynced: bool = False, fsync: str = "fsync=True"
+        self, keys: Sequence[str] = (), *, is_fsynced: bool = False, fsync: str = "fsync=True"
     ) -> ServerSettings:
-        """Return what is wrong with the settings of each primary; raise `CONNECTION_ERRORS`."""
+        """Return what is wrong with the settings of the servers that have `keys`.
+
+        Of all primaries without. Raises `CONNECTION_ERRORS`.
+        """
         found = ServerSettings()
-        for node in await self._primaries():
+        for node in await self._primaries(keys):
             async with self.timeout.limit():
                 info: Any = await node.info()
                 found.add(
@@ -187,11 +190,13 @@ class RedisServer:
                 async with self.timeout.limit():
                     await self._client.connection_pool.disconnect(inuse_connections=is_all)
 
-    async def _primaries(self) -> list[Redis]:
+    async def _primaries(self, keys: Sequence[str]) -> list[Redis]:
         client = self.client
         if not isinstance(client, RedisCluster):
             return [client]
         async with self.timeout.limit():
+            if keys:
+                return list(dict.fromkeys([await self.node(key) for key in keys]))
             _ = await client.initialize()
         return [self._client_of((node.host, int(node.port))) for node in client.get_primaries()]
 

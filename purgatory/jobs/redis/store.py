@@ -247,7 +247,9 @@ class RedisJobStore(StepMethods):
 
     async def _settings(self) -> ServerSettings:
         try:
-            return await self._server.settings(is_fsynced=self._is_fsynced)
+            return await self._server.settings(
+                [shard.tag for shard in self._shards.all], is_fsynced=self._is_fsynced
+            )
         except CONNECTION_ERRORS as exc:
             raise no_reply_error(exc, is_read=True) from exc
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from purgatory.jobs import JobLimits, JobStore
+from purgatory.redacted_url import REDIS_SCHEMES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobAddress:
     """A database or a Redis server with jobs.
 
-    `url` is sqlite:///FILE, postgresql://..., redis://..., rediss://... or unix://... . Raises
-    ValueError for others.
+    `url` is sqlite:///FILE, postgresql://..., or what RedisJobStore takes. Raises ValueError for
+    others.
     """
 
     url: str
@@ -33,7 +34,7 @@ class JobAddress:
     @property
     def is_redis(self) -> bool:
         """Whether it is a Redis server."""
-        return self.url.startswith(("redis://", "rediss://", "unix://"))
+        return self.url.partition("://")[0] in REDIS_SCHEMES
 
     @property
     def is_sqlite(self) -> bool:

@@ -565,7 +565,7 @@ class RedisSignals:
         while True:
             try:
                 settings = await self._server.settings(
-                    is_fsynced=self._is_fsynced, fsync='ack="aof"'
+                    [log.tag for log in self._logs], is_fsynced=self._is_fsynced, fsync='ack="aof"'
                 )
             except CONNECTION_ERRORS:
                 await asyncio.sleep(self._timeout_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -15,12 +16,14 @@ import redis
 from tests.chaos.signals.proxy import Proxy
 from tests.free_port import free_port
 from tests.patience import PATIENCE_S
-from tests.valkey_server import ValkeyServer
+from tests.valkey_server import BINARY, ValkeyServer
 
 MASTERS = 3
 SLOTS = 16_384
 # A node is taken for dead after this: most stalls are shorter, and some longer.
 NODE_TIMEOUT_MS = 1_500
+# As Sentinels know it.
+SERVICE = "signals"
 LONGEST_STALL_S = 2.5
 
 
@@ -155,9 +158,7 @@ class ClusterServers:
 
     async def cut(self) -> None:
         for node in self._nodes:
-            with node.client() as client:
-                for kind in ("normal", "pubsub"):
-                    _ask(client, "CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+            _cut(node)
 
     async def stall(self, seconds: float) -> None:
         master, _ = self._pair()
@@ -249,10 +250,128 @@ class ClusterServers:
         await _until(is_whole)
 
 
+class SentinelServers:
+    """A primary with a replica, and three Sentinels that have either of them take over."""
+
+    lossy = frozenset({"empty", "lose writes", "kill server", "stall", "fail over"})
+
+    def __init__(self, folder: Path, chance: random.Random, **settings: str) -> None:
+        self._random = chance
+        self._folder = folder
+        self._nodes = [_server(folder / f"node-{number}", **settings) for number in range(2)]
+        self._sentinels: list[tuple[int, subprocess.Popen[bytes]]] = []
+
+    async def start(self) -> None:
+        first, second = self._nodes
+        for node in self._nodes:
+            await asyncio.to_thread(node.start)
+        with second.client() as client:
+            client.replicaof("127.0.0.1", first.port)
+        await _until(lambda: _is_followed(first))
+        for number in range(3):
+            port = free_port()
+            path = self._folder / f"sentinel-{number}.conf"
+            path.write_text(
+                f"port {port}\nbind 127.0.0.1\n"
+                f"sentinel monitor {SERVICE} 127.0.0.1 {first.port} 2\n"
+                f"sentinel down-after-milliseconds {SERVICE} {NODE_TIMEOUT_MS}\n"
+                f"sentinel failover-timeout {SERVICE} 4000\n"
+            )
+            self._sentinels.append((port, _sentinel(path)))
+        await _until(lambda: all(map(self._is_complete, self._ports)))
+        hosts = ",".join(f"127.0.0.1:{port}" for port in self._ports)
+        self.url = f"redis+sentinel://{hosts}/{SERVICE}"
+
+    @property
+    def primary(self) -> ValkeyServer:
+        """The one that the Sentinels name."""
+        with redis.Redis(port=self._ports[0]) as client:
+            port = int(client.sentinel_master(SERVICE)["port"])
+        return next(node for node in self._nodes if node.port == port)
+
+    async def fail_over(self, key: str = "") -> ValkeyServer:
+        """Have the replica take over, as for maintenance; return it once a Sentinel says so."""
+        before = self.primary
+        with redis.Redis(port=self._ports[0]) as client:
+            client.execute_command("SENTINEL", "FAILOVER", SERVICE)
+        await _until(lambda: self.primary is not before)
+        return self.primary
+
+    async def whole(self) -> None:
+        """Return once the Sentinels agree, and the primary has a replica that is in step."""
+        await _until(lambda: all(map(self._is_complete, self._ports)))
+
+    async def kill(self) -> None:
+        before = self.primary
+        before.kill()
+        await _until(lambda: self.primary is not before)
+        await asyncio.to_thread(before.start)
+        await self.whole()
+
+    async def cut(self) -> None:
+        for node in self._nodes:
+            _cut(node)
+
+    async def stall(self, seconds: float) -> None:
+        before = self.primary
+        before.suspend()
+        await asyncio.sleep(seconds)
+        before.resume()
+        await self.whole()
+
+    async def empty(self) -> None:
+        with self.primary.client() as client:
+            await asyncio.to_thread(client.flushall)
+
+    async def lose_writes(self, seconds: float) -> None:
+        """The primary goes on for a while after its replica has taken over."""
+        await self.fail_over()
+        await asyncio.sleep(seconds)
+        await self.whole()
+
+    async def close(self) -> None:
+        for _, process in self._sentinels:
+            process.kill()
+            process.wait()
+        for node in self._nodes:
+            node.close()
+
+    @property
+    def _ports(self) -> list[int]:
+        return [port for port, _ in self._sentinels]
+
+    def _is_complete(self, port: int) -> bool:
+        try:
+            with redis.Redis(port=port) as client:
+                master = client.sentinel_master(SERVICE)
+                (replica,) = client.sentinel_slaves(SERVICE)
+            (node,) = (each for each in self._nodes if each.port == int(master["port"]))
+            return (
+                int(master["num-other-sentinels"]) == 2
+                and not replica["is_disconnected"]
+                and not replica["is_sdown"]
+                and _role(node) == "master"
+                and _is_followed(node)
+            )
+        except (redis.RedisError, ValueError):
+            return False
+
+
 def _server(folder: Path, **settings: str) -> ValkeyServer:
     folder.mkdir()
     settings |= {"appendfsync": "always", "repl_diskless_sync_delay": "0"}
     return ValkeyServer(folder, is_on_port=True, **settings)
+
+
+def _sentinel(path: Path) -> subprocess.Popen[bytes]:
+    with path.with_suffix(".log").open("ab") as log:
+        return subprocess.Popen([str(BINARY), str(path), "--sentinel"], stdout=log, stderr=log)
+
+
+def _cut(node: ValkeyServer) -> None:
+    with node.client() as client:
+        for kind in ("normal", "pubsub"):
+            _ask(client, "CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
 
 
 def _ask(client: redis.Redis, *command: str | int) -> str:
