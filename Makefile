@@ -142,7 +142,7 @@ schemathesis: $(VENV)/.test ## 20,000 requests made up from OpenAPI, open and wi
 chaos: $(VENV)/.test ## Kill, stop, cut off and pause while 20,000 jobs are deferred (ARGS="--store valkey --seed 2")
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
-chaos-signals: $(VENV)/.test ## Kill workers and Valkey, cut, stall, empty and roll back, while 5,000 clients wait (ARGS="--cluster --clients 500 --seed 2")
+chaos-signals: $(VENV)/.test ## Kill workers and Valkey, cut, stall, empty and roll back, while 5,000 clients wait (ARGS="--cluster --clients 500 --seed 2", or --sentinel)
 	@$(BIN)/python -m tests.chaos.signals $(ARGS)
 
 chaos-ownership: $(VENV)/.test ## Kill, suspend and cut off workers that own groups: 1,000 times simulated, dozens real (ARGS="--real 100 --seed 2")

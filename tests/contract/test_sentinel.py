@@ -71,7 +71,7 @@ async def test_everything_moves_at_a_planned_failover(
         assert any("loses all signals" in each for each in said)
         assert any("set min-replicas-to-write to 1" in each for each in await stores[0].check())
         old = servers.primary
-        new = await servers.fail_over()
+        new = await servers.begin_fail_over()
         with old.client() as client:
             # It is a primary still, which acknowledges what it is sent.
             await until(lambda: not client.pubsub_channels("{purgatory:*"))

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.chaos.signals.storm import SignalPlan, SignalStorm
+from tests.chaos.signals.storm import SERVERS, SignalPlan, SignalStorm
 
 
 def main() -> int:
@@ -19,20 +19,31 @@ def main() -> int:
     parser.add_argument("--worker-kills", type=int, default=100)
     parser.add_argument("--server-kills", type=int, default=20)
     parser.add_argument("--others", type=int, default=10, help="of each other fault")
-    parser.add_argument("--cluster", action="store_true", help="three servers with replicas")
+    servers = parser.add_mutually_exclusive_group()
+    for name, help_text in (
+        ("cluster", "three servers with replicas"),
+        ("sentinel", "a server with a replica, and three Sentinels"),
+    ):
+        servers.add_argument(
+            f"--{name}", dest="servers", action="store_const", const=name, help=help_text
+        )
+    servers.set_defaults(servers="one")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     faults = {
         "kill worker": options.worker_kills,
         "kill server": options.server_kills,
-        **dict.fromkeys(("cut", "stall", "empty", "lose writes"), options.others),
+        **dict.fromkeys(
+            ("cut", "stall", "empty", "lose writes", *SERVERS[options.servers].faults),
+            options.others,
+        ),
     }
     plan = SignalPlan(
         clients=options.clients,
         keys=options.keys,
         faults=faults,
         seed=options.seed,
-        is_cluster=options.cluster,
+        servers=options.servers,
     )
     with tempfile.TemporaryDirectory(prefix="purgatory-signals-") as folder:
         storm = SignalStorm(plan, Path(folder))

@@ -24,6 +24,8 @@ SLOTS = 16_384
 NODE_TIMEOUT_MS = 1_500
 # As Sentinels know it.
 SERVICE = "signals"
+# A key in the slot of the first log.
+LOG = "{purgatory:signals:0}"
 LONGEST_STALL_S = 2.5
 
 
@@ -33,6 +35,8 @@ class Servers(Protocol):
     url: str
     lossy: frozenset[str]
     """The faults that lose writes: cursors may expire for them."""
+    faults: tuple[str, ...]
+    """Those that only these have."""
 
     async def start(self) -> None:
         """Start everything."""
@@ -52,6 +56,15 @@ class Servers(Protocol):
     async def lose_writes(self, seconds: float) -> None:
         """Fail over to a replica that lacks the writes of the last seconds."""
 
+    async def restart(self) -> None:
+        """Kill a server and start it at once, before another takes over."""
+
+    async def fail_over(self) -> None:
+        """Have a replica take over, as for maintenance: the old primary stays up."""
+
+    async def move_slot(self) -> None:
+        """Move a slot with a log to another server, in a cluster."""
+
     async def close(self) -> None:
         """End everything."""
 
@@ -60,6 +73,7 @@ class OneServer:
     """One server behind a proxy, with the disk in step, and a replica when it is to lose writes."""
 
     lossy = frozenset({"empty", "lose writes"})
+    faults = ()
 
     def __init__(self, folder: Path, chance: random.Random) -> None:
         self._folder = folder
@@ -102,6 +116,15 @@ class OneServer:
         self._proxy.target = replica.port
         self._proxy.cut()
 
+    async def restart(self) -> None:
+        await self.kill()
+
+    async def fail_over(self) -> None:
+        raise NotImplementedError
+
+    async def move_slot(self) -> None:
+        raise NotImplementedError
+
     async def close(self) -> None:
         await self._proxy.__aexit__()
         self._server.close()
@@ -111,6 +134,7 @@ class ClusterServers:
     """Three masters with a replica each, which take over by themselves: that may lose writes."""
 
     lossy = frozenset({"empty", "lose writes", "kill server", "stall"})
+    faults = ("restart", "fail over", "move slot")
 
     def __init__(self, folder: Path, chance: random.Random) -> None:
         self._random = chance
@@ -177,22 +201,44 @@ class ClusterServers:
         finally:
             master.resume()
 
-    async def fail_over(self, key: str) -> None:
-        """Have the replica of the slot of `key` take over, as for maintenance: both stay up."""
-        master = self._owner(key)
-        with master.client() as client:
-            ports = [int(each["port"]) for each in _replicas(client)]
-        (replica,) = (node for node in self._nodes if node.port in ports)
+    async def restart(self) -> None:
+        master, _ = self._pair()
+        master.kill()
+        await asyncio.to_thread(master.start)
+        await self._whole()
+
+    async def fail_over(self, key: str = LOG) -> None:
+        """Have the replica of the slot of `key` take over."""
+        master, replica = self._pair(self._owner(key))
         with replica.client() as client:
             _ask(client, "CLUSTER", "FAILOVER")
         await _until(lambda: _role(replica) == "master" and _role(master) == "slave")
         await self._whole()
 
+    async def move_slot(self) -> None:
+        """Move the slot of a log, key by key, while it is written to."""
+        source = self._owner(LOG)
+        target = self._random.choice([each for each in self._masters() if each is not source])
+        await asyncio.to_thread(self._move, self._slot(LOG), source, target)
+        await self._whole()
+
+    def _move(self, slot: int, source: ValkeyServer, target: ValkeyServer) -> None:
+        with source.client() as old, target.client() as new:
+            old_name, new_name = (_ask(each, "CLUSTER", "MYID") for each in (old, new))
+            _ask(new, "CLUSTER", "SETSLOT", slot, "IMPORTING", old_name)
+            _ask(old, "CLUSTER", "SETSLOT", slot, "MIGRATING", new_name)
+            while keys := old.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100):
+                old.migrate("127.0.0.1", target.port, keys, 0, 5_000)
+            for client in (new, old):
+                _ask(client, "CLUSTER", "SETSLOT", slot, "NODE", new_name)
+
+    def _slot(self, key: str) -> int:
+        with self._masters()[0].client() as client:
+            return int(_ask(client, "CLUSTER", "KEYSLOT", key))
+
     def _owner(self, key: str) -> ValkeyServer:
-        masters = self._masters()
-        with masters[0].client() as client:
-            slot = int(_ask(client, "CLUSTER", "KEYSLOT", key))
-        return next(each for each in masters if _has_slot(each, slot))
+        slot = self._slot(key)
+        return next(each for each in self._masters() if _has_slot(each, slot))
 
     async def empty(self) -> None:
         for node in self._masters():
@@ -219,9 +265,9 @@ class ClusterServers:
     def _masters(self) -> list[ValkeyServer]:
         return [node for node in self._nodes if _role(node) == "master"]
 
-    def _pair(self) -> tuple[ValkeyServer, ValkeyServer]:
+    def _pair(self, master: ValkeyServer | None = None) -> tuple[ValkeyServer, ValkeyServer]:
         """Return a master and its replica, which is in step."""
-        master = self._random.choice(self._masters())
+        master = master or self._random.choice(self._masters())
         with master.client() as client:
             ports = [int(each["port"]) for each in _replicas(client)]
         (replica,) = (node for node in self._nodes if node.port in ports)
@@ -254,6 +300,7 @@ class SentinelServers:
     """A primary with a replica, and three Sentinels that have either of them take over."""
 
     lossy = frozenset({"empty", "lose writes", "kill server", "stall", "fail over"})
+    faults = ("restart", "fail over")
 
     def __init__(self, folder: Path, chance: random.Random, **settings: str) -> None:
         self._random = chance
@@ -289,15 +336,28 @@ class SentinelServers:
             port = int(client.sentinel_master(SERVICE)["port"])
         return next(node for node in self._nodes if node.port == port)
 
-    async def fail_over(self, key: str = "") -> ValkeyServer:
-        """Have the replica take over, as for maintenance; return it once a Sentinel says so."""
+    async def restart(self) -> None:
+        server = self.primary
+        server.kill()
+        await asyncio.to_thread(server.start)
+        await self._whole()
+
+    async def fail_over(self) -> None:
+        await self.begin_fail_over()
+        await self._whole()
+
+    async def begin_fail_over(self) -> ValkeyServer:
+        """Return the new primary once a Sentinel names it: the old one does not know yet."""
         before = self.primary
-        with redis.Redis(port=self._ports[0]) as client:
-            client.execute_command("SENTINEL", "FAILOVER", SERVICE)
+        with redis.Redis(port=self._random.choice(self._ports)) as client:
+            _ask(client, "SENTINEL", "FAILOVER", SERVICE)
         await _until(lambda: self.primary is not before)
         return self.primary
 
-    async def whole(self) -> None:
+    async def move_slot(self) -> None:
+        raise NotImplementedError
+
+    async def _whole(self) -> None:
         """Return once the Sentinels agree, and the primary has a replica that is in step."""
         await _until(lambda: all(map(self._is_complete, self._ports)))
 
@@ -306,7 +366,7 @@ class SentinelServers:
         before.kill()
         await _until(lambda: self.primary is not before)
         await asyncio.to_thread(before.start)
-        await self.whole()
+        await self._whole()
 
     async def cut(self) -> None:
         for node in self._nodes:
@@ -317,7 +377,7 @@ class SentinelServers:
         before.suspend()
         await asyncio.sleep(seconds)
         before.resume()
-        await self.whole()
+        await self._whole()
 
     async def empty(self) -> None:
         with self.primary.client() as client:
@@ -325,9 +385,9 @@ class SentinelServers:
 
     async def lose_writes(self, seconds: float) -> None:
         """The primary goes on for a while after its replica has taken over."""
-        await self.fail_over()
+        await self.begin_fail_over()
         await asyncio.sleep(seconds)
-        await self.whole()
+        await self._whole()
 
     async def close(self) -> None:
         for _, process in self._sentinels:

@@ -13,11 +13,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.signals.servers import LONGEST_STALL_S, ClusterServers, OneServer, Servers
+from tests.chaos.signals.servers import (
+    LONGEST_STALL_S,
+    ClusterServers,
+    OneServer,
+    SentinelServers,
+    Servers,
+)
 from tests.chaos.storm import ROOT
 from tests.patience import PATIENCE_S
 
 FAULTS = ("kill worker", "kill server", "cut", "stall", "empty", "lose writes")
+SERVERS: dict[str, type[OneServer | ClusterServers | SentinelServers]] = {
+    "one": OneServer,
+    "cluster": ClusterServers,
+    "sentinel": SentinelServers,
+}
 # A loss is reported when those that know of it have read the log again, all of them by then.
 REPORTED_S = 15.0
 # Until a fire that was not acknowledged is repeated.
@@ -41,7 +52,8 @@ class SignalPlan:
     workers: int = 4
     firing: int = 4
     pause_s: float = 0.4
-    is_cluster: bool = False
+    servers: str = "one"
+    """One of SERVERS."""
 
     @property
     def fire_pause_s(self) -> float:
@@ -155,8 +167,7 @@ class SignalStorm:
         self._plan = plan
         self._folder = folder
         self._random = random.Random(plan.seed)
-        make = ClusterServers if plan.is_cluster else OneServer
-        self._servers: Servers = make(folder, self._random)
+        self._servers = SERVERS[plan.servers](folder, self._random)
         self._lost_s = -REPORTED_S
         self._unexplained: list[str] = []
         self._turns = itertools.count()
@@ -245,6 +256,12 @@ class SignalStorm:
                 await self._servers.empty()
             case "lose writes":
                 await self._servers.lose_writes(self._plan.pause_s)
+            case "restart":
+                await self._servers.restart()
+            case "fail over":
+                await self._servers.fail_over()
+            case "move slot":
+                await self._servers.move_slot()
         if fault != "cut":
             # What only a killed worker knew to be lost, nobody could say.
             await self._settled()

@@ -10,7 +10,7 @@ import pytest
 from purgatory import Purgatory
 from purgatory.signals.redis import RedisSignals
 from tests.chaos.signals.servers import ClusterServers
-from tests.chaos.signals.storm import FAULTS, SignalPlan, SignalStorm
+from tests.chaos.signals.storm import FAULTS, SERVERS, SignalPlan, SignalStorm
 from tests.patience import PATIENCE_S
 
 
@@ -25,19 +25,19 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
     return backend
 
 
-@pytest.mark.parametrize("is_cluster", [False, True], ids=["one-server", "cluster"])
+@pytest.mark.parametrize("servers", SERVERS)
 async def test_every_acknowledged_signal_is_seen_or_said_to_be_lost(
-    tmp_path: Path, is_cluster: bool
+    tmp_path: Path, servers: str
 ) -> None:
     """In order and once, by each client, whichever worker it asks."""
     plan = SignalPlan(
         clients=24,
         keys=8,
-        faults=dict.fromkeys(FAULTS, 1),
+        faults=dict.fromkeys((*FAULTS, *SERVERS[servers].faults), 1),
         seed=3,
         workers=3,
         firing=2,
-        is_cluster=is_cluster,
+        servers=servers,
     )
     storm = SignalStorm(plan, tmp_path)
     # A storm that hangs is a failure, too.
