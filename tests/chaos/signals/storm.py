@@ -18,7 +18,6 @@ from tests.chaos.signals.servers import (
     ClusterServers,
     OneServer,
     SentinelServers,
-    Servers,
 )
 from tests.chaos.storm import ROOT
 from tests.patience import PATIENCE_S
