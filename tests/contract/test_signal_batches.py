@@ -104,6 +104,23 @@ async def test_a_name_that_one_of_the_logs_knows_refuses_the_whole_batch(tmp_pat
             assert await here.fire_shared([(KEYS[0], 1)], idempotency=name) == first
 
 
+async def test_large_batches_leave_half_of_the_server_to_others(tmp_path: Path) -> None:
+    """If others fire as well, the next one waits for as long as the last one took."""
+    large = [(f"large:{number}", 1) for number in range(1000)]
+    with ValkeyServer(tmp_path) as server, server.client() as client:
+        async with Purgatory("worker", signals=RedisSignals(server.url, timeout=30)) as here:
+            await here.fire_shared(large)
+            await here.fire("key")
+            client.client_pause(300, all=False)
+            await here.fire_shared(large)
+            another = asyncio.create_task(here.fire_shared(large))
+            await asyncio.sleep(0)
+            for _ in range(20):
+                await here.fire("key")
+            assert not another.done()
+            await another
+
+
 async def _fired(worker: Purgatory, value: int, name: Idempotency | None = None) -> list[Any]:
     fired = await worker.fire_shared([(key, value) for key in KEYS], idempotency=name)
     assert isinstance(fired, list)

@@ -139,6 +139,9 @@ class RedisSignals:
             owner_of=lambda append: append.requests[0][1].owner,
         )
         self._last_heavy: list[Future[Ended]] = []
+        # The offset after the last one in each log, and when the next one may be sent.
+        self._after_heavy: dict[Follower, int] = {}
+        self._next_heavy_s = 0.0
         self._deadlines = FireDeadlines(self._timeout)
         self._hurrying: asyncio.TimerHandle | None = None
         self._settled: asyncio.Event | None = None
@@ -197,6 +200,7 @@ class RedisSignals:
         # Those of an event loop that was not closed in order would never be done.
         self._deadlines.close()
         self._last_heavy = []
+        self._after_heavy, self._next_heavy_s = {}, 0.0
         for follower in self._followers:
             follower.log.connect(self._connection)
             follower.start(self._server, listener)
@@ -392,9 +396,21 @@ class RedisSignals:
         # would wait for these.
         if self._last_heavy:
             await asyncio.wait(self._last_heavy, timeout=_APPLIED_S)
+        clock = asyncio.get_running_loop().time
+        await asyncio.sleep(self._next_heavy_s - clock())
         (append,) = appends
+        begun_s = clock()
         appended = await self._append_parts(*append)
         self._last_heavy = [ends[-1] for _, ends in appended if ends]
+        # As long as it took, if others append, too: half of the server is left to them.
+        is_shared = False
+        for (follower, _), (reply, _) in zip(append.requests, appended, strict=False):
+            if reply.is_repeat:
+                continue
+            is_shared |= reply.before != self._after_heavy.get(follower, reply.before)
+            self._after_heavy[follower] = reply.before + len(reply.seqs)
+        if is_shared:
+            self._next_heavy_s = clock() + min(clock() - begun_s, _APPLIED_S)
         return [appended]
 
     async def _append_parts(
