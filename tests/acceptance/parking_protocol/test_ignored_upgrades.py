@@ -41,11 +41,11 @@ def _request(target: str, offer: tuple[str, ...], framing: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ThreadServer]:
-    """One that has no support for WebSockets."""
-    purgatory = Purgatory()
-    with serving(add_echo(create_app(purgatory)), purgatory, PARKING[0], ws="none") as found:
+@pytest.fixture(scope="module", params=["none", "auto"])
+def server(request: pytest.FixtureRequest) -> Iterator[ThreadServer]:
+    """One that has no support for WebSockets, and one that has: their handshake is a GET."""
+    purgatory, ws = Purgatory(), request.param
+    with serving(add_echo(create_app(purgatory)), purgatory, PARKING[0], ws=ws) as found:
         yield found
 
 

@@ -227,12 +227,15 @@ class FallbackProtocol(HttpToolsProtocol):
         return b"".join(lines)
 
     def takes_upgrade(self) -> bool:
-        """Return True iff the current head asks for a WebSocket, and there is support for them."""
-        return bool(self._should_upgrade())
+        """Return True iff the current head asks for a WebSocket, and there is support for them.
+
+        The handshake is a GET (RFC 6455, 4.1): any other request may have a body.
+        """
+        return self.parser.get_method() == b"GET" and bool(self._should_upgrade())
 
     def warn_of_websocket(self) -> None:
         """Log what uvicorn does of a WebSocket that it has no library for."""
-        if self._get_upgrade() == b"websocket":
+        if self._get_upgrade() == b"websocket" and not self._should_upgrade():
             self._unsupported_upgrade_warning()
 
     def cancel_idle_timeout(self) -> None:
