@@ -34,7 +34,7 @@ from purgatory.timer.seconds import Seconds, seconds_of
 
 # A stream whose response is complete, or whose client left, is cancelled by what sends it, within
 # a turn or two of the event loop; an exception in it would be a traceback in the log. If nothing
-# does, it gets the exception after all.
+# does, the stream ends by a cancellation of its own if its client left, and by the exception if not.
 CANCELLATION_S: Final = 1.0
 
 
@@ -190,6 +190,9 @@ class Park:
         if outcome is None:
             if self._is_streaming:
                 await asyncio.sleep(CANCELLATION_S)
+                # hypercorn says once that the client has left, which what sends the stream did not
+                # hear then: it ends without an error if this is cancelled.
+                raise asyncio.CancelledError
             raise HTTPException(CLIENT_CLOSED_REQUEST, "the client left, or has its response")
         return outcome
 
