@@ -34,7 +34,7 @@ from purgatory.timer.seconds import Seconds, seconds_of
 
 # A stream whose response is complete, or whose client left, is cancelled by what sends it, within
 # a turn or two of the event loop; an exception in it would be a traceback in the log. If nothing
-# does, the stream ends by a cancellation of its own if its client left, and by the exception if not.
+# does, a stream whose client left is cancelled by itself, and any other gets the exception.
 CANCELLATION_S: Final = 1.0
 
 
