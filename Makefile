@@ -38,6 +38,12 @@ PINS := app/requirements.txt tests/requirements.txt docs/requirements.txt
 COMPILED := $(VENV)/compiled
 CORE := $(shell find purgatory -name "*.py" -o -name "*.pxd")
 
+# Until the service accepts connections, for at most 30 tries: what compiles takes a processor from
+# its start.
+AWAIT_SERVICE := n=0; while [ $$n -lt 30 ] && ! $(BIN)/python -ISc 'import os, socket; \
+  address = os.environ.get("HOST") or "127.0.0.1", int(os.environ.get("PORT") or 8000); \
+  socket.create_connection(address, 1).close()' 2>/dev/null; do n=$$((n + 1)); sleep 1; done
+
 # For lines that `make --dry-run` is to print, not to run.
 SUBMAKE := $(MAKE) --no-print-directory
 
@@ -94,8 +100,8 @@ run: $(VENV)/.run ## Start the service (HOST=, PORT=; WORKERS= with PURGATORY_SI
 	if [ "$${PURGATORY_PURE_PYTHON:-0}" != 0 ]; then :; \
 	elif $(SUBMAKE) --question $(VENV)/.compiled >/dev/null 2>&1; then core=$(COMPILED):.; \
 	else \
-	  echo 'The core runs in plain Python until the next start: it is being compiled (log: $(VENV)/compile.log; PURGATORY_PURE_PYTHON=1 skips this).' >&2; \
-	  nohup nice $(SUBMAKE) $(VENV)/.compiled </dev/null >$(VENV)/compile.log 2>&1 & \
+	  echo 'The core runs in plain Python until the next start: it is compiled meanwhile (log: $(VENV)/compile.log; PURGATORY_PURE_PYTHON=1 skips this).' >&2; \
+	  { $(AWAIT_SERVICE); nohup nice $(SUBMAKE) $(VENV)/.compiled; } </dev/null >$(VENV)/compile.log 2>&1 & \
 	fi; \
 	exec env PYTHONPATH=$$core $(BIN)/python -P -m app
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ import pytest
 from tests.patience import PATIENCE_S
 
 _ROOT = Path(__file__).parents[2]
-# Records PYTHONPATH and arguments; `pip --target FOLDER` makes the folder, once it may.
+# Records PYTHONPATH and arguments; `pip --target FOLDER` makes the folder, once it may. Connections
+# to the service are refused until it listens.
 _PYTHON = """#!/bin/sh
-echo "$PYTHONPATH $*" >> {log}
+echo "$PYTHONPATH" $* >> {log}
+if [ "$1" = -ISc ] && [ ! -e {listens} ]; then exit 1; fi
 while [ "$#" -gt 0 ]; do
   if [ "$1" = --target ]; then while [ ! -e {may_compile} ]; do sleep 0.1; done; mkdir "$2"; fi
   shift
@@ -27,10 +30,11 @@ class Machine:
 
     def __init__(self, folder: Path) -> None:
         self.venv, self.log = folder / "venv", folder / "log"
-        self.may_compile = folder / "may-compile"
+        self.may_compile, self.listens = folder / "may-compile", folder / "listens"
         (self.venv / "bin").mkdir(parents=True)
         python = self.venv / "bin" / "python"
-        python.write_text(_PYTHON.format(log=self.log, may_compile=self.may_compile))
+        places = {"may_compile": self.may_compile, "listens": self.listens}
+        python.write_text(_PYTHON.format(log=self.log, **places))
         python.chmod(0o755)
         for stamp in (".created", ".run"):
             (self.venv / stamp).touch()
@@ -51,12 +55,17 @@ class Machine:
         return self.log.read_text().splitlines() if self.log.exists() else []
 
     def compile(self) -> None:
-        """Let the compiler finish, and wait until it has."""
+        """Let the service start and the compiler finish, and wait until it has."""
+        self.listens.touch()
         self.may_compile.touch()
-        until = time.monotonic() + PATIENCE_S
-        while not (self.venv / ".compiled").exists():
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        _wait_until((self.venv / ".compiled").exists)
+
+
+def _wait_until(is_met: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not is_met():
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def test_the_service_does_not_wait_for_the_compiler(tmp_path: Path) -> None:
@@ -65,6 +74,15 @@ def test_the_service_does_not_wait_for_the_compiler(tmp_path: Path) -> None:
     assert machine.run() == "."
     machine.compile()
     assert machine.run() == f"{machine.venv}/compiled:."
+
+
+def test_the_compiler_takes_nothing_from_the_start_of_the_service(tmp_path: Path) -> None:
+    """It begins once the service accepts connections, which is tried again until it does."""
+    machine = Machine(tmp_path)
+    machine.run()
+    _wait_until(lambda: sum("-ISc" in call for call in machine.calls()) >= 2)
+    assert not any("--target" in call for call in machine.calls())
+    machine.compile()
 
 
 @pytest.mark.parametrize("value", ["1", "yes"])
