@@ -382,6 +382,21 @@ async def test_a_fire_is_taken_once(make_store: MakeStore, engine: AsyncEngine) 
     await there.close()
 
 
+async def test_a_session_that_holds_all_connections(engine: AsyncEngine) -> None:
+    """What is stored in it takes none besides, not even first: nobody would give one back."""
+    taken: list[object] = []
+    store = SqlJobStore(engine)
+    await store.open()
+    async with AsyncSession(engine) as session:
+        await session.execute(text("SELECT 1"))
+        event.listen(engine.sync_engine, "checkout", lambda *args: taken.append(args))
+        await store.fire_in(
+            session, key="k", value_json="1", owner=None, origin="here", on_commit=lambda: None
+        )
+    assert not taken
+    await store.close()
+
+
 async def test_a_session_of_another_database(purgatory: Purgatory, tmp_path: Any) -> None:
     """One commit cannot be for both: that is said, and nothing is stored."""
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/other.db")

@@ -87,6 +87,7 @@ class SqlJobStore(StepMethods):
         self._database.restart()
         try:
             await self._database.read(check_revision)
+            await self._application.open()
             await self._database.open_look_up()
         except BaseException:
             # It may be cancelled because the process ends.

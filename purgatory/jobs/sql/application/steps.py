@@ -60,8 +60,17 @@ class ApplicationSteps:
         self._announce = announce
         # By SQLAlchemy's own, to which no value may refer: it would keep it, and its connection.
         self._transactions: WeakKeyDictionary[object, _Transaction] = WeakKeyDictionary()
+        self._ours: object = None
         # Engines that were found to lead to the database of jobs.
         self._known: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+
+    async def open(self) -> None:
+        """Note which database this is.
+
+        Not in the first transaction of a session, which holds a connection and locks: all
+        connections of the pool could be held by sessions that wait for these.
+        """
+        self._ours = await self._database.read(_identity)
 
     async def add(self, session: Any, specs: Sequence[JobSpec]) -> list[Added | JobError]:
         """Return the result of `Add` for each spec, in the transaction of `session`."""
@@ -162,8 +171,10 @@ class ApplicationSteps:
             theirs = await connection.run_sync(_identity)
         except DBAPIError as exc:
             raise store_error(exc) or exc from exc
-        ours = await self._database.read(_identity)
-        if theirs != ours:
+        if theirs != self._ours:
+            # The server may have started anew since.
+            await self.open()
+        if theirs != self._ours:
             raise StoreNotReadyError(
                 "session belongs to another database than the store of jobs, so that one commit "
                 "cannot be for both: give a session of the same database, or leave session out"
