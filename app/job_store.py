@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from purgatory.jobs import JobStore, MemoryJobStore
-from purgatory.redacted_url import REDIS_SCHEMES, redacted
+from purgatory.redacted_url import REDIS_SCHEMES, either, redacted
 
 SCHEMES = ("sqlite", "postgresql", *REDIS_SCHEMES, "memory")
 FILE_NAME = "jobs.sqlite3"
@@ -37,5 +37,5 @@ def make_job_store(url: str | None, data_dir: Path) -> JobStore:
         return MemoryJobStore()
     raise ValueError(
         f"no job store supports the URL {redacted(url)!r}: give a URL that begins with "
-        f"{', '.join(f'{known}:' for known in SCHEMES[:-1])} or {SCHEMES[-1]}:"
+        f"{either(SCHEMES)}"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from purgatory.redacted_url import REDIS_SCHEMES, redacted
+from purgatory.redacted_url import REDIS_SCHEMES, either, redacted
 from purgatory.signals.shared_signals import SharedSignals
 
 
@@ -17,7 +17,7 @@ def make_signals(url: str, shards: int, ack: Literal["memory", "aof"]) -> Shared
     if scheme not in REDIS_SCHEMES:
         raise ValueError(
             f"signals are not shared through {redacted(url)!r}: give a URL that begins with "
-            f"{', '.join(f'{known}:' for known in REDIS_SCHEMES[:-1])} or {REDIS_SCHEMES[-1]}:"
+            f"{either(REDIS_SCHEMES)}"
         )
     # Imported here: the service needs redis-py only for such a URL.
     from purgatory.signals.redis import RedisSignals

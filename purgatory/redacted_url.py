@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 # At the end of a scheme: the URL names a node of a cluster, or Sentinels.
@@ -43,6 +44,12 @@ def redacted(url: str) -> str:
         # Such as a URL without a host.
         address = _HIDDEN
     return f"{scheme}{address}"[:_SHOWN]
+
+
+def either(schemes: Sequence[str]) -> str:
+    """Return what a URL may begin with, such as "redis:, rediss: or unix:", for errors."""
+    *first, last = (f"{scheme}:" for scheme in schemes)
+    return f"{', '.join(first)} or {last}"
 
 
 def invalid_redis_url(url: str, complaint: str = "is not a Redis URL") -> ValueError:

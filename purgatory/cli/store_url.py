@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from purgatory.jobs.stores.protocol import JobStore
-from purgatory.redacted_url import REDIS_SCHEMES, redacted
+from purgatory.redacted_url import REDIS_SCHEMES, either, redacted
 
 VARIABLE: Final = "PURGATORY_JOBS_URL"
 
@@ -38,7 +38,6 @@ def store_at(url: str | None) -> JobStore:
 
         return RedisJobStore(url)
     raise typer.BadParameter(
-        f"no job store supports the URL {redacted(url)!r}: give one that begins with sqlite:, "
-        f"postgresql:, {', '.join(f'{known}:' for known in REDIS_SCHEMES[:-1])} or "
-        f"{REDIS_SCHEMES[-1]}:, such as sqlite:///jobs.db"
+        f"no job store supports the URL {redacted(url)!r}: give one that begins with "
+        f"{either(('sqlite', 'postgresql', *REDIS_SCHEMES))}, such as sqlite:///jobs.db"
     )

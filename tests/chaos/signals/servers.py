@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import redis
 
@@ -29,55 +29,67 @@ LOG = "{purgatory:signals:0}"
 LONGEST_STALL_S = 2.5
 
 
-class Servers(Protocol):
+class Servers(ABC):
     """What keeps the signals. Each method returns once a new connection is served again."""
 
     url: str
     lossy: frozenset[str]
     """The faults that lose writes: cursors may expire for them."""
-    faults: tuple[str, ...]
+    faults: tuple[str, ...] = ()
     """Those that only these have."""
 
+    def __init__(self, folder: Path, chance: random.Random) -> None:
+        self._folder = folder
+        self._random = chance
+
+    @abstractmethod
     async def start(self) -> None:
         """Start everything."""
 
+    @abstractmethod
     async def kill(self) -> None:
         """Kill a server, and have what is left or what is in its file serve."""
 
+    @abstractmethod
     async def cut(self) -> None:
         """Close every connection."""
 
+    @abstractmethod
     async def stall(self, seconds: float) -> None:
         """Be silent for a while, with the connections open."""
 
+    @abstractmethod
     async def empty(self) -> None:
         """FLUSHALL."""
 
+    @abstractmethod
     async def lose_writes(self, seconds: float) -> None:
         """Fail over to a replica that lacks the writes of the last seconds."""
 
     async def restart(self) -> None:
         """Kill a server and start it at once, before another takes over."""
+        raise NotImplementedError
 
     async def fail_over(self) -> None:
         """Have a replica take over, as for maintenance: the old primary stays up."""
+        raise NotImplementedError
 
     async def move_slot(self) -> None:
         """Move a slot with a log to another server, in a cluster."""
+        raise NotImplementedError
 
+    @abstractmethod
     async def close(self) -> None:
         """End everything."""
 
 
-class OneServer:
+class OneServer(Servers):
     """One server behind a proxy, with the disk in step, and a replica when it is to lose writes."""
 
     lossy = frozenset({"empty", "lose writes"})
-    faults = ()
 
     def __init__(self, folder: Path, chance: random.Random) -> None:
-        self._folder = folder
-        self._random = chance
+        super().__init__(folder, chance)
         self._server = _server(folder / "server-0")
         self._number = 0
 
@@ -116,28 +128,19 @@ class OneServer:
         self._proxy.target = replica.port
         self._proxy.cut()
 
-    async def restart(self) -> None:
-        await self.kill()
-
-    async def fail_over(self) -> None:
-        raise NotImplementedError
-
-    async def move_slot(self) -> None:
-        raise NotImplementedError
-
     async def close(self) -> None:
         await self._proxy.__aexit__()
         self._server.close()
 
 
-class ClusterServers:
+class ClusterServers(Servers):
     """Three masters with a replica each, which take over by themselves: that may lose writes."""
 
     lossy = frozenset({"empty", "lose writes", "kill server", "stall"})
     faults = ("restart", "fail over", "move slot")
 
     def __init__(self, folder: Path, chance: random.Random) -> None:
-        self._random = chance
+        super().__init__(folder, chance)
         self._nodes = [
             _server(
                 folder / f"node-{number}",
@@ -296,15 +299,14 @@ class ClusterServers:
         await _until(is_whole)
 
 
-class SentinelServers:
+class SentinelServers(Servers):
     """A primary with a replica, and three Sentinels that have either of them take over."""
 
     lossy = frozenset({"empty", "lose writes", "kill server", "stall", "fail over"})
     faults = ("restart", "fail over")
 
     def __init__(self, folder: Path, chance: random.Random, **settings: str) -> None:
-        self._random = chance
-        self._folder = folder
+        super().__init__(folder, chance)
         self._nodes = [_server(folder / f"node-{number}", **settings) for number in range(2)]
         self._sentinels: list[tuple[int, subprocess.Popen[bytes]]] = []
 
@@ -353,9 +355,6 @@ class SentinelServers:
             _ask(client, "SENTINEL", "FAILOVER", SERVICE)
         await _until(lambda: self.primary is not before)
         return self.primary
-
-    async def move_slot(self) -> None:
-        raise NotImplementedError
 
     async def _whole(self) -> None:
         """Return once the Sentinels agree, and the primary has a replica that is in step."""

@@ -18,12 +18,13 @@ from tests.chaos.signals.servers import (
     ClusterServers,
     OneServer,
     SentinelServers,
+    Servers,
 )
 from tests.chaos.storm import ROOT
 from tests.patience import PATIENCE_S
 
 FAULTS = ("kill worker", "kill server", "cut", "stall", "empty", "lose writes")
-SERVERS: dict[str, type[OneServer | ClusterServers | SentinelServers]] = {
+SERVERS: dict[str, type[Servers]] = {
     "one": OneServer,
     "cluster": ClusterServers,
     "sentinel": SentinelServers,
