@@ -11,14 +11,15 @@ from purgatory.fastapi.http.raw_request import RawRequest
 _NO_ENCODING: Final = frozenset({"identity", ""})
 # Of one header: what follows is none of the above.
 MAX_CODINGS: Final = 10
-# Checked together: most requests have only the first.
-_CHECKED: Final = frozenset({b"content-type", b"content-encoding", b"origin", b"sec-fetch-site"})
+_ENCODING: Final = frozenset({b"content-encoding"})
+_ORIGINS: Final = frozenset({b"content-type", b"origin", b"sec-fetch-site"})
 
 
 def check_content(raw: RawRequest) -> None:
     """Raise Problem for a request that any web page may send, and for a compressed body."""
-    if raw.has_any(_CHECKED):
+    if raw.has_any(_ORIGINS):
         refuse_cross_site(raw)
+    if raw.has_any(_ENCODING):
         _refuse_encodings(raw)
 
 
@@ -26,10 +27,7 @@ def _refuse_encodings(raw: RawRequest) -> None:
     # Decompression would need a bound of its own, for bodies that are small as a rule.
     lines = raw.headers_named(b"content-encoding")
     said = ", ".join(lines)
-    if (
-        not lines
-        or {coding.strip(" \t").lower() for coding in said.split(",", MAX_CODINGS)} <= _NO_ENCODING
-    ):
+    if {coding.strip(" \t").lower() for coding in said.split(",", MAX_CODINGS)} <= _NO_ENCODING:
         return
     raise Problem(
         "unsupported-media-type",

@@ -34,11 +34,8 @@ MAX_DIGITS: Final = 15
 class ParameterErrors:
     """Collects the errors of single parameters, so that one response reports all of them."""
 
-    __slots__ = ("_problems",)
-
-    def __init__(self) -> None:
-        """Begin without errors."""
-        self._problems: list[Problem] | None = None
+    # Not set by a constructor: most requests have no error.
+    _problems: list[Problem] | None = None
 
     def collect(
         self, parse: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs

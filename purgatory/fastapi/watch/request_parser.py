@@ -56,7 +56,6 @@ class WatchParser:
         key = raw.key()
         raw.permit.check_keys(Action.WAIT, (key,))
         errors = ParameterErrors()
-        keys = errors.collect(_checked, key)
         preferences = etag = wait_id = None
         if raw.has_any(self._header_names):
             headers = ParameterValues()
@@ -64,10 +63,16 @@ class WatchParser:
             preferences, etag, wait_id = headers[PREFER], headers[IF_NONE_MATCH], headers[WAIT_ID]
         size = len(raw.query_string) + len(etag or "")
         terms_of = self._cached_terms if size <= MAX_CACHED else self._terms
-        found = errors.collect(terms_of, raw.query_string, preferences, etag)
+        try:
+            keys = _checked(key)
+            terms, cursor = terms_of(raw.query_string, preferences, etag)
+        except Problem:
+            # Once more, for all that is wrong.
+            errors.collect(_checked, key)
+            errors.collect(terms_of, raw.query_string, preferences, etag)
+            errors.raise_if_any()
+            raise
         errors.raise_if_any()
-        assert keys is not None and found is not None
-        terms, cursor = found
         header = IF_NONE_MATCH.name if terms.is_conditional else ""
         return WatchRequest(
             keys,

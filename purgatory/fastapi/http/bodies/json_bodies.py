@@ -75,6 +75,8 @@ class JsonBody(Generic[Value]):
 
     def is_small(self, body: bytes) -> bool:
         """Return True iff `body` is parsed within a millisecond or so."""
+        if len(body) <= MAX_COMMAS:
+            return True
         # Each value but the first of an array or object comes after a comma.
         if body.count(b",") > MAX_COMMAS:
             return False
