@@ -1,0 +1,39 @@
+"""Fixtures of all tests of promises: a bench in virtual time, and its leak check."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from purgatory import Purgatory
+from purgatory.testing import AutojumpEventLoop
+from tests.promises.kit import Bench, Process
+from tests.unit.conftest import Made, made, make_purgatory  # noqa: F401 # the leak check
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """Time jumps to the next timer."""
+    return "asyncio", {"loop_factory": AutojumpEventLoop}
+
+
+@pytest.fixture
+async def bench(
+    make_purgatory: Callable[..., Purgatory],  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+) -> AsyncIterator[Bench]:
+    """A database, and no process yet."""
+    caplog.set_level(logging.INFO, "purgatory.jobs")
+    bench = Bench(make_purgatory, caplog)
+    await bench.database.open()
+    async with bench.stack:
+        yield bench
+
+
+@pytest.fixture
+async def process(bench: Bench) -> Process:
+    """One process with a handler "note", which notes its runs."""
+    return await bench.process()

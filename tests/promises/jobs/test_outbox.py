@@ -1,0 +1,184 @@
+"""Fires in transactions: after the commit, in order, by this process or by another one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from purgatory.jobs import StoreUnavailableError
+from purgatory.jobs.outbox_relay import POLL_S, TAKEOVER_MS
+from purgatory.jobs.stores.outbox import StoredFire
+from tests.promises.kit import HOUR_S, Bench, OutboxDatabase, Process, Session, now_ms
+
+
+@pytest.fixture(autouse=True)
+async def database(bench: Bench) -> None:
+    """Jobs and an outbox."""
+    bench.database = OutboxDatabase()
+    await bench.database.open()
+
+
+@pytest.fixture
+async def process(bench: Bench, database: None) -> Process:
+    one = await bench.process()
+    await asyncio.sleep(0.01)
+    return one
+
+
+async def fire(process: Process, *keys: str, is_committed: bool = True) -> Session:
+    session = Session()
+    for key in keys:
+        assert await process.fire(key, session=session) is None
+    if is_committed:
+        session.commit()
+    return session
+
+
+def leave(bench: Bench, *keys: str, origin: str = "ended") -> None:
+    """Have a process that ended leave fires behind."""
+    bench.database.stored += [
+        StoredFire(Session.number(), origin, key, "1", None, now_ms()) for key in keys
+    ]
+
+
+def left(bench: Bench) -> list[str]:
+    return [each.key for each in bench.database.stored]
+
+
+async def test_fires_follow_their_commit_at_once(bench: Bench, process: Process) -> None:
+    """In order, each once; those of a transaction that is never committed do not."""
+    job = await process.defer("note", delay=HOUR_S, keys=["b"], on_fire="cancel")
+    parked = [asyncio.create_task(process.park(key, timeout=60)) for key in ("a", "b")]
+    await asyncio.sleep(0)
+    await fire(process, "never", is_committed=False)
+    session = await fire(process, "a", "b", is_committed=False)
+    await asyncio.sleep(5)
+    assert not any(each.done() for each in parked)
+    session.commit()
+    await asyncio.sleep(0.01)
+    assert all(each.done() for each in parked) and left(bench) == []
+    assert (await bench.job(job)).outcome == "fired"
+
+
+async def test_it_asks_no_more_often_than_it_needs_to(bench: Bench, process: Process) -> None:
+    """At each poll once for own fires and once for those of others; a commit asks for own."""
+    before = process.link.count("stored_fires")
+    await asyncio.sleep(10 * POLL_S)
+    polled = process.link.count("stored_fires") - before
+    assert 18 <= polled <= 22
+    await fire(process, "a")
+    await asyncio.sleep(0.01)
+    assert process.link.count("stored_fires") - before - polled <= 2
+
+
+async def test_a_commit_that_nobody_announced(bench: Bench, process: Process) -> None:
+    """Its fires are found with the next poll."""
+    session = await fire(process, "a", is_committed=False)
+    session.on_commit[0]()
+    await asyncio.sleep(POLL_S + 0.1)
+    assert left(bench) == []
+
+
+async def test_what_ended_processes_left(bench: Bench, process: Process) -> None:
+    """After a time, in which those may do it themselves; further ones of the same at once."""
+    leave(bench, "a", "b")
+    await asyncio.sleep(TAKEOVER_MS / 1000 - 0.1)
+    assert left(bench) == ["a", "b"] and bench.actions("outbox-takeover") == []
+    await asyncio.sleep(2 * POLL_S + 0.2)
+    assert left(bench) == [] and bench.actions("outbox-takeover") == ["outbox-takeover"]
+    leave(bench, "c")
+    leave(bench, "d", origin="at work")
+    await asyncio.sleep(POLL_S + 0.1)
+    assert left(bench) == ["d"]
+
+
+@pytest.mark.parametrize("count", [250, 1_000])
+async def test_many_fires(bench: Bench, process: Process, count: int) -> None:
+    """Own and others', with more jobs than one transaction decides."""
+    bench.database.at_once = 7
+    await fire(process, *[f"own{n}" for n in range(count)])
+    leave(bench, *[f"left{n}" for n in range(count)])
+    await asyncio.sleep(TAKEOVER_MS / 1000 + 3 * POLL_S)
+    assert left(bench) == []
+
+
+async def test_a_locked_key_holds_up_no_other(bench: Bench, process: Process) -> None:
+    """It is asked for less and less often, and the log says so once, when it has lasted."""
+    bench.database.locked = {"b"}
+    leave(bench, "b", "x")
+    await fire(process, "a", "b", "c", "b")
+    await asyncio.sleep(0.05)
+    assert left(bench)[-2:] == ["b", "b"] and "a" not in left(bench)
+    assert bench.actions("outbox-locked") == []
+    await asyncio.sleep(60)
+    assert left(bench) == ["b", "b", "b"]
+    assert bench.actions("outbox-locked") == ["outbox-locked"]
+    before = process.link.count("take_fires")
+    await asyncio.sleep(60)
+    assert process.link.count("take_fires") - before <= 140
+    bench.database.locked = set()
+    await asyncio.sleep(POLL_S + 2)
+    assert left(bench) == []
+
+
+@pytest.mark.parametrize("kind", ["stored_fires", "take_fires"])
+async def test_an_outage(bench: Bench, process: Process, kind: str) -> None:
+    """It is said once, tried again every two seconds at most, and its end is said."""
+    process.link.on(kind, error=StoreUnavailableError("away"))
+    await fire(process, "a")
+    await asyncio.sleep(60)
+    before = process.link.count(kind)
+    await asyncio.sleep(60)
+    assert 25 <= process.link.count(kind) - before <= 70
+    process.link.mend()
+    await asyncio.sleep(3)
+    assert left(bench) == []
+    assert bench.actions("outbox-waits", "outbox-works") == ["outbox-waits", "outbox-works"]
+
+
+async def test_an_error_that_nobody_expects(bench: Bench, process: Process) -> None:
+    """It is logged, and tried again at the next poll."""
+    process.link.on("stored_fires", error=ValueError("cannot be read"), times=1)
+    await fire(process, "a")
+    await asyncio.sleep(2 * POLL_S + 0.1)
+    assert bench.actions("outbox-failed") == ["outbox-failed"] and left(bench) == []
+
+
+@pytest.mark.parametrize("state", ["free", "locked", "away", "hangs"])
+async def test_the_end_of_a_process(bench: Bench, process: Process, state: str) -> None:
+    """It fires what is stored, if that takes less than a second, and does not wait for more."""
+    session = await fire(process, "a", is_committed=False)
+    session.on_commit[0]()
+    if state == "locked":
+        bench.database.locked = {"a"}
+    elif state == "away":
+        process.link.on("take_fires", error=StoreUnavailableError("away"))
+    elif state == "hangs":
+        process.link.on("take_fires", ask_s=1_000)
+    began_ms = now_ms()
+    await process.drain()
+    assert left(bench) == ([] if state == "free" else ["a"])
+    assert now_ms() - began_ms <= 3_000
+
+
+async def test_shared_signals_precede_the_removal(bench: Bench) -> None:
+    """Under the name of the fire, and once though it waits for a lock."""
+    one = await bench.process(shares_signals=True)
+    await asyncio.sleep(0.01)
+    signals: Any = one.purgatory.shared_signals
+    bench.database.locked = {"b"}
+    session = await fire(one, "a", "b", is_committed=False)
+    session.commit()
+    await asyncio.sleep(60)
+    assert [key for key, _ in signals.fired] == ["a", "b"] and left(bench) == ["b"]
+    assert len({name for _, name in signals.fired}) == 2
+    bench.database.locked = set()
+    await asyncio.sleep(POLL_S + 2)
+    assert left(bench) == [] and len(signals.fired) == 2
+    # What was read long ago is read again: another process may have fired it.
+    one.link.on("stored_fires", reply_s=3_600, times=1)
+    await fire(one, "c")
+    await asyncio.sleep(4_000)
+    assert left(bench) == [] and [key for key, _ in signals.fired].count("c") == 1
