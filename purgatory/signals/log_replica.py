@@ -45,8 +45,8 @@ class _Segment(NamedTuple):
 class Loss(NamedTuple):
     """What a log has lost of what was read here."""
 
-    keys: list[str]
-    """The keys of lost entries: their cursors are expired here."""
+    keys: dict[str, str]
+    """{key: cursor of its last lost entry}: the cursors of these keys are expired here."""
     has_unknown_keys: bool
     """Keys whose entries were not read here may have lost some, too."""
     is_incomplete: bool = False
@@ -169,7 +169,7 @@ class LogReplica(MemorySignals):
         ours = self._epochs[self._epochs.index(common[-1]) + 1 :]
         later = epochs[epochs.index(common[-1]) + 1 :]
         if not later:
-            return None if ours else Loss([], has_unknown_keys=False)
+            return None if ours else Loss({}, has_unknown_keys=False)
         known = {epoch.name for epoch in self._epochs}
         self._epochs = tuple(epochs)
         kept, name = min(epoch.start for epoch in (*ours, *later)), later[-1].name
@@ -184,11 +184,15 @@ class LogReplica(MemorySignals):
             if is_incomplete:
                 self._removed = (0, 0)
                 self.drop_all(self._position(current.shift + kept))
-            return Loss([], has_unknown_keys=False, is_incomplete=is_incomplete)
+            return Loss({}, has_unknown_keys=False, is_incomplete=is_incomplete)
         last_kept = self._position_of(kept)
         # No key is empty: as for every key that is not known here.
         has_unknown_keys = self.earliest("") > last_kept
-        lost = [key for key in self._histories if self.last(key) > last_kept]
+        lost = {
+            key: self.cursor(last)
+            for key in self._histories
+            if (last := self.last(key)) > last_kept
+        }
         start = self._unused()
         for epoch in later:
             if epoch.start == kept:

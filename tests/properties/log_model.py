@@ -9,6 +9,9 @@ from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
 from purgatory.signals.redis.entry_codec import EntryCodec
 from purgatory.signals.redis.shard_log import AppendReply, AppendRequest, KeyPage, LogState
 
+# Of a key that the server does not know.
+NO_RECORD = (0, 0, 0, "none-0")
+
 
 @dataclass
 class Content:
@@ -20,8 +23,8 @@ class Content:
     hole: int = 0
     holes: int = 0
     entries: dict[int, LogEntry] = field(default_factory=dict)
-    # {key: (seq, last, lost, ended)}
-    records: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
+    # {key: (seq, last, lost, reported)}
+    records: dict[str, tuple[int, int, int, str]] = field(default_factory=dict)
     # The names of all epochs that this has come from, also of those that are expired.
     lineage: list[str] = field(default_factory=list)
 
@@ -86,7 +89,7 @@ class LogModel:
         return KeyPage(0, 0, lost)
 
     async def last(self, keys: Sequence[str]) -> list[int]:
-        found = [self.content.records.get(key, (0, 0, 0, 0))[1] for key in keys]
+        found = [self.content.records.get(key, NO_RECORD)[1] for key in keys]
         self._interrupt()
         return found
 
@@ -111,8 +114,8 @@ class LogModel:
         content, added = self.content, []
         before = content.head
         for kind, key, value in items:
-            seq, last, lost, ended = content.records.get(key, (0, 0, 0, 0))
-            if kind is EntryType.LOST and ended > int(value):
+            seq, last, lost, reported = content.records.get(key, NO_RECORD)
+            if kind is EntryType.LOST and _is_reported(reported, value.decode()):
                 continue
             content.head += 1
             if kind is EntryType.FIRED:
@@ -120,7 +123,9 @@ class LogModel:
                 self._values += 1
                 encoded = b"%d" % self._values
             else:
-                lost, ended, encoded = content.head, content.head, b""
+                lost, encoded = content.head, b""
+                if kind is EntryType.LOST:
+                    reported = value.decode()
                 if kind is EntryType.DROPPED:
                     self._remove([offset for offset, _ in self._of(key)])
             entry = LogEntry(content.head, kind, seq, 0, last, key, encoded)
@@ -129,7 +134,7 @@ class LogModel:
             if len(of_key) > self.per_key:
                 lost = max(lost, of_key[0][0])
                 self._remove([of_key[0][0]])
-            content.records[key] = seq, content.head, lost, ended
+            content.records[key] = seq, content.head, lost, reported
             added.append(entry)
             self.branches[self.epoch][entry.offset] = entry
             self.appended.append(entry)
@@ -137,8 +142,8 @@ class LogModel:
             oldest = min(content.entries)
             key = content.entries[oldest].key
             self._remove([oldest])
-            seq, last, lost, ended = content.records[key]
-            content.records[key] = seq, last, max(lost, oldest), ended
+            seq, last, lost, reported = content.records[key]
+            content.records[key] = seq, last, max(lost, oldest), reported
             content.trimmed = oldest
         if added:
             self.messages.append((self.epoch, added))
@@ -149,8 +154,8 @@ class LogModel:
         of_key = self._of(key)
         if of_key:
             content, (offset, _) = self.content, of_key[0]
-            seq, last, lost, ended = content.records[key]
-            content.records[key] = seq, last, max(lost, offset), ended
+            seq, last, lost, reported = content.records[key]
+            content.records[key] = seq, last, max(lost, offset), reported
             if last == offset:
                 content.hole = max(content.hole, offset)
                 content.holes += 1
@@ -191,3 +196,9 @@ class LogModel:
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:
             meanwhile()
+
+
+def _is_reported(reported: str, lost: str) -> bool:
+    epoch, _, last = reported.partition("-")
+    of, _, offset = lost.partition("-")
+    return epoch == of and int(offset) <= int(last)

@@ -71,7 +71,7 @@ class Follower:
         self._subscription: Subscription | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._losses = LossReports(log, replica)
-        self.own = OwnEntries(replica, lambda key: self._losses.add([key]))
+        self.own = OwnEntries(replica, lambda key, cursor: self._losses.add({key: cursor}))
         # How often the last entries of keys had been removed in the midst, as far as is known here.
         self._holes = 0
         self._catching_up = asyncio.Lock()

@@ -7,8 +7,8 @@
 --         those of all, the last offset in the midst at which the last entry of a key was removed,
 --         and how often that was done
 -- log     stream: ids are the offsets; one field, the entry as `pack` makes it
--- keys    hash: key -> "seq last lost ended" (offsets of its last entry, through which it lost any,
---         and of its last entry that is no signal: that one has told every reader)
+-- keys    hash: key -> "seq last lost reported" (offsets of its last entry, and through which it lost
+--         any; and "epoch-offset" of the last lost entry that was reported, or 0)
 -- idle    sorted set: keys without entries in the log, by the offset of their last one
 -- <tag>of:<key>        list: offsets of the key's entries that are in the log
 -- <tag>by:<owner>      sorted set: offsets of the owner's entries; empty name: those of nobody, but
@@ -76,7 +76,7 @@ if command == 'append' and #ARGV == 11 and ARGV[9] == 'f' and ARGV[5] == '' and 
     and string.find(replication, 'master_replid:' .. server, 1, true) then
     local share, key = ARGV[6], ARGV[10]
     local seq, last, losses = string.match(call('HGET', keys, key) or first_seq .. ' 0 0 0',
-      '^(%d+) (%d+)( %d+ %d+)$')
+      '^(%d+) (%d+)( %d+ %S+)$')
     local now_ms = string.format('%s%03d', time[1], math.floor(time[2] / 1000))
     local offset, offsets = string.format('%d', before + 1), tag .. 'of:' .. key
     seq = string.format('%d', seq + 1)
@@ -173,14 +173,14 @@ local function many(name, key, values)
   end
 end
 
--- {key: {seq, last, lost, ended}}: the records that this call has read, and {key: true} of those to be
+-- {key: {seq, last, lost, reported}}: the records that this call has read, and {key: true} of those to be
 -- stored. Their numbers are texts, as making those of numbers takes the server long.
 local records, changed = {}, {}
 
 local function parsed(text)
   if not text then return {forgotten_seq .. '', '0', '0', '0'} end
-  local seq, last, lost, ended = string.match(text, '^(%d+) (%d+) (%d+) (%d+)$')
-  return {seq, last, lost, ended}
+  local seq, last, lost, reported = string.match(text, '^(%d+) (%d+) (%d+) (%S+)$')
+  return {seq, last, lost, reported}
 end
 
 local function record(key)
@@ -543,6 +543,14 @@ local function rare()
   return made
 end
 
+-- Whether the loss of an entry was reported with that of a later one of the same epoch. Another report
+-- does not do: the primary of before may have taken the entry after that.
+local function is_reported(reported, lost)
+  local epoch, offset = string.match(lost, '^(%w+)-(%d+)$')
+  local of, last = string.match(reported, '^(%w+)-(%d+)$')
+  return epoch == of and tonumber(offset) <= tonumber(last)
+end
+
 if command == 'append' then
   local at, results, appended, woken, first, newest, homes = 5, {}, {}, {}, head + 1, '', 5
   -- How many entries of keys with a full history are removed yet.
@@ -586,14 +594,15 @@ if command == 'append' then
         -- have a share: an owner, the trace context in which it was appended, or both.
         local type, key, value = ARGV[index], ARGV[index + 1], ARGV[index + 2]
         local found = record(key)
-        if type ~= 'x' or tonumber(found[4]) <= tonumber(value) then
+        if type ~= 'x' or not is_reported(found[4], value) then
           head = head + 1
           local offset, offsets, previous = head .. '', tag .. 'of:' .. key, found[2]
           found[2], changed[key] = offset, true
           if type == 'f' then
             found[1] = found[1] + 1 .. ''
           else
-            value, found[3], found[4] = '', offset, offset
+            if type == 'x' then found[4] = value end
+            value, found[3] = '', offset
           end
           if type == 'd' then
             rare().remove_of(key, call('LRANGE', offsets, 0, -1))

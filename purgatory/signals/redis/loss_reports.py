@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Mapping
+from itertools import islice
 from typing import Final, NamedTuple
 
 from purgatory.signals.log_entry import EntryType
@@ -22,8 +23,8 @@ class _Report(NamedTuple):
     epoch: str
     offset: int
     """The offset of the last entry that reports them."""
-    kept: dict[str, int] | None
-    """{key: the offset through which its entries are kept}; None for all keys."""
+    lost: dict[tuple[str, str], int] | None
+    """As `LossReports` has it; None for all keys."""
 
 
 class LossReports:
@@ -35,19 +36,19 @@ class LossReports:
     def __init__(self, log: ShardLog, replica: LogReplica) -> None:
         self._log = log
         self._replica = replica
-        # {key: the offset through which its entries are kept}, not reported to the log yet.
-        self._unreported: dict[str, int] = {}
+        # {(key, epoch): offset of the last lost entry}, not reported to the log yet.
+        self._unreported: dict[tuple[str, str], int] = {}
         # Nobody may know which keys have lost entries: the cursors of all have to expire.
         self._is_all_unreported = False
         # What was reported, and not read here yet: then each process that reads it knows.
         self._reports: list[_Report] = []
 
-    def add(self, keys: Iterable[str]) -> None:
-        """Report keys with the next `send`."""
-        # Only what is in the log since its last epoch began has surely been written after the loss:
-        # before may be entries that were lost themselves, and have returned.
-        start = self._replica.epochs[-1].start
-        self._unreported |= dict.fromkeys([*self._unreported, *keys], start)
+    def add(self, lost: Mapping[str, str]) -> None:
+        """Report {key: cursor of its last lost entry} with the next `send`."""
+        for key, cursor in lost.items():
+            epoch, _, offset = cursor.partition("-")
+            last = self._unreported.get((key, epoch), 0)
+            self._unreported[key, epoch] = max(last, int(offset))
 
     def add_loss(self, loss: Loss, *, entries: int) -> None:
         """Log that the server has lost `entries`, and report their keys with the next `send`."""
@@ -82,19 +83,19 @@ class LossReports:
             self._reports.append(_Report(started.name, started.start, None))
             self._is_all_unreported = False
             self._unreported.clear()
-        # They may have been noted before the epoch of the loss was known here.
-        self.add([])
         while self._unreported:
-            reported = dict(list(self._unreported.items())[:CHUNK])
-            items = [(EntryType.LOST, key, b"%d" % kept) for key, kept in reported.items()]
+            reported = dict(islice(self._unreported.items(), CHUNK))
+            # Another process may have reported the same, or more: the log appends what is new.
+            items = [
+                (EntryType.LOST, key, f"{epoch}-{offset}".encode())
+                for (key, epoch), offset in reported.items()
+            ]
             reply = await self._log.append(AppendRequest(items))
             self._reports.append(_Report(reply.epoch, reply.before + len(reply.seqs), reported))
-            for key, kept in reported.items():
-                # Of a later epoch than is known here, it is reported anew.
-                if self._unreported[key] == kept and reply.epoch == self._replica.epoch:
-                    del self._unreported[key]
-            if reply.epoch != self._replica.epoch:
-                break
+            for each, offset in reported.items():
+                # Unless a later one was lost meanwhile.
+                if self._unreported[each] == offset:
+                    del self._unreported[each]
         return is_any
 
     def confirm(self) -> None:
@@ -115,10 +116,11 @@ class LossReports:
             is_kept = self._replica.kept_before(report.epoch, report.offset) is None
             if report.epoch in names and is_kept:
                 self._reports.append(report)
-            elif report.kept is None:
+            elif report.lost is None:
                 self._is_all_unreported = True
             else:
-                self.add(report.kept)
+                for each, offset in report.lost.items():
+                    self._unreported[each] = max(self._unreported.get(each, 0), offset)
 
 
 def log_returned_entries() -> None:

@@ -29,8 +29,8 @@ class _OwnEntry(NamedTuple):
 class OwnEntries:
     """Resumes the callers of one log whose entries were applied here, or never will be."""
 
-    def __init__(self, replica: LogReplica, report: Callable[[str], None]) -> None:
-        """Call `report` with the key of an acknowledged entry that the log has lost."""
+    def __init__(self, replica: LogReplica, report: Callable[[str, str], None]) -> None:
+        """Call `report` with key and cursor of an acknowledged entry that the log has lost."""
         self._replica = replica
         self._report = report
         # {offset: the caller that has appended it and waits until it is applied}
@@ -142,7 +142,8 @@ class OwnEntries:
 
     def _lose(self, offset: int) -> None:
         # Perhaps nobody has seen it: it may not even have been applied here.
-        self._report(self._own[offset].key)
+        own = self._own[offset]
+        self._report(own.key, f"{own.epoch}-{offset}")
         self._end(offset)
 
     def _end(self, offset: int) -> None:

@@ -166,7 +166,9 @@ def test_a_loss_has_the_keys_of_lost_entries(kept: int, *, is_unknown: bool) -> 
         replica.apply(_entry(offset, f"k{offset}"))
     loss = replica.extend([Epoch("aaaaaaaaaaaa", 0), Epoch("bbbbbbbbbbbb", kept)])
     assert loss is not None
-    assert loss.keys == [f"k{offset}" for offset in (6, 7, 8) if offset > kept]
+    assert loss.keys == {
+        f"k{offset}": f"aaaaaaaaaaaa-{offset}" for offset in (6, 7, 8) if offset > kept
+    }
     assert loss.has_unknown_keys == is_unknown
 
 
@@ -287,7 +289,7 @@ def test_a_log_that_lacks_an_epoch_of_ours_and_has_no_later_one_is_another() -> 
     replica = _replica()
     epochs = [Epoch("aaaaaaaaaaaa", 0), Epoch("bbbbbbbbbbbb", 3)]
     replica.begin(epochs, 3)
-    assert replica.extend(epochs) == Loss([], has_unknown_keys=False, is_incomplete=False)
+    assert replica.extend(epochs) == Loss({}, has_unknown_keys=False, is_incomplete=False)
     assert replica.extend(epochs[:1]) is None
 
 
@@ -299,7 +301,7 @@ def test_an_epoch_that_the_log_lacks_is_lost_from_its_start() -> None:
     for offset in (4, 5):
         replica.apply(_entry(offset))
     loss = replica.extend([first, Epoch("cccccccccccc", 5)])
-    assert loss is not None and loss.keys == ["k"]
+    assert loss is not None and loss.keys == {"k": "bbbbbbbbbbbb-5"}
     assert (replica.read("k", 0, 9), replica.cursor(replica.head())) == ([], "cccccccccccc-3")
 
 
