@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator, Sequence
 from hashlib import sha1
 from typing import Any, Final
@@ -72,13 +73,48 @@ async def execute_together(client: Redis, commands: Sequence[tuple[Any, ...]]) -
         raise lost_connection(exc) or exc from exc.__cause__
 
 
+# What a script has written before an error stays written, and rights change while clients are
+# connected. Redis 6.2 cannot tell them: it refuses the command itself, perhaps behind others.
+# They are asked for with a key, as servers may take one from the arguments without counting those.
+_REQUIRE_RIGHTS: Final = b"""local are_all_allowed = false
+-- Returns the error if the user may not run the commands `names`, or all that this script runs by
+-- `call`; else nil.
+local function lack_of_rights(names)
+  local is_allowed = redis.acl_check_cmd
+  if are_all_allowed or not is_allowed then return end
+  for _, name in ipairs(names or {%b}) do
+    if not is_allowed(name, KEYS[1]) then
+      return "NOPERM this user has no permissions to run the '" .. string.lower(name)
+        .. "' command, without which the script changes nothing"
+    end
+  end
+  are_all_allowed = not names
+end
+local function require_rights(names)
+  local lack = lack_of_rights(names)
+  if lack then error({err = lack}) end
+end
+"""
+_COMMAND: Final = re.compile(rb"\b(?:call|many)\(\s*'([A-Z]+)'")
+
+
 class RedisScript:
-    """A script that the server keeps by its hash, and is sent again if it has forgotten it."""
+    """A script that the server keeps by its hash, and is sent again if it has forgotten it.
+
+    One that writes more than once calls `require_rights()` before: it fails, with nothing changed,
+    if its user lacks the right to one of its commands: each that stands in it as `call('NAME'` or
+    `many('NAME'`.
+    """
 
     def __init__(self, text: bytes) -> None:
         """Take the script itself."""
-        self._text = text
+        names = sorted(set(_COMMAND.findall(text)))
+        self._text = _REQUIRE_RIGHTS % b", ".join(b"'%b'" % name for name in names) + text
         self._hash = sha1(self._text, usedforsecurity=False).hexdigest()  # as EVALSHA names it
+
+    def load_command(self, keys: Sequence[Any], arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the command that runs it on a server that does not have it."""
+        return ("EVAL", self._text, len(keys), *keys, *arguments)
 
     def command(self, keys: Sequence[Any], arguments: Sequence[Any]) -> tuple[Any, ...]:
         """Return the command that runs it on a server that has it."""
@@ -103,7 +139,7 @@ class RedisScript:
         try:
             return await _call(client, self.command(keys, arguments), fsync_ms)
         except NoScriptError:
-            return await _call(client, ("EVAL", self._text, len(keys), *keys, *arguments), fsync_ms)
+            return await _call(client, self.load_command(keys, arguments), fsync_ms)
 
 
 async def drop_closed(client: Client) -> None:

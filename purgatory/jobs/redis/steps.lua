@@ -389,6 +389,8 @@ local hand_over, move_up
 -- Its entries in the indexes by key and handler stay, since its key and handler are unknown; a step
 -- that finds them there removes them.
 local function quarantine(id, place, text, reason)
+  -- The step may be one that reads.
+  require_rights()
   flush()
   leave_bucket(id, bucket_of(place))
   call('ZREM', HELD, id)
@@ -646,6 +648,7 @@ local function next_on_key(key)
     if #members == 0 then
       return nil
     end
+    require_rights()
     local job = read(sub(members[1], #key + 2))
     if job and is_undecided(job) then
       return job
@@ -1632,6 +1635,17 @@ function steps.now_ms()
   return tostring(now)
 end
 
+-- Steps that read, or that ask for the rights where they begin to change something.
+local READS = ' paused requested get query counts count_handlers look_back workers quarantined now_ms'
+  .. ' fire cancel_for_key '
+
+local function run(step)
+  if not find(READS, ' ' .. step[1] .. ' ', 1, true) then
+    require_rights()
+  end
+  return steps[step[1]](step)
+end
+
 local results = {}
 for place = 2, #ARGV do
   local text = ARGV[place]
@@ -1644,7 +1658,7 @@ for place = 2, #ARGV do
     flush()
   end
   -- The failure of a step, such as a lack of memory, leaves the others alone.
-  local is_done, result = pcall(steps[step[1]], step)
+  local is_done, result = pcall(run, step)
   if not is_done then
     result = 'error\0' .. (type(result) == 'table' and result.err or tostring(result))
   end

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from hashlib import sha1
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from purgatory.ownership.lease_store import (
 from purgatory.redis_server.script import (
     CONNECTION_ERRORS,
     Client,
+    RedisScript,
     execute,
     execute_together,
     is_read_only,
@@ -38,8 +38,7 @@ from purgatory.timer.seconds import Seconds, seconds_of
 
 _logger = logging.getLogger("purgatory.ownership.redis")
 
-_SCRIPT = Path(__file__).with_name("steps.lua").read_bytes()
-_SHA = sha1(_SCRIPT, usedforsecurity=False).hexdigest()  # as EVALSHA names a script
+_SCRIPT = RedisScript(Path(__file__).with_name("steps.lua").read_bytes())
 # Of one pipeline: neither the event loop nor the server is busy with it for long.
 _MAX_STEPS = 100
 _DAY_SECONDS = 86_400
@@ -140,12 +139,12 @@ class RedisLeaseStore:
 
     async def _evaluate(self, steps: Sequence[LeaseStep]) -> list[Any]:
         """Return the reply to each step, or its exception."""
-        calls = [(self.key(step.name), *self._arguments(step)) for step in steps]
-        replies = await self._call([("EVALSHA", _SHA, 1, *call) for call in calls])
+        calls = [([self.key(step.name)], self._arguments(step)) for step in steps]
+        replies = await self._call([_SCRIPT.command(*call) for call in calls])
         # A server that was restarted, or that has dropped scripts, has done nothing.
         unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:
-            again = await self._call([("EVAL", _SCRIPT, 1, *calls[at]) for at in unknown])
+            again = await self._call([_SCRIPT.load_command(*calls[at]) for at in unknown])
             for at, reply in zip(unknown, again, strict=True):
                 replies[at] = reply
         return replies

@@ -48,6 +48,8 @@ if STEP == 'read' then
   return reply(true, true)
 end
 
+require_rights()
+
 if STEP == 'acquire' then
   if token and token ~= ARGV[4] and instance ~= ARGV[5] and until_us > now then
     redis.call('HSET', KEY, 'until_us', text(until_us))

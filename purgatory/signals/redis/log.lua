@@ -61,8 +61,7 @@ local OWNER, TRACE = 12, 50
 local time = call('TIME')
 -- An epoch is a history that only grows. Another begins, at the head, whenever the server may have
 -- lost writes: it was restarted, or a replica took over. `epochs` lists "name:offset" of each.
-local replication = redis.pcall('INFO', 'replication')
-if type(replication) ~= 'string' then replication = '' end
+local replication = call('INFO', 'replication')
 local found = call('HMGET', meta, 'epochs', 'server', 'shards', 'counts')
 local epochs, server, found_shards = found[1], found[2], found[3]
 
@@ -84,6 +83,13 @@ if command == 'append' and #ARGV == 11 and ARGV[9] == 'f' and ARGV[5] == '' and 
       .. (share == '' and ' ' or '@' .. share .. ' ') .. key .. ARGV[11]
     count, bytes = count + 1, bytes + #entry
     if count <= max_signals and bytes <= max_bytes and #entry < MAX_MESSAGE then
+      -- As `require_rights`, in fewer steps: all but the first that writes.
+      local is_allowed = redis.acl_check_cmd
+      if is_allowed and not (is_allowed('XADD', log) and is_allowed('HSET', log)
+        and is_allowed('ZREM', log) and is_allowed('RPOP', log) and (share == '' and owned == ''
+        or is_allowed('ZINCRBY', log) and is_allowed('ZADD', log))) then
+        require_rights({'XADD', 'HSET', 'ZREM', 'RPOP', 'ZINCRBY', 'ZADD'})
+      end
       local listed = call('RPUSH', offsets, offset)
       -- Of a log that somebody has deleted, nothing is made anew here.
       if listed <= max_listed and call('XADD', log, 'NOMKSTREAM', offset .. '-0', 'e', entry) then
@@ -137,7 +143,15 @@ if epochs and found[4] then
   head, trimmed, bytes = tonumber(head), tonumber(trimmed), tonumber(bytes)
   count, forgotten_seq, forgotten = tonumber(count), tonumber(forgotten_seq), tonumber(forgotten)
 end
-if not epochs or not count or count ~= call('XLEN', log) then
+local is_new = not epochs or not count or count ~= call('XLEN', log)
+-- Without a right, nothing is changed, and reading goes on. What a request needs is asked for first;
+-- without the rights of what makes room, that is left to others, unless there is none.
+local needs_all = is_new or command == 'read' or count > max_signals or bytes > max_bytes
+local lack = lack_of_rights(not needs_all
+  and {'XADD', 'RPUSH', 'HSET', 'HGET', 'ZREM', 'ZINCRBY', 'ZADD', 'GET', 'SET', 'INCRBY'} or nil)
+local is_read = command == 'read' or command == 'keys' or command == 'last' or command == 'known'
+if lack and (is_new or id ~= server or not is_read) then return redis.error_reply(lack) end
+if is_new then
   -- New, or somebody deleted a part of it.
   for _, key in ipairs(call('HKEYS', keys)) do call('DEL', tag .. 'of:' .. key) end
   for _, owner in ipairs(call('ZRANGE', tag .. 'entries_by', 0, -1)) do
@@ -265,7 +279,7 @@ local function repeats()
   -- room for another.
   local function make_room(there, owner, size, total)
     local limit, maximum = REPEATS_AT_ONCE, max_bytes * REPEAT_PART
-    if total <= maximum then return end
+    if total <= maximum or lack_of_rights() then return end
     forget_expired(there, limit)
     while limit > 0 and tonumber(call('GET', there .. 'repeats_bytes')) > maximum do
       local most = call('ZREVRANGE', there .. 'repeats_by', 0, 0, 'WITHSCORES')
@@ -604,7 +618,7 @@ if command == 'append' then
             if type == 'x' then found[4] = value end
             value, found[3] = '', offset
           end
-          if type == 'd' then
+          if type == 'd' and not lack_of_rights() then
             rare().remove_of(key, call('LRANGE', offsets, 0, -1))
             call('DEL', offsets)
           end
@@ -615,7 +629,7 @@ if command == 'append' then
           local listed = call('RPUSH', offsets, offset)
           if listed == 1 then woken[#woken + 1] = key end
           room = room + 1
-          if listed > max_listed and room > 0 then
+          if listed > max_listed and room > 0 and not lack_of_rights() then
             local removed = call('LPOP', offsets, math.min(listed - max_per_key, room))
             rare().remove_of(key, removed)
             if type == 'f' then found[3] = removed[#removed] end
@@ -639,7 +653,7 @@ if command == 'append' then
   if #appended > 0 then
     many('ZREM', idle, woken)
     if made then made.flush() else add_shares() end
-    if count > max_signals or bytes > max_bytes then
+    if (count > max_signals or bytes > max_bytes) and not lack_of_rights() then
       rare().trim(#appended + TRIMMED_AT_ONCE, false, newest)
     end
     store_records()
@@ -658,18 +672,19 @@ elseif command == 'read' then
   for _, code in ipairs({'OOM', 'MISCONF', 'NOREPLICAS'}) do
     if type(probe) == 'table' and string.find(probe.err, code, 1, true) then refusal = code end
   end
+  if lack then refusal = lack end
   -- Where nobody listens. What is appended is not refused for it: it has been written by then.
   if refusal == '' and type(redis.pcall('PUBLISH', channel .. ':probe', '')) == 'table' then
     refusal = 'NOPUBLISH'
   end
   local before = count
-  rare().trim(TRIMMED_AT_ONCE, true)
+  if not lack then rare().trim(TRIMMED_AT_ONCE, true) end
   -- Also if only entries in the midst were removed.
   if count < before then
     store_records()
     store_counts()
   end
-  repeats().forget_expired(tag, TRIMMED_AT_ONCE)
+  if not lack then repeats().forget_expired(tag, TRIMMED_AT_ONCE) end
   local entries, size, from = {}, 0, after + 1
   repeat
     local page = call('XRANGE', log, from, '+', 'COUNT', math.min(limit - #entries, READ_AT_ONCE))

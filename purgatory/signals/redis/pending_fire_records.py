@@ -21,6 +21,7 @@ MAX_BATCH_BYTES: Final = 1024 * 1024
 _MAX_DIGITS: Final = 15
 
 _OWE: Final = RedisScript(b"""
+require_rights()
 local room = ARGV[1] - redis.call('ZCARD', KEYS[1])
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -43,6 +44,7 @@ end
 return rows
 """)
 _SETTLE: Final = RedisScript(b"""
+require_rights()
 redis.call('ZREM', KEYS[1], unpack(ARGV))
 return redis.call('HDEL', KEYS[2], unpack(ARGV))
 """)
