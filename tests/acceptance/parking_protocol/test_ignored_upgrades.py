@@ -85,3 +85,16 @@ async def test_a_server_that_drops_the_body(framing: str) -> None:
             answer = await connection.reply()
     assert answer.status == 400 and "Upgrade" in answer.json()["detail"]
     assert purgatory.statistics().fires == 0
+
+
+@pytest.mark.parametrize(("offer", "is_named"), [("h2c", False), ("unknown", True)])
+async def test_what_the_log_says(
+    caplog: pytest.LogCaptureFixture, offer: str, *, is_named: bool
+) -> None:
+    """An upgrade that nobody takes is named, as by uvicorn; HTTP/2 is offered with each request."""
+    purgatory = Purgatory()
+    with serving(add_echo(create_app(purgatory)), purgatory, PARKING[0]) as found:
+        async with await Connection.open(found.address) as connection:
+            connection.write(_request("/echo", OFFERS[offer], "length"))
+            assert (await connection.reply()).json()["body"] == BODY.decode()
+    assert ("Unsupported upgrade request." in caplog.text) == is_named

@@ -34,6 +34,7 @@ SLICE: Final = 2 * 1024
 # leaving would not be seen.
 MAX_READ_AHEAD: Final = 16 * 1024
 
+_UNREMARKABLE: Final = frozenset({None, b"h2c"})
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 
 _REFUSAL: Final = (
@@ -84,7 +85,7 @@ class _Parser:
             except HttpParserUpgrade as exc:
                 if not self._ignores_upgrade():
                     raise
-                self._protocol.warn_of_websocket()
+                self._protocol.warn_of_upgrade()
                 data = data[exc.args[0] :]
                 framing = self._protocol.framing
                 self._begin()
@@ -233,9 +234,12 @@ class FallbackProtocol(HttpToolsProtocol):
         """
         return self.parser.get_method() == b"GET" and bool(self._should_upgrade())
 
-    def warn_of_websocket(self) -> None:
-        """Log what uvicorn does of a WebSocket that it has no library for."""
-        if self._get_upgrade() == b"websocket" and not self._should_upgrade():
+    def warn_of_upgrade(self) -> None:
+        """Log what uvicorn does of an upgrade that it does not take.
+
+        Not of HTTP/2, which clients offer with each request; nor of a WebSocket but by GET.
+        """
+        if self._get_upgrade() not in _UNREMARKABLE and not self._should_upgrade():
             self._unsupported_upgrade_warning()
 
     def cancel_idle_timeout(self) -> None:
@@ -372,7 +376,10 @@ class FallbackProtocol(HttpToolsProtocol):
             cycle.body = bytearray()
         self._context.copy().run(super().on_response_complete)
         if self._unparsed and not self.pipeline:
-            resume_in_turn(self._parse_on)
+            if is_turn_taken():
+                resume_in_turn(self._parse_on)
+            else:
+                self._parse_on()
 
     def on_message_begin(self) -> None:
         """Make a scope that offers the extension."""
