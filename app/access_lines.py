@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from threading import RLock
 from typing import Final
 
-from purgatory.escaped_text import escaped
+from purgatory.log_text import escaped
 from purgatory.timer import SystemClock
 
 # In the place of what differs from line to line, where a template is made.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from purgatory.jobs import JobStore, MemoryJobStore
-from purgatory.redacted_url import REDIS_SCHEMES, either, redacted
+from purgatory.log_text import REDIS_SCHEMES, either, redacted
 
 SCHEMES = ("sqlite", "postgresql", *REDIS_SCHEMES, "memory")
 FILE_NAME = "jobs.sqlite3"

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from uvicorn.logging import AccessFormatter, DefaultFormatter
 
-from purgatory.escaped_text import escaped
+from purgatory.log_text import escaped
 
 LINE = "%(asctime)s %(levelprefix)s %(message)s"
 ACCESS_LINE = '%(asctime)s %(levelprefix)s %(client_addr)s - "%(request_line)s" %(status_code)s'

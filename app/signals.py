@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from purgatory.redacted_url import REDIS_SCHEMES, either, redacted
+from purgatory.log_text import REDIS_SCHEMES, either, redacted
 from purgatory.signals.shared_signals import SharedSignals
 
 

@@ -24,10 +24,9 @@ from purgatory.errors import (
     PurgatoryError,
     WrongThreadError,
 )
-from purgatory.fire_result import FireResult
 from purgatory.limits import Limits
 from purgatory.operations.delayed_operation import DelayedOperation
-from purgatory.outcome import Outcome
+from purgatory.outcome import FireResult, Outcome
 from purgatory.purgatory import Purgatory, Statistics
 from purgatory.shared_folder import warn_of_another_distribution as _warn_of_another_distribution
 from purgatory.status import Status

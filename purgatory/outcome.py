@@ -1,4 +1,4 @@
-"""The result of Purgatory.park."""
+"""The results of Purgatory.park and Purgatory.fire."""
 
 from __future__ import annotations
 
@@ -30,3 +30,21 @@ class Outcome(NamedTuple):
     def __bool__(self) -> bool:
         """Return `is_fired`: as a tuple alone, an outcome that expired would be true."""
         return self.status is Status.FIRED
+
+
+class FireResult(NamedTuple):
+    """The result of `Purgatory.fire`."""
+
+    cursor: str
+    """The cursor just after this signal."""
+    seq: int
+    """The signal's number among those of its key."""
+    completed: int
+    """How many operations of this process it completed.
+
+    Includes operations whose awaiting task was cancelled in the same turn of the event loop.
+    """
+    jobs: int = 0
+    """How many delayed jobs it decided, across all processes."""
+    jobs_pending: bool = False
+    """The store of jobs is away: jobs on the key are decided when it is back, as of this fire."""

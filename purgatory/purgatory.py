@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 from weakref import ref
 
 from purgatory.errors import PurgatoryClosedError, SignalsUnavailableError, WrongThreadError
@@ -22,14 +22,8 @@ from purgatory.event_loop.parking import Parking
 from purgatory.event_loop.signal_history import SignalHistory
 from purgatory.event_loop.sliced_runner import SlicedRunner
 from purgatory.event_loop.thread_calls import ThreadCalls
-from purgatory.fire_result import FireResult
-from purgatory.jobs import JobsNotFiredError, JobStore, StoreError, WorkerSettings
-from purgatory.jobs.end_listeners import on_job_end
-from purgatory.jobs.handlers import JobHandlers
-from purgatory.jobs.job_service import JobService
-from purgatory.jobs.jobs_mixin import JobsMixin
-from purgatory.jobs.stores.outbox import StoredFire
-from purgatory.jobs.worker import JobStatistics
+from purgatory.job_errors import JobsNotFiredError, StoreError
+from purgatory.jobs_mixin import JobsMixin
 from purgatory.json_value import json_value, stored_value
 from purgatory.limits import Limits
 from purgatory.operations.delayed_operation import DelayedOperation
@@ -37,7 +31,7 @@ from purgatory.operations.delayed_operation_purgatory import UNTRIED, DelayedOpe
 from purgatory.operations.operation_listeners import Listener, Recorder
 from purgatory.operations.resumable_batch import ResumableBatch
 from purgatory.operations.watch_key import check_key
-from purgatory.outcome import Outcome
+from purgatory.outcome import FireResult, Outcome
 from purgatory.signals import MemorySignals, SignalStatistics
 from purgatory.signals.fire_idempotency import Idempotency
 from purgatory.signals.history_trimmer import HistoryTrimmer
@@ -49,6 +43,13 @@ from purgatory.timer.clock import NS_PER_MS
 from purgatory.timer.seconds import Seconds
 from purgatory.turn_budget import TurnBudget
 from purgatory.wrong_type import check_keys_type, check_type, wrong_type
+
+if TYPE_CHECKING:
+    from purgatory.jobs import JobStore, WorkerSettings
+    from purgatory.jobs.handlers import JobHandlers
+    from purgatory.jobs.job_service import JobService
+    from purgatory.jobs.stores.outbox import StoredFire
+    from purgatory.jobs.worker import JobStatistics
 
 logger = logging.getLogger("purgatory")
 
@@ -181,7 +182,7 @@ class Purgatory(JobsMixin):
         self._thread_calls = ThreadCalls(name)
         # Another open purgatory has this name; False again once a fire has warned of it.
         self._has_namesakes = False
-        self.handlers = JobHandlers()
+        self._handlers: JobHandlers | None = None
         self._job_service: JobService | None = (
             None if jobs is None else self._service_of(jobs, job_settings)
         )
@@ -196,6 +197,9 @@ class Purgatory(JobsMixin):
         )
 
     def _service_of(self, jobs: JobStore, settings: WorkerSettings | None) -> JobService:
+        # Here: without a store, nothing of jobs is imported. Not at the first request either.
+        from purgatory.jobs.job_service import JobService
+
         return JobService(
             jobs,
             self.handlers,
@@ -207,7 +211,7 @@ class Purgatory(JobsMixin):
             fire_all=self._fire_stored,
             records=self.shared_signals,
             settings=settings,
-            on_end=on_job_end(self._listeners),
+            listeners=self._listeners,
         )
 
     async def __aenter__(self) -> Self:
@@ -254,7 +258,7 @@ class Purgatory(JobsMixin):
         self._listeners = (*self._listeners, listener)
         self._operations.add_listener(listener)
         if self._job_service is not None:
-            self._job_service.set_on_end(on_job_end(self._listeners))
+            self._job_service.set_listeners(self._listeners)
 
     @property
     def missing(self) -> list[str]:
@@ -539,7 +543,8 @@ class Purgatory(JobsMixin):
 
     def _trace_context(self, traceparent: str | None) -> AbstractContextManager[object]:
         """Return a context in which `traceparent` is current; outside any trace if it is None."""
-        propagation = self.handlers.propagation
+        # Tracing sets it on the handlers, which are not made for this.
+        propagation = None if self._handlers is None else self._handlers.propagation
         return nullcontext() if propagation is None else propagation.restore(traceparent)
 
     async def fire_shared(

@@ -94,19 +94,17 @@ def test_each_room_can_be_imported_first(module: str) -> None:
 
 
 def test_importing_our_package_imports_only_what_every_application_uses() -> None:
-    """No models of endpoints that are not offered, no stores, no clients, no metrics library."""
+    """No models of endpoints that are not offered, no jobs, no clients, no metrics library."""
     script = (
         "import sys, fastapi, fastapi.responses; before = set(sys.modules)\n"
         "import purgatory.fastapi\n"
         "print(*(set(sys.modules) - before))"
     )
-    command = [sys.executable, "-c", script]
-    added = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    added = _printed(script)
     unused = {
         "purgatory.client",
         "purgatory.journal",
-        "purgatory.jobs.sql",
-        "purgatory.jobs.redis",
+        "purgatory.jobs",
         "purgatory.signals.redis",
         "purgatory.fastapi.dashboard",
         "purgatory.fastapi.jobs",
@@ -118,5 +116,59 @@ def test_importing_our_package_imports_only_what_every_application_uses() -> Non
         "prometheus_client",
     }
     assert not unused & set(added)
-    # Of ours, most are the core and its jobs. More than these want a reason.
-    assert sum(name.startswith("purgatory") for name in added) <= 230
+    # Of ours, the core and the web edge. More than these want a reason.
+    assert sum(name.startswith("purgatory") for name in added) <= 160
+
+
+def test_an_application_without_jobs_never_imports_them() -> None:
+    """Nothing of ours is imported by the first request or fire."""
+    script = (
+        "import asyncio, sys\n"
+        "from fastapi import FastAPI\n"
+        "from purgatory import Purgatory\n"
+        "from purgatory.fastapi import install\n"
+        "before = set(sys.modules)\n"
+        "purgatory = Purgatory()\n"
+        "install(FastAPI(), purgatory)\n"
+        "async def main():\n"
+        "    async with purgatory, asyncio.TaskGroup() as group:\n"
+        "        group.create_task(purgatory.park('a', timeout=9))\n"
+        "        await asyncio.sleep(0)\n"
+        "        result = await purgatory.fire('a')\n"
+        "        purgatory.statistics()\n"
+        "        assert result.completed == 1\n"
+        "asyncio.run(main())\n"
+        "print(*set(sys.modules) - before)"
+    )
+    assert not [name for name in _printed(script) if name.startswith("purgatory")]
+
+
+def test_no_request_for_jobs_imports_anything() -> None:
+    """What jobs need is imported where the purgatory gets its store."""
+    script = (
+        "import asyncio, sys\n"
+        "from purgatory import Purgatory\n"
+        "from purgatory.jobs import MemoryJobStore\n"
+        "purgatory = Purgatory(jobs=MemoryJobStore())\n"
+        "purgatory.handled_elsewhere(['mail'])\n"
+        "async def main():\n"
+        "    async with purgatory:\n"
+        "        before = set(sys.modules)\n"
+        "        since = purgatory.cursor('a')\n"
+        "        job = await purgatory.defer('mail', delay=9, keys=['a'], since=since)\n"
+        "        await purgatory.reschedule(job.id, delay=8)\n"
+        "        await purgatory.run_now(job.id)\n"
+        "        await purgatory.pause()\n"
+        "        await purgatory.resume()\n"
+        "        await purgatory.retry_jobs()\n"
+        "        await purgatory.job(job.id).cancel()\n"
+        "        await purgatory.fire('a')\n"
+        "    return set(sys.modules) - before\n"
+        "print(*asyncio.run(main()))"
+    )
+    assert not [name for name in _printed(script) if name.startswith("purgatory")]
+
+
+def _printed(script: str) -> list[str]:
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from purgatory.escaped_text import escaped
+from purgatory.log_text import escaped
 
 # Characters; output that is no terminal is not wrapped.
 _UNLIMITED: Final = 1_000_000

@@ -20,7 +20,7 @@ from purgatory.jobs.model.steps import Paused
 from purgatory.jobs.stores.protocol import JobStore
 from purgatory.jobs.worker.claiming.recovery import is_missed
 from purgatory.jobs.worker.settings import WorkerSettings
-from purgatory.redacted_url import redacted
+from purgatory.log_text import redacted
 
 db = typer.Typer(no_args_is_help=True, help="The tables of delayed jobs in a SQL database.")
 

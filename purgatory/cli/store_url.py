@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from purgatory.jobs.stores.protocol import JobStore
-from purgatory.redacted_url import REDIS_SCHEMES, either, redacted
+from purgatory.log_text import REDIS_SCHEMES, either, redacted
 
 VARIABLE: Final = "PURGATORY_JOBS_URL"
 

@@ -20,7 +20,7 @@ from purgatory.client.errors import RefusedError, ServerUnavailableError
 from purgatory.client.sync_client import Client, JobHandle
 from purgatory.client.values import Fired, Job, Signal, WaitResult
 from purgatory.errors import BadCursorError, CursorExpiredError, PurgatoryError
-from purgatory.jobs.model.errors import JobNotFoundError
+from purgatory.job_errors import JobNotFoundError
 
 __all__ = [
     "AsyncClient",

@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from purgatory.errors import BadCursorError, CursorExpiredError, PurgatoryError
-from purgatory.jobs.model.errors import JobNotFoundError
+from purgatory.job_errors import JobNotFoundError
 
 _JOB_PATH: Final = re.compile(r".*/jobs/([^/]+)(?:/(?:run|retry))?")
 

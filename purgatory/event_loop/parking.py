@@ -18,11 +18,11 @@ from purgatory.errors import (
 )
 from purgatory.event_loop.park_operation import ParkOperation, new_park
 from purgatory.event_loop.wake_ups import WakeUps
-from purgatory.fire_result import FireResult
 from purgatory.limits import Limits
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.operations.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.operations.watch_key import check_key
+from purgatory.outcome import FireResult
 from purgatory.signals.history_trimmer import HistoryTrimmer
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.sharded_signals import ShardedSignals

@@ -22,7 +22,7 @@ from purgatory.fastapi.http.problem_mapping import (
     problem_of_exception,
 )
 from purgatory.fastapi.http.problems import Problem, release_frames
-from purgatory.jobs.model.errors import UnknownHandlerError
+from purgatory.job_errors import UnknownHandlerError
 
 logger = logging.getLogger("purgatory.fastapi")
 

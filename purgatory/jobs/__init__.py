@@ -4,15 +4,12 @@ What an application needs is exported here. What a job store of your own needs i
 `purgatory.jobs.model` (steps, records, all errors) and `purgatory.jobs.stores`; callbacks over HTTP
 and their signatures are in `purgatory.jobs.callbacks`, statistics in `purgatory.jobs.worker`.
 
-In this folder: what a `Purgatory` does with jobs (`job_service`, `jobs_mixin`), and waits for jobs.
+In this folder: what a `Purgatory` does with jobs (`job_service`), and waits for jobs.
 Jobs themselves are in `model`, handlers in `handlers`, the worker in `worker`, stores in `stores`,
 `sql` and `redis`, and HTTP callbacks in `callbacks`.
 """
 
-from purgatory.jobs.handlers.again import Again
-from purgatory.jobs.handlers.job_context import JobContext
-from purgatory.jobs.job_handle import JobHandle
-from purgatory.jobs.model.errors import (
+from purgatory.job_errors import (
     DuplicateJobError,
     FailJobError,
     InvalidDeadlineError,
@@ -28,6 +25,9 @@ from purgatory.jobs.model.errors import (
     StoreUnavailableError,
     UnknownHandlerError,
 )
+from purgatory.jobs.handlers.again import Again
+from purgatory.jobs.handlers.job_context import JobContext
+from purgatory.jobs.job_handle import JobHandle
 from purgatory.jobs.model.job import Job, JobOutcome, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.stores.memory import MemoryJobStore

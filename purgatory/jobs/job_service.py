@@ -7,21 +7,22 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from purgatory.jobs.bounded_wait import BoundedWait
-from purgatory.jobs.handlers.registry import JobHandlers
-from purgatory.jobs.job_watchers import JobWatchers, ParkOperation
-from purgatory.jobs.key_jobs import KeyJobs
-from purgatory.jobs.missed_fires import AddResult, MissedFires, SignalHistory
-from purgatory.jobs.model.errors import (
+from purgatory.job_errors import (
     JobError,
     JobNotFoundError,
     StoreError,
     StoreUnavailableError,
 )
+from purgatory.jobs.bounded_wait import BoundedWait
+from purgatory.jobs.end_listeners import on_job_end
+from purgatory.jobs.handlers.registry import JobHandlers
+from purgatory.jobs.job_watchers import JobWatchers, ParkOperation
+from purgatory.jobs.key_jobs import KeyJobs
+from purgatory.jobs.missed_fires import AddResult, MissedFires, SignalHistory
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.queries import HandlerState
 from purgatory.jobs.model.spec import JobSpec
@@ -33,12 +34,12 @@ from purgatory.jobs.store_opener import StoreOpener
 from purgatory.jobs.stores.memory import MemoryJobStore
 from purgatory.jobs.stores.outbox import Outbox
 from purgatory.jobs.stores.protocol import CanHurry, CountsHandlers, JobStore, ListsWorkers
-from purgatory.jobs.worker.running.result_reporter import OnJobEnd
 from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.jobs.worker.statistics import JobStatistics, WorkerCounters
 from purgatory.jobs.worker.store_retry import OUTAGES
 from purgatory.json_value import VALUE, encode_json
+from purgatory.operations.operation_listeners import Listener, Recorder
 from purgatory.timer import SystemTimer
 from purgatory.trace_context import current_traceparent
 from purgatory.turn_budget import TurnBudget
@@ -69,14 +70,15 @@ class JobService:
         fire_all: FireAll,
         records: PendingRecords | None,
         settings: WorkerSettings | None = None,
-        on_end: OnJobEnd | None = None,
+        listeners: Iterable[Listener | Recorder] = (),
     ) -> None:
         """Prepare. `history`, `park`, `require_open` and `delay_ms` are those of the purgatory.
 
         `fire_all` fires what transactions have stored. `records` are the signals that are shared
         with other processes, if they are: they also keep the fires whose jobs are not decided yet.
 
-        `on_end` is called with each job that ended by this process, once the store has recorded it.
+        Those `listeners` that record jobs are called with each job that ended by this process, once
+        the store has recorded it.
         """
         self.store = store
         if isinstance(store, MemoryJobStore):
@@ -89,7 +91,7 @@ class JobService:
         self.delay_ms = delay_ms
         self.clock = timer.clock
         self.watchers = JobWatchers(store, self.get, park=park, timer=timer)
-        self._on_end = on_end
+        self._on_end = on_end = on_job_end(listeners)
         self._key_jobs = KeyJobs(store, on_end)
         self.history = history
         self._missed_fires = MissedFires(store, history, on_end)
@@ -104,9 +106,9 @@ class JobService:
         self._unsubscribe: Callable[[], object] = lambda: None
         self._prepare()
 
-    def set_on_end(self, on_end: OnJobEnd | None) -> None:
-        """Replace `on_end`, which is called with each job that this process ends; while closed."""
-        self._on_end = self._key_jobs.on_end = self._missed_fires.on_end = on_end
+    def set_listeners(self, listeners: Iterable[Listener | Recorder]) -> None:
+        """Replace the listeners; while closed."""
+        self._on_end = self._key_jobs.on_end = self._missed_fires.on_end = on_job_end(listeners)
 
     def _prepare(self) -> None:
         """Make what is used from one opening to its closing, on one event loop."""

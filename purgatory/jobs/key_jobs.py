@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from purgatory.errors import PurgatoryClosedError
-from purgatory.jobs.model.errors import StoreError
+from purgatory.job_errors import StoreError
 from purgatory.jobs.model.steps import KeyStep
 from purgatory.jobs.stores.protocol import JobStore
 from purgatory.jobs.worker.running.result_reporter import OnJobEnd

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from purgatory.errors import CursorExpiredError
-from purgatory.jobs.model.errors import InvalidJobError, JobError, StoreError
+from purgatory.job_errors import InvalidJobError, JobError, StoreError
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import Added, AddStatus, Cancel, FireJob, RunNow

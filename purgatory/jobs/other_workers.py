@@ -8,7 +8,7 @@ import logging
 import random
 from typing import Final
 
-from purgatory.jobs.model.errors import StoreError
+from purgatory.job_errors import StoreError
 from purgatory.jobs.stores.protocol import ListsWorkers
 
 logger = logging.getLogger("purgatory.jobs")

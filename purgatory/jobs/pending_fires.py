@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from purgatory.errors import InvalidKeyError, PurgatoryClosedError, SignalsError
 from purgatory.group_commit import cancel_until_done
-from purgatory.jobs.model.errors import StoreBusyError, StoreError, StoreUnavailableError
+from purgatory.job_errors import StoreBusyError, StoreError, StoreUnavailableError
 from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.queries import JobFilter, JobPage
 from purgatory.jobs.model.steps import FireJob

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from purgatory.errors import PurgatoryClosedError
-from purgatory.jobs.model.errors import StoreError, StoreNotReadyError, StoreUnavailableError
+from purgatory.job_errors import StoreError, StoreNotReadyError, StoreUnavailableError
 from purgatory.jobs.stores.protocol import JobStore
 from purgatory.retry_policy import RetryPolicy
 

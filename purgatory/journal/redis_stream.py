@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from purgatory.journal.schema import EVENT_SCHEMA, SCHEMA_VERSION
 from purgatory.journal.sink import Sink
-from purgatory.redacted_url import invalid_redis_url
+from purgatory.log_text import invalid_redis_url
 from purgatory.timer.clock import Clock
 from purgatory.timer.seconds import Seconds, seconds_of
 

@@ -14,7 +14,7 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import MasterNotFoundError, Sentinel
 from redis.backoff import NoBackoff
 
-from purgatory.redacted_url import CLUSTER, SENTINEL, invalid_redis_url, redacted
+from purgatory.log_text import CLUSTER, SENTINEL, invalid_redis_url, redacted
 from purgatory.redis_server.script import Client
 
 _DATABASE = re.compile("/*[0-9]*/*")

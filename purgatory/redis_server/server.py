@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisClusterException, ResponseError
 
 from purgatory.group_commit import CLOSE_S, RoundTripTimeout, cancel_until_done
-from purgatory.redacted_url import redacted
+from purgatory.log_text import redacted
 from purgatory.redis_server.client import check_url_or_client, connected, is_cluster
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client
 from purgatory.redis_server.server_settings import ServerSettings

@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool, Pool, StaticPool
 from sqlalchemy.util import await_only
 
+from purgatory.job_errors import StoreNotReadyError
 from purgatory.jobs import JobLimits, StoreUnavailableError
-from purgatory.jobs.model.errors import StoreNotReadyError
 from purgatory.jobs.sql import SqlJobStore
 from purgatory.jobs.sql.database.database import Database
 from tests.contract.job_stores import MakeJobStores

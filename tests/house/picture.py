@@ -99,21 +99,25 @@ def _arrows(edges: Edges) -> list[str]:
 
 def _label(room: str) -> str:
     """Return the path of a room's folder or module."""
-    modules = sorted(name for name, (_, there) in HOUSE.items() if there == room)
-    folders = [name for name in modules if (ROOT / name.replace(".", "/")).is_dir()]
-    paths = [name.replace(".", "/") for name in folders or modules]
     if room == "public names":
-        return f"{paths[0]}/__init__.py"
-    return ", ".join(f"{path}/" if folders else f"{path}.py" for path in paths)
+        return "purgatory/__init__.py"
+    paths = _paths(room)
+    return ", ".join(f"{path}/" if (ROOT / path).is_dir() else f"{path}.py" for path in paths)
 
 
 def _purpose(room: str) -> str:
     """Return the first sentence of the docstring of a room's folder."""
-    [name, *_] = sorted(name for name, (_, there) in HOUSE.items() if there == room)
-    folder = ROOT / name.replace(".", "/")
-    source = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+    path = ROOT / _paths(room)[0]
+    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     documented = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
     return re.split(r"(?<=\.)\s|\n\n", documented)[0].replace("\n", " ").replace("|", "\\|")
+
+
+def _paths(room: str) -> list[str]:
+    """Return the paths of a room's folders, without suffix; of its modules if it has no folder."""
+    modules = sorted(name for name, (_, there) in HOUSE.items() if there == room)
+    paths = [name.replace(".", "/") for name in modules]
+    return [path for path in paths if (ROOT / path).is_dir()] or paths
 
 
 def _node(room: str) -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.access_lines import AccessLineHandler
 from app.log_format import ACCESS_LINE, LINE, AccessLineFormatter, LineFormatter
-from purgatory.escaped_text import escaped
+from purgatory.log_text import escaped
 
 FORGED = "x\n2026-11-21T15:04:05.678Z INFO:     all is well\x1b[2K\u2028\u202e"
 

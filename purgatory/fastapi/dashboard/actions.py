@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from purgatory.errors import PurgatoryError
-from purgatory.escaped_text import escaped
 from purgatory.fastapi.dashboard.schemas import (
     ActionResult,
     ActionsBody,
@@ -21,6 +20,7 @@ from purgatory.fastapi.http.problems import Problem, release_frames
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
+from purgatory.log_text import escaped
 from purgatory.turn_budget import TurnBudget
 
 audit = logging.getLogger("purgatory.audit")

@@ -29,7 +29,7 @@ from purgatory.fastapi.http.problems import (
 )
 from purgatory.fastapi.http.raw_request import encoded_path
 from purgatory.fastapi.http.retry_after import retry_after
-from purgatory.jobs.model.errors import (
+from purgatory.job_errors import (
     DuplicateJobError,
     IdempotencyConflictError,
     InvalidDeadlineError,

@@ -35,8 +35,8 @@ from purgatory.fastapi.keys.parameters import (
 from purgatory.fastapi.keys.responses import fired_json, has_fired
 from purgatory.fastapi.keys.schemas import BatchItem, batch_json, signal_json
 from purgatory.fastapi.keys.shared_fires import SharedFires
-from purgatory.fire_result import FireResult
 from purgatory.operations.watch_key import check_key
+from purgatory.outcome import FireResult
 from purgatory.purgatory import Purgatory
 from purgatory.turn_budget import TurnBudget
 

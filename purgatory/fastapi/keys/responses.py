@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from purgatory.fastapi.http.problems import Problem
-from purgatory.fire_result import FireResult
+from purgatory.outcome import FireResult
 from purgatory.purgatory import Purgatory
 
 

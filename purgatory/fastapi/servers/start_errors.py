@@ -16,7 +16,7 @@ from purgatory.fastapi.servers.workers import (
     is_uvicorn_worker,
     uvicorn_server,
 )
-from purgatory.jobs.model.errors import StoreNotReadyError
+from purgatory.job_errors import StoreNotReadyError
 
 START_ERRORS: Final = (SeveralWorkersError, SignalsNotReadyError, StoreNotReadyError)
 """Errors that say what to correct, and where."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from purgatory.jobs.model.errors import InvalidPayloadError
+from purgatory.job_errors import InvalidPayloadError
 from purgatory.jobs.model.spec import encode_payload
 from purgatory.json_value import stored_value
 

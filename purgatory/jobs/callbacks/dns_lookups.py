@@ -11,11 +11,11 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final
 
+from purgatory.job_errors import RetryJobError
 from purgatory.jobs.callbacks.hosts import how_to_allow
 from purgatory.jobs.callbacks.public_address import Address, is_public
 from purgatory.jobs.handlers.fair_slots import Lane
 from purgatory.jobs.handlers.threads import JobThreads, ThreadLeftError
-from purgatory.jobs.model.errors import RetryJobError
 
 LookUp = Callable[..., list[Any]]
 """`socket.getaddrinfo`, or a function that is called like it."""

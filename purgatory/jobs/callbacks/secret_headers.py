@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from purgatory.job_errors import FailJobError, RetryJobError
 from purgatory.jobs.callbacks.hosts import DEFAULT_PORTS, listed_hosts, parsed_host
-from purgatory.jobs.model.errors import FailJobError, RetryJobError
 
 PREFIX = "secret:"
 

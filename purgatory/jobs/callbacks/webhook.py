@@ -23,6 +23,7 @@ except ImportError as exc:
         "callbacks over HTTP need httpx: pip install 'fastapi-purgatory[webhook]'"
     ) from exc
 
+from purgatory.job_errors import FailJobError, InvalidPayloadError, RetryJobError
 from purgatory.jobs.callbacks.callback import CALLBACK, Callback, CallbackPayload, stored_url
 from purgatory.jobs.callbacks.dns_lookups import DnsLookups, LookUp
 from purgatory.jobs.callbacks.hosts import DEFAULT_PORTS, Hosts, how_to_allow
@@ -32,7 +33,6 @@ from purgatory.jobs.callbacks.secret_headers import CallbackSecret, with_secrets
 from purgatory.jobs.callbacks.signature import SIGNATURE_HEADER, sign
 from purgatory.jobs.handlers.fair_slots import FairSlots, Lane
 from purgatory.jobs.handlers.job_context import JobContext
-from purgatory.jobs.model.errors import FailJobError, InvalidPayloadError, RetryJobError
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.timestamps import rfc3339
 from purgatory.timer import Clock, SystemClock

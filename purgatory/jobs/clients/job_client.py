@@ -8,9 +8,9 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from purgatory.job_errors import JobNotFoundError
 from purgatory.jobs.key_jobs import KeyJobs
 from purgatory.jobs.model.deadline import Deadline
-from purgatory.jobs.model.errors import JobNotFoundError
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.masked_secrets import refuse_masked_model
 from purgatory.jobs.model.spec import PAYLOAD, JobSpec

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, get_type_hints
 
+from purgatory.job_errors import InvalidPayloadError
 from purgatory.jobs.handlers.fair_slots import Lane
 from purgatory.jobs.handlers.job_context import JobContext
 from purgatory.jobs.handlers.payload_type import (
@@ -20,7 +21,6 @@ from purgatory.jobs.handlers.payload_type import (
 )
 from purgatory.jobs.handlers.threads import JobThreads
 from purgatory.jobs.model.bounds import Bounds
-from purgatory.jobs.model.errors import InvalidPayloadError
 from purgatory.jobs.model.job import Job
 from purgatory.wrong_type import name_of
 

@@ -6,11 +6,11 @@ import dataclasses
 from types import UnionType
 from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origin
 
-from purgatory.escaped_text import escaped
-from purgatory.jobs.model.errors import InvalidPayloadError
+from purgatory.job_errors import InvalidPayloadError
 from purgatory.jobs.model.masked_secrets import refuse_masked_model, refuse_masked_secrets
 from purgatory.jobs.model.spec import PAYLOAD, encode_payload
 from purgatory.json_value import TOO_DEEP, json_value, stored_value
+from purgatory.log_text import escaped
 
 NULL = "null"
 _JSON_TYPES = (str, int, float, bool, list, dict, type(None))

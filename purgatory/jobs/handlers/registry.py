@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from typing import Any, TypeVar
 
 from purgatory.errors import InvalidKeyError
+from purgatory.job_errors import UnknownHandlerError
 from purgatory.jobs.handlers.handler import Handler
 from purgatory.jobs.handlers.payload_type import AnyPayload, PayloadType
 from purgatory.jobs.model.bounds import Bounds
-from purgatory.jobs.model.errors import UnknownHandlerError
 from purgatory.jobs.model.job import Job
 from purgatory.operations.watch_key import check_key
 from purgatory.trace_context import TracePropagation

@@ -4,9 +4,7 @@ Pure values and functions: no I/O, no event loop, no store. `steps` has every ch
 `transitions` the table of what each does with a job in each phase, `queries` what is asked of jobs.
 """
 
-from purgatory.jobs.model.bounds import Bounds
-from purgatory.jobs.model.deadline import Deadline
-from purgatory.jobs.model.errors import (
+from purgatory.job_errors import (
     CorruptJobError,
     DuplicateJobError,
     FailJobError,
@@ -30,6 +28,8 @@ from purgatory.jobs.model.errors import (
     StoreUnavailableError,
     UnknownHandlerError,
 )
+from purgatory.jobs.model.bounds import Bounds
+from purgatory.jobs.model.deadline import Deadline
 from purgatory.jobs.model.job import (
     Job,
     JobClaim,

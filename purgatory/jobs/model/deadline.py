@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from purgatory.jobs.model.errors import InvalidDeadlineError
+from purgatory.job_errors import InvalidDeadlineError
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.timestamps import rfc3339, utc
 from purgatory.timer.seconds import Seconds, seconds_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
 
-from purgatory.jobs.model.errors import InvalidPayloadError
+from purgatory.job_errors import InvalidPayloadError
 from purgatory.json_value import stored_value
 
 # In the dump of each SecretStr, SecretBytes and Secret that is not empty.

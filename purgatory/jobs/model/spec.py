@@ -12,9 +12,9 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple, TypeVar
 
 from purgatory.errors import InvalidKeyError
+from purgatory.job_errors import InvalidJobError, InvalidPayloadError
 from purgatory.jobs.model.deadline import Deadline, seconds_to_ms
 from purgatory.jobs.model.dedupe_key import shown_dedupe_key
-from purgatory.jobs.model.errors import InvalidJobError, InvalidPayloadError
 from purgatory.jobs.model.job import Job, JobState, Misfire, OnFire, new_job, new_job_id
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.json_value import JsonKind, encode_json

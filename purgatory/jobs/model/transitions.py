@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
-from purgatory.jobs.model.errors import (
+from purgatory.job_errors import (
     DuplicateJobError,
     JobChangedError,
     JobConflictError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from purgatory.jobs.model.errors import (
+from purgatory.job_errors import (
     DuplicateJobError,
     IdempotencyConflictError,
     JobError,

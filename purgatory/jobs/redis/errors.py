@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from redis.exceptions import AuthenticationError, AuthorizationError, NoScriptError, ResponseError
 
-from purgatory.jobs.model.errors import (
+from purgatory.job_errors import (
     StoreError,
     StoreNotReadyError,
     StoreOutOfSpaceError,

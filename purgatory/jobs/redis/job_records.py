@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from purgatory.jobs.model.errors import CorruptJobError
+from purgatory.job_errors import CorruptJobError
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.redis.record import decode_job
 from purgatory.jobs.redis.shards import RedisShards

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory.jobs.model.errors import CorruptJobError
+from purgatory.job_errors import CorruptJobError
 from purgatory.jobs.model.job import (
     Job,
     JobOutcome,

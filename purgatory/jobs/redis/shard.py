@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from redis.exceptions import ResponseError
 
-from purgatory.jobs.model.errors import StoreUnavailableError
+from purgatory.job_errors import StoreUnavailableError
 from purgatory.jobs.redis.errors import no_reply_error, reply_error
 from purgatory.jobs.redis.step_batches import StepBatches
 from purgatory.redis_server.script import (

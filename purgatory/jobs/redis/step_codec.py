@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from purgatory.job_errors import InvalidJobError
 from purgatory.jobs.model.deadline import Deadline
-from purgatory.jobs.model.errors import InvalidJobError
 from purgatory.jobs.model.job import bounded_error
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import JobSpec

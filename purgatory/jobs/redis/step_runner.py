@@ -7,14 +7,14 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from purgatory.jobs.model.bounds import Bounds
-from purgatory.jobs.model.errors import (
+from purgatory.job_errors import (
     JobChangedError,
     JobConflictError,
     JobError,
     JobNotFoundError,
     StoreError,
 )
+from purgatory.jobs.model.bounds import Bounds
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
 from purgatory.group_commit import RoundTripTimeout
-from purgatory.jobs.model.errors import StoreNotReadyError
+from purgatory.job_errors import StoreNotReadyError
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import (

@@ -7,9 +7,9 @@ import asyncio
 import os
 import sys
 
-from purgatory.jobs.model.errors import StoreError
+from purgatory.job_errors import StoreError
 from purgatory.jobs.sql.migrations import migrate
-from purgatory.redacted_url import redacted
+from purgatory.log_text import redacted
 
 VARIABLE = "PURGATORY_JOBS_URL"
 REVISIONS = ("head", "base")

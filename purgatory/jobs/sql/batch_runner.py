@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from purgatory.jobs.model.errors import StoreError, StoreUnavailableError
+from purgatory.job_errors import StoreError, StoreUnavailableError
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import Add, Step
 from purgatory.jobs.sql.database.clock import DatabaseClock

@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from sqlalchemy import text
 
-from purgatory.jobs.model.bounds import Place, PlaceCounts, needs_place
-from purgatory.jobs.model.errors import (
+from purgatory.job_errors import (
     CorruptJobError,
     IdempotencyConflictError,
     JobError,
     StoreBusyError,
     StoreFullError,
 )
+from purgatory.jobs.model.bounds import Place, PlaceCounts, needs_place
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import (

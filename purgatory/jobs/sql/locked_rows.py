@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from purgatory.jobs.model.errors import StoreBusyError
+from purgatory.job_errors import StoreBusyError
 from purgatory.jobs.model.steps import Step
 from purgatory.jobs.sql.batch_runner import BatchRunner, RowLockedError
 from purgatory.timer import SystemClock

@@ -18,7 +18,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util.concurrency import await_only, in_greenlet
 
-from purgatory.jobs.model.errors import StoreNotReadyError
+from purgatory.job_errors import StoreNotReadyError
 from purgatory.jobs.sql.database.database import Database
 from purgatory.jobs.sql.database.errors import HOW_TO_MIGRATE, store_error
 from purgatory.wrong_type import wrong_type

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from sqlalchemy import Connection, select
 
 from purgatory.group_commit import GroupCommit
-from purgatory.jobs.model.errors import CorruptJobError
+from purgatory.job_errors import CorruptJobError
 from purgatory.jobs.model.job import BLOCKED_BY, Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import (

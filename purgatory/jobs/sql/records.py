@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
+from purgatory.job_errors import CorruptJobError
 from purgatory.jobs.model.dedupe_key import shown_dedupe_key
-from purgatory.jobs.model.errors import CorruptJobError
 from purgatory.jobs.model.job import (
     Job,
     JobOutcome,

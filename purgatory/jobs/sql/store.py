@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from purgatory.errors import PurgatoryClosedError
 from purgatory.group_commit import GroupCommit
-from purgatory.jobs.model.errors import JobError, StoreError
+from purgatory.job_errors import JobError, StoreError
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import (

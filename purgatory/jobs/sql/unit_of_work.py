@@ -12,8 +12,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, select, text
 
+from purgatory.job_errors import CorruptJobError
 from purgatory.jobs.model.bounds import Place, left_queue
-from purgatory.jobs.model.errors import CorruptJobError
 from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import Request

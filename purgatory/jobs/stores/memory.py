@@ -8,8 +8,8 @@ from itertools import islice
 from typing import Any
 
 from purgatory.errors import PurgatoryClosedError
+from purgatory.job_errors import IdempotencyConflictError, JobError, StoreFullError
 from purgatory.jobs.model.bounds import Bounds, Place, left_queue, needs_place
-from purgatory.jobs.model.errors import IdempotencyConflictError, JobError, StoreFullError
 from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, BLOCKED_BY_KEY_MS, Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from purgatory.jobs.model.errors import JobError
+from purgatory.job_errors import JobError
 from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import Added, KeyFired
 

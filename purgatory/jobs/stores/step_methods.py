@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from purgatory.job_errors import JobError
 from purgatory.jobs.model.deadline import Deadline
-from purgatory.jobs.model.errors import JobError
 from purgatory.jobs.model.job import Job, JobClaim
 from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import (

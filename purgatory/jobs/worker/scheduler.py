@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from purgatory.errors import PurgatoryClosedError
 from purgatory.group_commit import CLOSE_S
+from purgatory.job_errors import JobError
 from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.handlers.threads import JobThreads
-from purgatory.jobs.model.errors import JobError
 from purgatory.jobs.model.job import JobClaim
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import GiveBack

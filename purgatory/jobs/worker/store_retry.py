@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from purgatory.jobs.model.errors import (
+from purgatory.job_errors import (
     StoreBusyError,
     StoreError,
     StoreFullError,

@@ -7,9 +7,9 @@ import math
 import re
 from collections.abc import Callable
 
+from purgatory.log_text import redacted
 from purgatory.pipeline.outcomes.bad_files import OnBadFile
 from purgatory.pipeline.spark.machine_memory import machine_memory
-from purgatory.redacted_url import redacted
 
 LEAST_HEAP_MIB = 512
 """Spark itself refuses to start with much less."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from purgatory.jobs import JobLimits, JobStore
-from purgatory.redacted_url import REDIS_SCHEMES
+from purgatory.log_text import REDIS_SCHEMES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

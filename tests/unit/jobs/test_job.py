@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from purgatory.job_errors import CorruptJobError
 from purgatory.jobs import Job, JobState
-from purgatory.jobs.model.errors import CorruptJobError
 from purgatory.jobs.model.job import changed, job_with, new_job
 from purgatory.jobs.redis.record import FIELDS, FORMAT, decode_job
 from purgatory.jobs.sql.records import job_of, record_of

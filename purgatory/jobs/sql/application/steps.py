@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection, delete, false, insert
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from purgatory.jobs.model.errors import JobError, StoreNotReadyError, StoreUnavailableError
+from purgatory.job_errors import JobError, StoreNotReadyError, StoreUnavailableError
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import Add, Added

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from purgatory.group_commit import CLOSE_S, RoundTripTimeout
-from purgatory.jobs.model.errors import StoreNotReadyError, StoreReadOnlyError
+from purgatory.job_errors import StoreNotReadyError, StoreReadOnlyError
 from purgatory.jobs.sql.database.engine import (
     OpenFile,
     check_file,

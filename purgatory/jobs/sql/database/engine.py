@@ -14,10 +14,10 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import QueuePool, StaticPool
 
-from purgatory.jobs.model.errors import StoreNotReadyError
+from purgatory.job_errors import StoreNotReadyError
 from purgatory.jobs.sql.database.errors import HOW_TO_MIGRATE
 from purgatory.jobs.sql.sqlite.connection import BUSY_SECONDS
-from purgatory.redacted_url import redacted
+from purgatory.log_text import redacted
 
 _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
 # How long PostgreSQL may take to accept a connection or to answer: a server that hangs must not

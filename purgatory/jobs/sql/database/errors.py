@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from purgatory.jobs.model.errors import (
+from purgatory.job_errors import (
     StoreError,
     StoreNotReadyError,
     StoreOutOfSpaceError,

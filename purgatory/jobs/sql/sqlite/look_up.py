@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, NullPool, create_engine
 from sqlalchemy.engine import URL
 
-from purgatory.jobs.model.errors import StoreNotReadyError
+from purgatory.job_errors import StoreNotReadyError
 from purgatory.jobs.sql.database.engine import OpenFile, create_private_files
 from purgatory.jobs.sql.tables import IS_OPEN, job_keys
 from purgatory.timer import SystemClock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from purgatory.jobs.model.errors import FailJobError, InvalidPayloadError, RetryJobError
+from purgatory.job_errors import FailJobError, InvalidPayloadError, RetryJobError
 from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.steps import Finish, GiveBack
 from purgatory.retry_policy import MAX_RETRY_DELAY_MS, RetryPolicy

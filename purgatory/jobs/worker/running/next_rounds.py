@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from purgatory.errors import SignalsError
+from purgatory.job_errors import InvalidJobError
 from purgatory.jobs.handlers.again import UNCHANGED, Again
 from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.model.deadline import Deadline
-from purgatory.jobs.model.errors import InvalidJobError
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import checked_keys, needed_keys, on_fire_on

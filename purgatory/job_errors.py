@@ -1,13 +1,18 @@
-"""Errors of jobs. The tree is drawn in `purgatory.errors`."""
+"""Errors of jobs. The tree is drawn in `purgatory.errors`.
+
+Not in `purgatory.jobs`: the web edge reports them, also where nothing else of jobs is imported.
+"""
 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from purgatory.errors import PurgatoryError
-from purgatory.jobs.model.dedupe_key import shown_dedupe_key
-from purgatory.jobs.model.job import Job
 from purgatory.timer.seconds import Seconds, seconds_of
+
+if TYPE_CHECKING:
+    from purgatory.jobs.model.job import Job
 
 
 class JobError(PurgatoryError):
@@ -64,6 +69,9 @@ class DuplicateJobError(JobError, RuntimeError):
 
     def __init__(self, job: Job) -> None:
         """Set the waiting job."""
+        # Here: with a job, its model is imported already.
+        from purgatory.jobs.model.dedupe_key import shown_dedupe_key
+
         shown = shown_dedupe_key(job.dedupe_key or "")
         super().__init__(
             f"job {job.id} waits with dedupe key {shown!r} already: add "

@@ -1,34 +1,31 @@
-"""The methods of `Purgatory` for delayed jobs."""
+"""The methods of `Purgatory` for delayed jobs.
+
+They import what they need of `purgatory.jobs` when they are called. With a store, that is imported
+already, as `JobService` imports it; an application without jobs would import a hundred modules that
+it never uses.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from purgatory.jobs.handlers.registry import JobHandlers
-from purgatory.jobs.job_handle import JobHandle
-from purgatory.jobs.job_service import JobService
-from purgatory.jobs.missed_fires import AddResult, positions_since
-from purgatory.jobs.model.deadline import Deadline
-from purgatory.jobs.model.errors import InvalidJobError, JobError, NoJobStoreError
-from purgatory.jobs.model.job import Job, JobState
-from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, RetriedPage
-from purgatory.jobs.model.spec import JobSpec, handler_of, state_of
-from purgatory.jobs.model.steps import (
-    Added,
-    Pause,
-    Paused,
-    Reschedule,
-    Resume,
-    Retry,
-    RunNow,
-    accepted,
-)
+from purgatory.job_errors import InvalidJobError, JobError, NoJobStoreError
 from purgatory.operations.watch_key import check_key
 from purgatory.timer.seconds import Seconds
+
+if TYPE_CHECKING:
+    from purgatory.jobs.handlers.registry import JobHandlers
+    from purgatory.jobs.job_handle import JobHandle
+    from purgatory.jobs.job_service import JobService
+    from purgatory.jobs.missed_fires import AddResult
+    from purgatory.jobs.model.job import Job, JobState
+    from purgatory.jobs.model.limits import JobLimits
+    from purgatory.jobs.model.queries import JobCounts, JobPage, RetriedPage
+    from purgatory.jobs.model.spec import JobSpec
+    from purgatory.jobs.model.steps import Paused
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -42,8 +39,17 @@ class JobsMixin:
     `reschedule`, which say how.
     """
 
-    handlers: JobHandlers
+    _handlers: JobHandlers | None
     _job_service: JobService | None
+
+    @property
+    def handlers(self) -> JobHandlers:
+        """The handlers of this process, by name."""
+        if self._handlers is None:
+            from purgatory.jobs.handlers.registry import JobHandlers
+
+            self._handlers = JobHandlers()
+        return self._handlers
 
     @overload
     def handler(self, name: Function) -> Function: ...
@@ -165,6 +171,9 @@ class JobsMixin:
         BadCursorError and CursorExpiredError, after which no job waits; TypeError for an argument
         of the wrong type.
         """
+        from purgatory.jobs.job_handle import JobHandle
+        from purgatory.jobs.model.steps import Added
+
         spec = self.job_spec(
             handler,
             payload,
@@ -217,6 +226,8 @@ class JobsMixin:
     ) -> JobSpec:
         """Return the checked job that `defer` would add; raises what `defer` raises. No I/O."""
         service = self._require_jobs()
+        from purgatory.jobs.model.spec import JobSpec
+
         spec = JobSpec.of(
             handler,
             wall_ms=service.clock.wall_ms(),
@@ -234,6 +245,8 @@ class JobsMixin:
             limits=service.limits,
         )
         if since is not None:
+            from purgatory.jobs.missed_fires import positions_since
+
             spec = replace(spec, since=positions_since(service.history, spec.keys, since))
         payload_type = service.handlers.payload_of(handler)
         payload_json = payload_type.encode(payload, service.limits.max_payload_bytes)
@@ -241,7 +254,10 @@ class JobsMixin:
 
     def job(self, job_id: str) -> JobHandle:
         """Return a handle of a job. No I/O: its methods raise JobNotFoundError."""
-        return JobHandle(self._require_jobs(), job_id)
+        service = self._require_jobs()
+        from purgatory.jobs.job_handle import JobHandle
+
+        return JobHandle(service, job_id)
 
     async def jobs(
         self,
@@ -269,6 +285,9 @@ class JobsMixin:
         for given in (key, concurrency_key):
             if given is not None:
                 check_key(given)
+        from purgatory.jobs.model.queries import JobFilter
+        from purgatory.jobs.model.spec import handler_of, state_of
+
         where = JobFilter(
             state=None if state is None else state_of(state),
             handler=None if handler is None else handler_of(handler),
@@ -307,6 +326,9 @@ class JobsMixin:
         is not `if_version`, and InvalidDeadlineError.
         """
         service = self._require_jobs()
+        from purgatory.jobs.model.deadline import Deadline
+        from purgatory.jobs.model.steps import Reschedule, accepted
+
         deadline = Deadline.of(delay=delay, at=at, limits=service.limits)
         step = Reschedule(job_id, deadline, if_version=if_version)
         [result] = await service.ready().run([step])
@@ -318,6 +340,8 @@ class JobsMixin:
         Repeating is safe while it waits; once it runs, it is a JobConflictError.
         Raises JobNotFoundError, JobConflictError unless it waits, and JobChangedError.
         """
+        from purgatory.jobs.model.steps import RunNow, accepted
+
         [result] = await self._require_jobs().ready().run([RunNow(job_id, if_version=if_version)])
         return accepted(result)
 
@@ -327,6 +351,8 @@ class JobsMixin:
         Repeating is safe with `if_version`: without, a job that has failed again runs again.
         Raises JobNotFoundError, JobConflictError unless it has failed, and JobChangedError.
         """
+        from purgatory.jobs.model.steps import Retry, accepted
+
         [result] = await self._require_jobs().ready().run([Retry(job_id, if_version=if_version)])
         return accepted(result)
 
@@ -343,6 +369,10 @@ class JobsMixin:
         `after` is `next` of the page before: with it, each job is retried once, even if it fails
         again meanwhile. Raises what `jobs` raises.
         """
+        from purgatory.jobs.model.job import JobState
+        from purgatory.jobs.model.queries import RetriedPage
+        from purgatory.jobs.model.steps import Retry
+
         page = await self.jobs(
             state=JobState.FAILED, handler=handler, key=key, after=after, limit=limit
         )
@@ -358,6 +388,8 @@ class JobsMixin:
         What runs goes on, and so does a start that is under way. Jobs that are due wait; they can
         be cancelled, and keys decide them. Repeating is safe.
         """
+        from purgatory.jobs.model.steps import Pause
+
         if handler is not None:
             check_key(handler)
         await self._require_jobs().ready().run([Pause(handler)])
@@ -369,6 +401,8 @@ class JobsMixin:
         """
         if handler is not None:
             check_key(handler)
+        from purgatory.jobs.model.steps import Resume
+
         store = self._require_jobs().ready()
         resumed = 0
         while True:

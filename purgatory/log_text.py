@@ -1,4 +1,4 @@
-"""URLs of servers without credentials, for logs and errors."""
+"""Text from outside in logs, errors and terminals: URLs without credentials, escaped characters."""
 
 from __future__ import annotations
 
@@ -62,4 +62,18 @@ def invalid_redis_url(url: str, complaint: str = "is not a Redis URL") -> ValueE
         "unix:///PATH, redis+cluster://NODE:PORT or "
         "redis+sentinel://SENTINEL:PORT,SENTINEL:PORT/SERVICE, with special characters in the "
         "password percent-encoded"
+    )
+
+
+def escaped(text: str) -> str:
+    r"""Return `text` with control characters and the like escaped, such as `\n` and `\x1b`.
+
+    Otherwise a line feed in it could forge a line of a log, and an escape sequence could control a
+    terminal.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+        for char in text
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from purgatory.redacted_url import redacted
+from purgatory.log_text import redacted
 
 
 @pytest.mark.parametrize(
