@@ -166,14 +166,16 @@ class RedisServer:
         The one of before does not know it yet, and acknowledges what will be lost: commands under
         way there fail, as nobody can say whether they were done.
         """
-        last = None
         while True:
             with contextlib.suppress(*CONNECTION_ERRORS):
                 async with self.timeout.limit():
                     address = await pool.get_master_address()  # type: ignore[no-untyped-call]  # redis-py leaves it so
-                if last not in (None, address):
+                connections: list[Any] = [*pool._available_connections, *pool._in_use_connections]
+                # Those that were made since have asked for themselves.
+                if any(
+                    each.is_connected and (each.host, each.port) != address for each in connections
+                ):
                     await self._leave(is_all=True)
-                last = address
             await asyncio.sleep(ASK_S)
 
     async def _leave(self, *, is_all: bool) -> None:

@@ -165,3 +165,16 @@ def test_a_url_that_cannot_work_is_refused(make: Callable[[str], Any], scheme: s
         with pytest.raises(ValueError, match=complaint) as caught:
             make(f"{scheme}://{rest}")
         assert "cret" not in str(caught.value)
+
+
+async def test_a_primary_that_dies_is_left_once(
+    servers: SentinelServers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Connections that found the new one by themselves stay, and the log says it once."""
+    async with Purgatory(signals=RedisSignals(servers.url, shards=3)) as purgatory:
+        await purgatory.fire("key")
+        await servers.kill()
+        await repeated(lambda: purgatory.fire("key"))
+        assert not purgatory.missing
+    said = [each for each in caplog.records if "do not arrive" in each.message]
+    assert len(said) == 1

@@ -60,12 +60,15 @@ class Follower:
         shards: int,
         has_key: Callable[[str], bool],
         on_change: Callable[[], None],
+        on_lost: Callable[[SignalsError], None] = lambda error: None,
     ) -> None:
+        """`on_lost` is called when the log was followed, and can no longer be reached."""
         self.log = log
         self.replica = replica
         self._shards = shards
         self._has_key = has_key
         self._on_change = on_change
+        self._on_lost = on_lost
         self.propagation: TracePropagation | None = None
         self._listener: SignalListener | None = None
         self._subscription: Subscription | None = None
@@ -178,13 +181,8 @@ class Follower:
         if not isinstance(error, SignalsError):
             error = SignalsUnavailableError(f"{type(error).__name__}: {error}")
         if self.error is None:
-            # It had been connected: say so once.
             self.reconnects += 1
-            logger.error(
-                "signals of other processes do not arrive until Redis is back: %s",
-                error,
-                extra={"action": "signals-away"},
-            )
+            self._on_lost(error)
         self.error = error
         self._on_change()
 

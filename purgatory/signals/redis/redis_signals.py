@@ -180,6 +180,7 @@ class RedisSignals:
                     shards=shards,
                     has_key=partial(self._is_in, index),
                     on_change=self._note_change,
+                    on_lost=self._log_lost,
                 )
             )
         replicas = [follower.replica for follower in self._followers]
@@ -571,6 +572,15 @@ class RedisSignals:
         is_refused = any(isinstance(each.error, SignalsNotReadyError) for each in self._followers)
         if is_refused or all(each.replica.is_loaded for each in self._followers):
             self._settled.set()
+
+    def _log_lost(self, error: SignalsError) -> None:
+        # One failover takes all logs away: it is said once.
+        if all(follower.error is None for follower in self._followers):
+            logger.error(
+                "signals of other processes do not arrive until Redis is back: %s",
+                error,
+                extra={"action": "signals-away"},
+            )
 
     def _drop_connection(self) -> None:
         if self._connection is not None:
