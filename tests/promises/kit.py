@@ -165,6 +165,10 @@ class Polled(MemoryJobStore):
         super().__init__(now_ms=now_ms, limits=database.limits)
         self._index = database._index
 
+    def may_wait_on(self, key: str) -> bool:
+        """Nobody can know that none of another process does."""
+        return True
+
 
 @dataclass
 class Rule:
@@ -265,6 +269,8 @@ class Records:
     kept: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     is_full: bool = False
     reads: int = 0
+    ways_s: list[tuple[float, float]] = field(default_factory=list)
+    """How long the next requests to read take, and their replies."""
 
 
 @dataclass(frozen=True)
@@ -303,9 +309,13 @@ class Signals(Logs):
 
     async def pending(self, limit: int, skipped: int = 0) -> list[PendingRecord]:
         self.records.reads += 1
+        ask_s, reply_s = self.records.ways_s.pop(0) if self.records.ways_s else (0.0, 0.0)
+        await asyncio.sleep(ask_s)
         names = sorted(self.records.kept)[skipped : skipped + limit]
         kept = self.records.kept
-        return [PendingRecord(name, kept[name][0], now_ms() - kept[name][1]) for name in names]
+        found = [PendingRecord(name, kept[name][0], now_ms() - kept[name][1]) for name in names]
+        await asyncio.sleep(reply_s)
+        return found
 
     async def remove_pending(self, ids: Sequence[str]) -> None:
         for name in ids:

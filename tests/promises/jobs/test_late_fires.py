@@ -7,11 +7,18 @@ fires are recorded and any process decides.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from purgatory.jobs import JobOutcome, JobsNotFiredError, StoreUnavailableError
+from purgatory.jobs import (
+    JobOutcome,
+    JobsNotFiredError,
+    StoreError,
+    StoreUnavailableError,
+    pending_fires,
+)
 from purgatory.jobs.model import (
     StoreBusyError,
     StoreFullError,
@@ -29,6 +36,12 @@ def is_shared(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture
 async def process(bench: Bench, is_shared: bool) -> Process:
     return await bench.process(shares_signals=is_shared)
+
+
+@pytest.fixture
+def exact_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pause without jitter before a fire is tried again."""
+    monkeypatch.setattr(pending_fires, "_RETRY", replace(pending_fires._RETRY, random=lambda: 0.0))
 
 
 async def wait_on(process: Process, *keys: str, **options: Any) -> Any:
@@ -182,6 +195,93 @@ async def test_many_fires_are_decided_in_few_requests(bench: Bench, process: Pro
     assert [await value(bench, job) for job in jobs] == [str(n) for n in range(150)]
     assert {await value(bench, job) for job in many} == {"1"}
     assert process.link.count("now_ms") <= 12
+
+
+async def test_it_is_tried_less_and_less_often(
+    bench: Bench, is_shared: bool, exact_pauses: None
+) -> None:
+    """Up to every five seconds; the fires of an outage do not ask the store at all."""
+    process = await bench.process({}, hears=False, shares_signals=is_shared)
+    tries = ((0.1, 1), (0.2, 2), (0.4, 3), (0.8, 4), (19.9, 9))
+    # Once more, and before the first pruning, which reads the clock, too.
+    for outages, expected in ((1, tries), (2, tries[:4])):
+        process.link.cut()
+        # Nobody can know that no job waits.
+        assert (await process.fire("k")).jobs_pending
+        await asyncio.sleep(0.01)
+        process.link.asked.clear()
+        for after_s, count in expected:
+            await asyncio.sleep(after_s)
+            assert process.link.count("now_ms") == count
+        for n in range(100):
+            assert (await process.fire(f"b{n}")).jobs_pending
+        assert process.link.count("Fire") == 0
+        process.link.mend()
+        await asyncio.sleep(6)
+        assert bench.actions("fires-decided") == ["fires-decided"] * outages
+        assert not (await process.fire("k")).jobs_pending
+
+
+async def test_a_locked_job_is_tried_less_and_less_often(
+    bench: Bench, process: Process, exact_pauses: None
+) -> None:
+    """However many fires wait for it, and it is said each time; each try takes ten seconds here."""
+    for locks in (1, 2):
+        job = await wait_on(process, "k", on_fire="cancel")
+        process.link.cut()
+        for n in range(120):
+            await process.fire("k", n)
+        process.link.mend()
+        process.link.on("FireJob", ask_s=5, error=StoreBusyError("locked"))
+        bench.caplog.clear()
+        for after_s, tries in ((9, 0), (46, 5), (545, 41))[: 4 - locks]:
+            await asyncio.sleep(after_s)
+            assert len(bench.actions("pending-fire-locked")) == tries
+        assert not (await process.fire("other")).jobs_pending
+        process.link.mend()
+        await asyncio.sleep(20)
+        assert await value(bench, job) == "0"
+
+
+async def test_an_outage_amid_the_decision_of_many_jobs(
+    bench: Bench, process: Process, exact_pauses: None
+) -> None:
+    """None is dropped: what is left is decided as soon as the store is back."""
+    jobs = [await wait_on(process, "k", on_fire="cancel") for _ in range(501)]
+    process.link.cut()
+    await process.fire("k", 1)
+    process.link.mend()
+    process.link.on("FireJob", error=StoreUnavailableError("gone"), times=1)
+    await asyncio.sleep(0.5)
+    assert {await value(bench, job) for job in jobs} == {"1"}
+
+
+async def test_what_the_store_refuses_is_not_pending(bench: Bench, process: Process) -> None:
+    """It would be refused again."""
+    await wait_on(process, "k")
+    await asyncio.sleep(1)
+    process.link.on("Fire", error=StoreError("the value is too odd"))
+    with pytest.raises(JobsNotFiredError, match="too odd"):
+        await process.fire("k", 1)
+
+
+async def test_a_fire_in_a_drain(bench: Bench, is_shared: bool) -> None:
+    """It is not acknowledged as pending in memory: nobody is left who would decide its jobs."""
+    process = await bench.process(shares_signals=is_shared, grace_ms=10_000)
+    await wait_on(process, "k")
+    bench.log.seconds = 5
+    await process.defer("note", delay=0)
+    await asyncio.sleep(1)
+    draining = asyncio.create_task(process.drain())
+    await asyncio.sleep(1)
+    process.link.cut()
+    if is_shared:
+        assert (await process.fire("k")).jobs_pending
+    else:
+        with pytest.raises(JobsNotFiredError):
+            await process.fire("k")
+    process.link.mend()
+    await draining
 
 
 @pytest.mark.parametrize("bound", ["MAX_FIRES", "MAX_BYTES"])

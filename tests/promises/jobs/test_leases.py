@@ -151,16 +151,31 @@ async def test_leases_are_renewed_each_third(bench: Bench, process: Process, job
     assert process.link.count("Renew", since_ms=before_ms) == 0 and len(bench.log) == jobs
 
 
-async def test_a_worker_that_slept_renews_before_it_claims(bench: Bench, process: Process) -> None:
+@pytest.mark.parametrize(("share", "is_late"), [(0.49, False), (0.51, True)])
+async def test_a_worker_that_slept_renews_before_it_claims(
+    bench: Bench, process: Process, share: float, is_late: bool
+) -> None:
     """Else the jobs that it holds would look abandoned, to others and to itself."""
     await process.defer("note", delay=50)
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(LEASE_S / 3 + 0.01)
+    assert process.link.count("Renew") == 1
     process.link.asked.clear()
-    loop_clock().advance(int(LEASE_S * 600))
+    loop_clock().advance(int(LEASE_S * 1000 * share))
     await process.defer("note", delay=0)
-    await asyncio.sleep(0.1)
+    await until_in_turns(lambda: process.link.count("Claim") > 0)
     kinds = [type(step).__name__ for _, step in process.link.asked]
-    assert kinds.index("Renew") < kinds.index("Claim")
+    assert ("Renew" in kinds[: kinds.index("Claim")]) == is_late
+
+
+async def test_what_ends_while_others_are_renewed_is_not_renewed(
+    bench: Bench, process: Process
+) -> None:
+    """Its claim is not asked for with the next hundred."""
+    await process.add_jobs([process.job_spec("note", delay=2.5) for _ in range(150)])
+    await asyncio.sleep(0.5)
+    process.link.on("Renew", reply_s=1)
+    await asyncio.sleep(10)
+    assert process.link.count("Renew") == 100 and len(bench.log) == 150
 
 
 async def test_each_run_has_a_higher_epoch(bench: Bench, process: Process) -> None:
@@ -196,6 +211,20 @@ async def test_a_clock_of_ours_that_is_ahead_starts_nothing_early(
     assert process.link.count("Start") == starts
     assert (await job.wait(30)).state is JobState.DONE
     assert bench.log.at_s == [10.0]
+
+
+async def test_a_start_that_is_refused_in_a_drain(bench: Bench) -> None:
+    """The job is not armed again: it goes back to the database with the others."""
+    one = await bench.process(grace_ms=5_000)
+    job = await one.defer("note", delay=10)
+    one.link.on("Start", ask_s=1)
+    await asyncio.sleep(9.9)
+    loop_clock().set_wall(now_ms() - 20_000)
+    await asyncio.sleep(0.2)
+    await one.drain()
+    stored = await bench.job(job)
+    assert (stored.state, stored.attempt, stored.lease_until_ms) == (JobState.WAITING, 0, 0)
+    assert one.is_counting(held=0, given_back=1) and one.purgatory.statistics().timers == 0
 
 
 async def test_a_job_that_is_cancelled_before_its_start_does_not_run(

@@ -53,6 +53,10 @@ async def test_so_many_run_at_once_in_the_order_of_their_deadlines(bench: Bench)
     await asyncio.sleep(5)
     assert [run.payload for run in bench.log] == [0, 1, 2, 3, 4] and bench.log.most == 2
     assert one.is_counting(running=0, waiting=0, held=0, done=5)
+    late = one.jobs.lateness
+    assert [round(each / 1000, 2) for each in (late.p50_ms, late.p99_ms, late.longest_ms)] == [
+        0.98, 1.96, 1.96,
+    ]  # fmt: skip
 
 
 async def test_threads_have_places_of_their_own(bench: Bench) -> None:
