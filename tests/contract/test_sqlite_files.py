@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from purgatory import Purgatory
 from purgatory.jobs import StoreUnavailableError
 from purgatory.jobs.model import JobSpec, StoreNotReadyError
-from purgatory.jobs.sql import SqlJobStore, migrate
+from purgatory.jobs.sql import SqlJobStore, migrate, migrate_in
 from tests.patience import until
 
 # A process that, if it may, moves the write-ahead log into the database and deletes it.
@@ -66,6 +67,27 @@ async def test_an_existing_file_keeps_its_permissions(tmp_path: Path) -> None:
     path.chmod(0o640)
     await migrate(f"sqlite:///{path}")
     assert path.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("is_url", [True, False])
+async def test_a_file_of_the_applications_migration_gives_no_warning(
+    tmp_path: Path, is_url: bool
+) -> None:
+    """It has another journal mode until the store opens it; the connection keeps its timeout."""
+    url = f"sqlite+aiosqlite:///{tmp_path / 'jobs.db'}"
+    engine = create_async_engine(url, connect_args={"timeout": 0.2})
+    async with engine.begin() as connection:
+        await connection.run_sync(migrate_in)
+    store = SqlJobStore(url if is_url else engine)
+    await store.open()
+    assert await store.check() == []
+    await store.close()
+    async with engine.connect() as connection:
+        busy_ms = (await connection.exec_driver_sql("PRAGMA busy_timeout")).scalar_one()
+    await engine.dispose()
+    assert busy_ms == 200
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as another:
+        assert another.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 async def test_another_connection_of_the_process_ends_no_locks(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
+from purgatory.jobs.sql.sqlite.connection import use_write_ahead_log
+
 _NOT_WAL = (
     "The journal mode of the SQLite file is {mode}, so that readers and the writer wait for one "
     "another: keep the file on a local disk, where WAL can be used"
@@ -23,7 +25,8 @@ _POSTGRESQL_WARNINGS = {
 def setting_warnings(connection: Connection) -> list[str]:
     """Return a sentence for each such setting, with the way out."""
     if connection.dialect.name == "sqlite":
-        mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
+        # Not only read: after `migrate_in`, nothing of ours has written to the file yet.
+        mode = use_write_ahead_log(connection)
         return [] if mode == "wal" else [_NOT_WAL.format(mode=mode)]
     return [
         warning

@@ -24,27 +24,39 @@ def set_up(connection: Connection) -> None:
     """Set the timeout, durability and text of a connection."""
     driver: Any = connection.connection.driver_connection
     driver.text_factory = _TEXT
-    _use_write_ahead_log(connection)
+    use_write_ahead_log(connection)
     connection.exec_driver_sql(f"PRAGMA busy_timeout = {round(BUSY_SECONDS * 1_000)}")
     # On the disk before it is acknowledged: NORMAL would survive a kill -9, but not a power cut.
     # Group commit shares what it costs.
     connection.exec_driver_sql("PRAGMA synchronous = FULL")
 
 
-def _use_write_ahead_log(connection: Connection) -> None:
-    """Let readers and the writer not wait for each other. The mode stays with the file."""
+def use_write_ahead_log(connection: Connection) -> str:
+    """Let readers and the writer not wait for each other; return the mode that the file has now.
+
+    WAL stays with the file; the connection keeps its timeout.
+    """
+    busy_ms = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
     # Connections that change the mode of a new file at the same time block each other: SQLite fails
     # at once or when the timeout is over, and the other one is through soon after.
     connection.exec_driver_sql(f"PRAGMA busy_timeout = {_ATTEMPT_MS}")
-    for attempts_left in reversed(range(_ATTEMPTS)):
-        try:
-            connection.exec_driver_sql("PRAGMA journal_mode = WAL")
-        except OperationalError as exc:
-            if not (attempts_left and _is_busy(exc)):
-                raise
-            _wait_for_writer(connection)
-        else:
-            return
+    try:
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return _write_ahead_mode(connection)
+            except OperationalError as exc:
+                if not _is_busy(exc):
+                    raise
+                _wait_for_writer(connection)
+        return _write_ahead_mode(connection)
+    finally:
+        if not connection.invalidated:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {busy_ms}")
+
+
+def _write_ahead_mode(connection: Connection) -> str:
+    mode: str = connection.exec_driver_sql("PRAGMA journal_mode = WAL").scalar_one()
+    return mode
 
 
 def _wait_for_writer(connection: Connection) -> None:
