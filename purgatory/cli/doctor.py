@@ -97,15 +97,7 @@ def installed_version() -> str:
 def _library() -> Iterator[Finding]:
     yield Finding("ok", "python", f"{platform.python_implementation()} {platform.python_version()}")
     yield Finding("ok", "fastapi-purgatory", installed_version())
-    yield (
-        Finding("ok", "core", "compiled")
-        if compiled
-        else Finding(
-            "warning",
-            "core",
-            f"plain Python: timers are several times slower; {_way_to_compiled()}",
-        )
-    )
+    yield _core()
     extras = [name for name, modules in _EXTRAS.items() if all(map(_is_installed, modules))]
     yield Finding("ok", "extras", ", ".join(extras))
     if "tracing" in extras and not _is_installed("opentelemetry.sdk"):
@@ -128,12 +120,21 @@ def _is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-def _way_to_compiled() -> str:
+def _core() -> Finding:
+    if compiled:
+        return Finding("ok", "core", "compiled")
     # Where `make run` of a checkout compiles the core, beside the sources.
     folder = Path(sys.prefix, "compiled")
     if any(folder.glob("purgatory/timer/*.so")):
-        return f"a compiled one is in {folder}: start Python with PYTHONPATH={folder} and -P"
-    return "install a wheel for this platform, or a C compiler before pip"
+        detail = (
+            f"compiled in {folder}, which `make run` serves; this command runs in plain Python, as "
+            f"does an application of yours, unless Python is started with PYTHONPATH={folder} and "
+            "-P"
+        )
+        return Finding("ok", "core", detail)
+    way_out = "install a wheel for this platform, or a C compiler before pip"
+    detail = f"plain Python: timers are several times slower; {way_out}"
+    return Finding("warning", "core", detail)
 
 
 def _settings() -> Iterator[Finding]:

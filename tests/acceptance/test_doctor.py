@@ -1,15 +1,18 @@
-"""What `purgatory doctor` says of a server's clock, which it knows to whole seconds."""
+"""What `purgatory doctor` says of a server's clock, and of the core that is installed."""
 
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from purgatory.__main__ import main
+from purgatory.timer import compiled
 
 
 @pytest.mark.parametrize(
@@ -43,3 +46,25 @@ def test_the_clock_of_the_server(
     findings = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     [found] = [finding for finding in findings if finding["what"] == "server's clock"]
     assert found["result"] == result, found
+
+
+@pytest.mark.skipif(compiled, reason="the command itself has the compiled core")
+@pytest.mark.parametrize(("is_made", "result"), [(False, "warning"), (True, "ok")])
+def test_the_core_that_make_run_has_compiled(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    is_made: bool,
+    result: str,
+) -> None:
+    """The service has it, which is beside the sources; the command has not."""
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    if is_made:
+        module = tmp_path / "compiled" / "purgatory" / "timer" / "wheel.so"
+        module.parent.mkdir(parents=True)
+        module.touch()
+    main(["--json", "--url", "http://127.0.0.1:1", "doctor"])
+    lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    [core] = [line for line in lines if line["what"] == "core"]
+    assert core["result"] == result
+    assert ("`make run` serves" in core["detail"]) == is_made
