@@ -42,7 +42,9 @@ def serve(app: FastAPI, settings: Settings, sockets: list[socket.socket]) -> int
     configure_garbage_collector()
     # Once it has shut down cleanly, uvicorn raises the signal again, which by default would end
     # the process with a status other than 0. Both signals become a KeyboardInterrupt.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # SIGINT is else ignored in what a shell script has started in the background.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         _Server(server_config(app, settings), settings).run(sockets)
     except KeyboardInterrupt:

@@ -7,6 +7,7 @@ import json
 import logging.config
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -71,10 +72,16 @@ def test_a_closed_standard_output_is_as_if_thrown_away(tmp_path: Path) -> None:
         service.wait()
 
 
-async def test_every_line_of_a_json_log_is_an_object(tmp_path: Path) -> None:
-    """The address and the end too; each has the process that wrote it, which ends with 0."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_every_line_of_a_json_log_is_an_object(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """The address and the end too; each has the process that wrote it, which ends with 0.
+
+    SIGINT is ignored at its start, as in what a shell script starts in the background.
+    """
     server = ProcessServer(
-        [sys.executable, "-m", "app"],
+        ["sh", "-c", "trap '' INT; exec \"$0\" -m app", sys.executable],
         PORT="0",
         PURGATORY_DATA_DIR=str(tmp_path),
         PURGATORY_LOG_FORMAT="json",
@@ -82,7 +89,7 @@ async def test_every_line_of_a_json_log_is_an_object(tmp_path: Path) -> None:
     try:
         server.wait_started()
         metrics = await ask(server.address, "GET", "/metrics")
-        server.terminate()
+        server.process.send_signal(number)
         server.wait()
     finally:
         server.kill()
