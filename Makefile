@@ -94,14 +94,15 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
 
 # Serves at once: in plain Python while the core is compiled beside it, for the next start.
-# exec: make sends a signal on to what it has started, and a shell in between would keep it.
+# exec: make sends a signal on to what it has started, and a shell in between would keep it. What
+# compiles is no child of the service, which would not notice its end.
 run: $(VENV)/.run ## Start the service (HOST=, PORT=; WORKERS= with PURGATORY_SIGNALS=)
 	@core=.; \
 	if [ "$${PURGATORY_PURE_PYTHON:-0}" != 0 ]; then :; \
 	elif $(SUBMAKE) --question $(VENV)/.compiled >/dev/null 2>&1; then core=$(COMPILED):.; \
 	else \
 	  echo 'The core runs in plain Python until the next start: it is compiled meanwhile (log: $(VENV)/compile.log; PURGATORY_PURE_PYTHON=1 skips this).' >&2; \
-	  { $(AWAIT_SERVICE); nohup nice $(SUBMAKE) $(VENV)/.compiled; } </dev/null >$(VENV)/compile.log 2>&1 & \
+	  ( { $(AWAIT_SERVICE); nohup nice $(SUBMAKE) $(VENV)/.compiled; } </dev/null >$(VENV)/compile.log 2>&1 & ); \
 	fi; \
 	exec env PYTHONPATH=$$core $(BIN)/python -P -m app
 

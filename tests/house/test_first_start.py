@@ -13,10 +13,14 @@ import pytest
 from tests.patience import PATIENCE_S
 
 _ROOT = Path(__file__).parents[2]
-# Records PYTHONPATH and arguments; `pip --target FOLDER` makes the folder, once it may. Connections
-# to the service are refused until it listens.
+# Records PYTHONPATH and arguments, and the children of the service; `pip --target FOLDER` makes the
+# folder, once it may. Connections to the service are refused until it listens.
 _PYTHON = """#!/bin/sh
 echo "$PYTHONPATH" $* >> {log}
+if [ "$3" = app ]; then
+  read -r children < /proc/$$/task/$$/children
+  echo "$children" > {log}.children
+fi
 if [ "$1" = -ISc ] && [ ! -e {listens} ]; then exit 1; fi
 while [ "$#" -gt 0 ]; do
   if [ "$1" = --target ]; then while [ ! -e {may_compile} ]; do sleep 0.1; done; mkdir "$2"; fi
@@ -82,6 +86,14 @@ def test_the_compiler_takes_nothing_from_the_start_of_the_service(tmp_path: Path
     machine.run()
     _wait_until(lambda: sum("-ISc" in call for call in machine.calls()) >= 2)
     assert not any("--target" in call for call in machine.calls())
+    machine.compile()
+
+
+def test_the_compiler_is_no_child_of_the_service(tmp_path: Path) -> None:
+    """Nothing would collect its exit status: it would stay as a defunct process."""
+    machine = Machine(tmp_path)
+    machine.run()
+    assert machine.log.with_suffix(".children").read_text() == "\n"
     machine.compile()
 
 
