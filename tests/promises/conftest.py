@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from purgatory import Purgatory
+from purgatory.jobs import outbox_relay, pending_fires
 from purgatory.testing import AutojumpEventLoop
 from tests.promises.kit import Bench, Process
 from tests.unit.conftest import Made, made, make_purgatory  # noqa: F401 # the leak check
@@ -37,3 +39,10 @@ async def bench(
 async def process(bench: Bench) -> Process:
     """One process with a handler "note", which notes its runs."""
     return await bench.process()
+
+
+@pytest.fixture
+def exact_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pause without jitter before a fire is tried again."""
+    for module in (pending_fires, outbox_relay):
+        monkeypatch.setattr(module, "_RETRY", replace(module._RETRY, random=lambda: 0.0))

@@ -97,8 +97,8 @@ class Database(MemoryJobStore):
 class OutboxDatabase(Database):
     """And an outbox for fires in transactions, which each process looks into once a second."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, limits: JobLimits | None = None) -> None:
+        super().__init__(limits)
         self.stored: list[StoredFire] = []
         self.locked: set[str] = set()
         """Keys of which another transaction has the fires, or a job, locked."""
@@ -133,8 +133,10 @@ class OutboxDatabase(Database):
             room -= 1
             if room < 0:
                 return TakenFires(tuple(taken), frozenset(waiting), is_cut=True)
-            self.stored.remove(fire)
             taken.append(TakenFire(fire, fired))
+            if fired.has_more:
+                return TakenFires(tuple(taken), frozenset(waiting), is_cut=True)
+            self.stored.remove(fire)
         return TakenFires(tuple(taken), frozenset(waiting))
 
 

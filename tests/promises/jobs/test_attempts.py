@@ -132,3 +132,44 @@ async def test_a_handler_that_cancels_its_own_task_ends(bench: Bench, ends: str)
     job = await (await one.defer("note", delay=0, max_attempts=1)).wait(5)
     assert job.state is (JobState.DONE if ends == "returns" else JobState.FAILED)
     assert one.is_counting(held=0, running=0)
+
+
+async def test_a_handler_that_a_drain_cancels_has_not_failed(
+    bench: Bench, process: Process
+) -> None:
+    """Its job goes back, and runs elsewhere, though it has one attempt."""
+    bench.log.seconds = 100
+    job = await process.defer("note", delay=0, max_attempts=1)
+    await asyncio.sleep(1)
+    await process.drain()
+    stored = await bench.job(job)
+    assert (stored.state, stored.error, stored.lease_until_ms) == (JobState.WAITING, None, 0)
+    assert process.is_counting(failed=0, retried=0, given_back=1)
+    bench.log.seconds = 0
+    await bench.process()
+    await asyncio.sleep(1)
+    assert (await bench.job(job)).state is JobState.DONE
+
+
+async def test_a_run_that_is_closed_has_no_result(bench: Bench) -> None:
+    """What its handler has open is closed, and the job is neither done nor failed."""
+    ended: list[str] = []
+
+    async def work(job: JobContext) -> None:
+        try:
+            await asyncio.sleep(1)
+        finally:
+            ended.append("closed")
+
+    one = await bench.process({"note": work})
+    before = asyncio.all_tasks()
+    job = await one.defer("note", delay=0)
+    await asyncio.sleep(0.5)
+    [run] = asyncio.all_tasks() - before
+    coroutine: Any = run.get_coro()
+    coroutine.close()
+    assert ended == ["closed"]
+    await asyncio.sleep(1)
+    assert (await bench.job(job)).state is JobState.RUNNING
+    assert one.is_counting(held=0, failed=0, retried=0, done=0)
+    assert bench.actions("job-retried", "job-failed") == []

@@ -125,6 +125,19 @@ async def test_a_store_that_is_not_set_up_stops_the_start(bench: Bench) -> None:
     assert isinstance(caught.value.__cause__, LookupError)
 
 
+async def test_a_store_that_goes_away_once_it_is_open(bench: Bench) -> None:
+    """That it could not be checked is said; it is an outage like any other."""
+
+    class Leaving(type(bench.database)):  # type: ignore[misc] # a class made here
+        async def check(self) -> None:
+            raise StoreUnavailableError("gone")
+
+    bench.database = Leaving()
+    one = await bench.process()
+    assert (await (await one.defer("note", delay=1)).wait()).state is JobState.DONE
+    assert "could not check the job store (gone)" in bench.caplog.text
+
+
 async def test_a_store_is_closed_after_it_has_ended_to_open(bench: Bench) -> None:
     """However long that takes."""
     opening = asyncio.ensure_future(_stalled(bench))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from purgatory.jobs import StoreUnavailableError
+from purgatory.jobs import JobLimits, StoreUnavailableError
 from purgatory.jobs.outbox_relay import POLL_S, TAKEOVER_MS
 from purgatory.jobs.stores.outbox import StoredFire
 from tests.promises.kit import HOUR_S, Bench, OutboxDatabase, Process, Session, now_ms
@@ -104,6 +105,20 @@ async def test_many_fires(bench: Bench, process: Process, count: int) -> None:
     assert left(bench) == []
 
 
+async def test_more_jobs_than_a_transaction_decides(bench: Bench) -> None:
+    """It is taken again at once; the signal comes when all are decided, and every end is told."""
+    bench.database = OutboxDatabase(JobLimits(max_batch=2))
+    await bench.database.open()
+    one = await bench.process()
+    jobs = [await one.defer("note", delay=HOUR_S, keys=["a"], on_fire="cancel") for _ in range(5)]
+    cursor = one.cursor("a")
+    await fire(one, "a")
+    await asyncio.sleep(0.01)
+    assert one.link.count("take_fires") == 3 and left(bench) == []
+    assert (await one.park("a", timeout=1, cursor=cursor)).cursor == one.cursor("a")
+    assert sorted(one.ends) == sorted((job.id, "cancelled") for job in jobs)
+
+
 async def test_a_locked_key_holds_up_no_other(bench: Bench, process: Process) -> None:
     """It is asked for less and less often, and the log says so once, when it has lasted."""
     bench.database.locked = {"b"}
@@ -138,12 +153,55 @@ async def test_an_outage(bench: Bench, process: Process, kind: str) -> None:
     assert bench.actions("outbox-waits", "outbox-works") == ["outbox-waits", "outbox-works"]
 
 
+@pytest.mark.parametrize("state", ["locked", "away"])
+async def test_it_is_tried_less_and_less_often(
+    bench: Bench, process: Process, exact_pauses: None, state: str
+) -> None:
+    """After 50 ms at first, up to every two seconds; afterwards soon again.
+
+    A lock is said with the sixth try, an outage with the first.
+    """
+    for times in (1, 2):
+        process.link.asked.clear()
+        bench.database.locked = {"a"}
+        if state == "away":
+            process.link.on("take_fires", error=StoreUnavailableError("away"))
+        await fire(process, "a")
+        tried = ((0.04, 1), (0.05, 2), (0.1, 3), (0.2, 4), (0.4, 5), (0.72, 5), (0.09, 6))
+        for after_s, tries in tried:
+            await asyncio.sleep(after_s)
+            assert process.link.count("take_fires") == tries
+            said = times if state == "away" or tries == 6 else times - 1
+            assert len(bench.actions(f"outbox-{'waits' if state == 'away' else 'locked'}")) == said
+        await asyncio.sleep(1.6 + 20)
+        assert process.link.count("take_fires") == 17
+        bench.database.locked = set()
+        process.link.mend()
+        await asyncio.sleep(2.1)
+        assert left(bench) == []
+
+
+async def test_an_outage_from_the_start(bench: Bench, exact_pauses: None) -> None:
+    """It is tried again as soon as later."""
+    one = await bench.process(down=True)
+    one.link.mend()
+    one.link.on("stored_fires", error=StoreUnavailableError("away"))
+    await asyncio.sleep(10)
+    at_ms = [at for at, step in one.link.asked if step == "stored_fires"]
+    pauses_ms = [round(after - at, -1) for at, after in pairwise(at_ms)]
+    assert pauses_ms[:6] == [50, 100, 200, 400, 800, 1_600]
+
+
 async def test_an_error_that_nobody_expects(bench: Bench, process: Process) -> None:
-    """It is logged, and tried again at the next poll."""
+    """It is logged, and tried again after a pause, which no commit ends."""
     process.link.on("stored_fires", error=ValueError("cannot be read"), times=1)
     await fire(process, "a")
-    await asyncio.sleep(2 * POLL_S + 0.1)
-    assert bench.actions("outbox-failed") == ["outbox-failed"] and left(bench) == []
+    await asyncio.sleep(0.1)
+    await fire(process, "b")
+    await asyncio.sleep(POLL_S - 0.2)
+    assert bench.actions("outbox-failed") == ["outbox-failed"] and left(bench) == ["a", "b"]
+    await asyncio.sleep(0.2)
+    assert left(bench) == []
 
 
 @pytest.mark.parametrize("state", ["free", "locked", "away", "hangs"])
@@ -157,10 +215,14 @@ async def test_the_end_of_a_process(bench: Bench, process: Process, state: str) 
         process.link.on("take_fires", error=StoreUnavailableError("away"))
     elif state == "hangs":
         process.link.on("take_fires", ask_s=1_000)
-    began_ms = now_ms()
+    began_ms, reads = now_ms(), process.link.count("stored_fires")
     await process.drain()
     assert left(bench) == ([] if state == "free" else ["a"])
-    assert now_ms() - began_ms <= 3_000
+    waited_ms = 1_000 if state == "hangs" else 0
+    assert waited_ms <= now_ms() - began_ms <= waited_ms + 10
+    assert "purgatory-outbox" not in {task.get_name() for task in asyncio.all_tasks()}
+    # Those of others are left to others.
+    assert process.link.count("stored_fires") == reads + 1
 
 
 async def test_shared_signals_precede_the_removal(bench: Bench) -> None:
@@ -177,8 +239,19 @@ async def test_shared_signals_precede_the_removal(bench: Bench) -> None:
     bench.database.locked = set()
     await asyncio.sleep(POLL_S + 2)
     assert left(bench) == [] and len(signals.fired) == 2
-    # What was read long ago is read again: another process may have fired it.
-    one.link.on("stored_fires", reply_s=3_600, times=1)
+
+
+@pytest.mark.parametrize(("reply_s", "is_fired"), [(4.9, True), (5.1, False)])
+async def test_what_was_read_long_ago_is_read_again(
+    bench: Bench, reply_s: float, is_fired: bool
+) -> None:
+    """Another process may have fired it since, and the log may have forgotten its name."""
+    one = await bench.process(shares_signals=True)
+    await asyncio.sleep(0.01)
+    one.link.on("stored_fires", reply_s=reply_s, times=1)
     await fire(one, "c")
-    await asyncio.sleep(4_000)
-    assert left(bench) == [] and [key for key, _ in signals.fired].count("c") == 1
+    await asyncio.sleep(1)
+    bench.database.stored.clear()
+    await asyncio.sleep(10)
+    signals: Any = one.purgatory.shared_signals
+    assert [key for key, _ in signals.fired] == (["c"] if is_fired else [])
