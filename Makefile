@@ -54,17 +54,10 @@ unexport PYTHONDONTWRITEBYTECODE
 # they are handed out is in tests/scheduling.py.
 TEST_PROCESSES := 4
 PYTEST := -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadgroup
-# What takes none of the core's objects into its hands, or says nothing of how they behave.
-NOT_CORE := $(addprefix tests/properties/test_,etag_laws.py llhttp_laws.py metrics_laws.py) \
-  tests/unit/client tests/unit/jobs/callbacks tests/unit/metrics/test_worker_files.py \
-  tests/unit/tracing tests/unit/test_testing_plugin.py \
-  $(addprefix tests/unit/test_service_,environment.py json_log.py log_format.py) \
-  $(addprefix tests/unit/fastapi/test_,bearer_tokens.py endpoint_groups.py fast_routes.py \
-    header_lines.py incoming_requests.py job_batch.py openapi.py own_errors.py parameters.py \
-    problems.py raw_response.py read_body.py request_internals.py)
-# What takes longest comes first. The benchmark of jobs measures stores, not the core.
-CORE_TESTS := tests/benchmarks/test_bench.py tests/benchmarks/test_counts.py tests/pipeline/test_simulation.py tests/properties tests/test_compiled_form.py tests/unit \
-  $(addprefix --ignore=,$(NOT_CORE))
+# Those of what is compiled, which take its objects into their hands.
+CORE_TESTS := tests/benchmarks/test_counts.py tests/pipeline/test_simulation.py tests/properties \
+  tests/test_compiled_form.py tests/unit/event_loop tests/unit/operations tests/unit/purgatory \
+  tests/unit/signals tests/unit/timer
 
 # The frameworks' oldest and newest versions. Older ones warn of what newer Pythons deprecate.
 VERSIONS := .venv-lowest .venv-newest
@@ -88,7 +81,7 @@ define bench
 	@$(BIN)/python -m tests.benchmarks.core $(1) $(ARGS)
 endef
 
-.PHONY: help run test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest load mutation other-suites schemathesis test-spark chaos chaos-signals chaos-ownership chaos-commits bench bench-full bench-http bench-jobs bench-signals bench-pipeline bench-new-hour bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock audit clean
+.PHONY: help run test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest nightly load mutation other-suites schemathesis test-spark chaos chaos-signals chaos-ownership chaos-commits bench bench-full bench-http bench-jobs bench-signals bench-pipeline bench-new-hour bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock audit clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -107,7 +100,7 @@ run: $(VENV)/.run ## Start the service (HOST=, PORT=; WORKERS= with PURGATORY_SI
 	exec env PYTHONPATH=$$core $(BIN)/python -P -m app
 
 test: ## Run all tests, those of the core in both forms (ARGS="-k timer" chooses some)
-	@echo 'All tests, then those of the core compiled: 15 minutes on two idle cores; ARGS="-k timer" chooses some.'
+	@echo 'All tests, then those of the core compiled: 10 minutes or more on two idle cores; ARGS="-k timer" chooses some.'
 	@$(SUBMAKE) test-plain
 	@$(SUBMAKE) test-compiled
 
@@ -133,6 +126,17 @@ test-newest: .venv-newest/.created ## Run them on the newest versions, as of tod
 
 test-extras: $(VENV)/.test ## Use each extra of the wheel in an empty environment (ARGS="core redis" chooses)
 	@$(BIN)/python -m tests.extras $(ARGS)
+
+# Each step whatever the others find.
+nightly: $(VENV)/.test $(VENV)/.compiled ## All that takes long and seldom fails: every server kind, storms, mutants (hours)
+	@failed=; try() { echo "make $$*"; PURGATORY_NIGHTLY=1 $(SUBMAKE) "$$@" || failed="$$failed $$1"; }; \
+	try test-plain; try test-compiled CORE_TESTS='$(CORE_TESTS) tests/benchmarks/test_bench.py tests/unit'; \
+	try test-versions; try test-spark PLACE=connect; try test-spark PLACE=cluster; \
+	try schemathesis; try load; \
+	try chaos; try chaos-signals; try chaos-signals ARGS=--cluster; try chaos-signals ARGS=--sentinel; \
+	try chaos-ownership; try chaos-commits; \
+	try mutation ARGS="$(ARGS)"; try bench; try bench-http; try bench-jobs; try bench-signals; \
+	test -z "$$failed" || { echo "nightly: failed:$$failed"; exit 1; }
 
 load: $(VENV)/.test ## Twice the clients that may be parked, for a minute on each kind of server
 	@PURGATORY_LOAD_SECONDS=120 $(BIN)/python -m pytest tests/acceptance/test_load.py $(ARGS)

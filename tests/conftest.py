@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 # Services that tests start keep their jobs to themselves, and leave no files behind.
 os.environ.setdefault("PURGATORY_JOBS_URL", "memory://")
 
+from tests.nightly import by_night, is_left_out
 from tests.scheduling import TogetherScheduling, is_late
 
 # Tests start hundreds of processes, each of which would compile all sources anew.
@@ -24,11 +25,11 @@ sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# HYPOTHESIS_PROFILE=thorough tries much harder. No deadlines: the machine may be busy.
+# `make nightly` and HYPOTHESIS_PROFILE=thorough try harder. No deadlines: the machine may be busy.
 settings.register_profile(
     "quick",
     deadline=None,
-    max_examples=100,
+    max_examples=by_night(200, 50),
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow],
 )
@@ -75,8 +76,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest; else the order stays."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is for the night; begin with what takes longest; else the order stays."""
+    left_out = [item for item in items if is_left_out(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not is_left_out(item)]
     items.sort(key=lambda item: is_late(item.nodeid))
 
 

@@ -15,6 +15,7 @@ from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection
 from tests.acceptance.process_server import ProcessServer, serve_in_process
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+from tests.nightly import NIGHTLY
 
 
 # One loop for the clients; it is the servers that come in two kinds.
@@ -24,7 +25,8 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": True}
 
 
-@pytest.fixture(params=KINDS, ids=str)
+# With h11, requests take the same way through the code as with httptools.
+@pytest.fixture(params=[KINDS[0], pytest.param(KINDS[1], marks=NIGHTLY), KINDS[2]], ids=str)
 def kind(request: pytest.FixtureRequest) -> ServerKind:
     """Run the server on each pair of protocol and loop."""
     found: ServerKind = request.param

@@ -15,7 +15,10 @@ from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection, Crowd, until_parked
 from tests.acceptance.process_server import ProcessServer
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
+from tests.nightly import IN_FULL
 from tests.patience import GENEROUS_S
+
+pytestmark = IN_FULL
 
 # 50 ms are promised. The machine of a test may be busy with something else: then some take longer.
 PROMISE = 0.05

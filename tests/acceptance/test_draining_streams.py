@@ -18,6 +18,9 @@ from tests.acceptance import event_client
 from tests.acceptance.client import Crowd, replies
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
 from tests.needs import STREAMED_BY_FASTAPI
+from tests.nightly import IN_FULL
+
+pytestmark = IN_FULL
 
 if find_spec("fastapi.sse"):
     from fastapi.sse import EventSourceResponse, ServerSentEvent

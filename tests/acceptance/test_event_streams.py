@@ -17,6 +17,9 @@ from purgatory.fastapi import ALLOW_ANYONE, WaitSettings, install
 from tests.acceptance.client import Connection, Reply
 from tests.acceptance.event_client import EVENTS, Event, EventStream, follow, open_stream
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
+from tests.nightly import IN_FULL
+
+pytestmark = IN_FULL
 
 KEY = "/purgatory/watch/k"
 

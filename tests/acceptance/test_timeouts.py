@@ -11,7 +11,10 @@ from purgatory.operations import OperationEvent
 from tests.acceptance.client import Address, Crowd, Reply, replies
 from tests.acceptance.process_server import ProcessServer
 from tests.acceptance.thread_server import ThreadServer
+from tests.nightly import IN_FULL
 from tests.patience import GENEROUS_S
+
+pytestmark = IN_FULL
 
 # What a machine may add that is busy with something else; the promise is a few milliseconds.
 LAG = GENEROUS_S

@@ -17,6 +17,9 @@ from purgatory.fastapi.http.bounds.unread_responses import UnreadResponses
 from purgatory.jobs import MemoryJobStore
 from tests.acceptance.client import Connection
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
+from tests.nightly import IN_FULL
+
+pytestmark = IN_FULL
 
 # More than the buffers of the sockets take.
 SIGNALS, VALUE = 400, "x" * 60_000

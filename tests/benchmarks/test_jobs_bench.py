@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.benchmarks.jobs.rows import ROWS
 from tests.benchmarks.jobs.stages import STAGES
+from tests.nightly import NIGHTLY
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,6 +19,7 @@ def test_every_row_is_of_a_stage() -> None:
     assert {row.stage for row in ROWS} == STAGES.keys()
 
 
+@NIGHTLY
 def test_a_run_prints_a_table_and_writes_its_figures(tmp_path: Path) -> None:
     """Of the stages that were asked for, each in processes of its own."""
     command = (

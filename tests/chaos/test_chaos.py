@@ -6,12 +6,13 @@ import pytest
 
 from tests.chaos.storm import Plan
 from tests.chaos.trial import MACHINES, run_trial
+from tests.nightly import by_night
 
 PLAN = Plan(
-    jobs=400,
-    service_kills=3,
+    jobs=by_night(400, 150),
+    service_kills=by_night(3, 2),
     store_kills=1,
-    freezes=2,
+    freezes=by_night(2, 1),
     cuts=1,
     pauses=1,
     seed=20,
