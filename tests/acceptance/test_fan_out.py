@@ -6,8 +6,9 @@ import asyncio
 
 from tests.acceptance.client import Connection, Crowd, Reply, ask, replies, until_parked
 from tests.acceptance.process_server import ProcessServer
+from tests.nightly import by_night
 
-CROWD = 1000
+CROWD = by_night(1000, 500)
 
 
 async def _send_and_check_that_it_is_the_next_answer(member: Connection) -> None:

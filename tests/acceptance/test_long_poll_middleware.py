@@ -25,11 +25,12 @@ from tests.acceptance.client import Address, Connection, Crowd, Reply, replies, 
 from tests.acceptance.long_poll_application import create_app
 from tests.acceptance.process_server import serve_in_process
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+from tests.nightly import by_night
 from tests.patience import GENEROUS_S
 
 ROOT = Path(__file__).parents[2]
 CROWD = 100
-TRIES = 2_000
+TRIES = by_night(2_000, 600)
 WATCHERS = 10
 ORIGIN = "https://shop.example"
 CALL_NEXT = Callable[[Request], Awaitable[Response]]

@@ -1,7 +1,4 @@
-"""Metrics of several workers, scraped while they are loaded and killed, beside a ledger.
-
-METRICS_SCRAPES=1000 in the environment is the long form.
-"""
+"""Metrics of several workers, scraped while they are loaded and killed, beside a ledger."""
 
 from __future__ import annotations
 
@@ -24,14 +21,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from purgatory.metrics.collector import PUBLISH_S
 from tests.acceptance.client import ClosedByServer, Connection, ask
 from tests.acceptance.process_server import ProcessServer
+from tests.nightly import by_night
 from tests.patience import PATIENCE_S, until
 from tests.valkey_server import ValkeyServer
 
-SCRAPES = int(os.environ.get("METRICS_SCRAPES", "40"))
+SCRAPES = by_night(400, 20)
 WORKERS = 3
 CLIENTS = 20
 KEYS = 10
-KILL_EVERY = 20
+KILL_EVERY = 10
 # A snapshot is written once a second; what a busy machine adds.
 LOST_S = 3.0
 _PROCESS = re.compile(r"Started server process \[(\d+)\]")

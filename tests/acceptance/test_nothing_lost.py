@@ -8,8 +8,9 @@ from typing import Any
 
 from tests.acceptance.client import Address, Connection
 from tests.acceptance.process_server import ProcessServer
+from tests.nightly import by_night
 
-TRIES = 2_000
+TRIES = by_night(2_000, 600)
 READERS = 10
 
 

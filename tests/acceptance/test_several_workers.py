@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.acceptance.process_server import ProcessServer
 from tests.acceptance.server_commands import APP
 from tests.needs import STOPS_IF_A_WORKER_CANNOT_START
+from tests.nightly import NIGHTLY
 
 _UVICORN = f"-m uvicorn {APP} --port 0"
 _GUNICORN = f"-m gunicorn {APP} -k uvicorn_worker.UvicornWorker -b 127.0.0.1:0 --no-control-socket"
@@ -33,13 +35,14 @@ LONG: _Cases = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=STOPS_IF_A_WORKER_CANNOT_START if "uvicorn" in name else ())
-        for name in [*SHORT, *LONG]
-    ],
-)
+def _marked(name: str) -> Any:
+    marks = [STOPS_IF_A_WORKER_CANNOT_START] if "uvicorn" in name else []
+    # One of each server is enough by day.
+    marks += [] if name in ("uvicorn.run", "gunicorn -c", *LONG) else [NIGHTLY]
+    return pytest.param(name, marks=marks)
+
+
+@pytest.mark.parametrize("name", [_marked(name) for name in [*SHORT, *LONG]])
 def test_they_are_refused(name: str, tmp_path: Path) -> None:
     """The log says why, and the line that fixes it."""
     command, environment = (SHORT | LONG)[name]

@@ -1,4 +1,4 @@
-"""Sixty streams at once on each server, begun in each way: none ends while its client is there."""
+"""Many streams at once on each server, begun in each way: none ends while its client is there."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.acceptance.client import ask, until_parked
 from tests.acceptance.process_server import ProcessServer
 from tests.acceptance.server_commands import SERVERS, ServerCommand, serve_by_command
 from tests.needs import STREAMED_BY_FASTAPI
+from tests.nightly import by_night
 from tests.patience import PATIENCE_S
 
 APP = "tests.acceptance.streams_application:app"
-CLIENTS = 60
 # In these ways a request waits before its response begins, with the first value that is fired.
 LATE = ("delayed", "long-poll", "plain")
 WAYS = [
@@ -79,11 +79,12 @@ async def test_no_stream_ends_while_its_client_is_there(
     if has_http2 and not command.has_http2:
         pytest.skip(f"{command} has no HTTP/2")
     address, key = server.address, f"{way}-{has_http2}"
+    count = 60 if way == "park" else by_night(60, 12)
     url = f"http://{address[0]}:{address[1]}"
     async with httpx.AsyncClient(
         base_url=url, http1=not has_http2, http2=has_http2, timeout=PATIENCE_S
     ) as client:
-        streams = [Stream(client, way, key) for _ in range(CLIENTS)]
+        streams = [Stream(client, way, key) for _ in range(count)]
         async with AsyncExitStack() as stack:
             beginning = []
             # One after the other: a server that has nothing else to do is slower to read a body.
@@ -96,6 +97,6 @@ async def test_no_stream_ends_while_its_client_is_there(
                 # A response to one value has the other not.
                 if way != "plain" or value == "first":
                     found = await asyncio.gather(*(each.has(value.encode()) for each in streams))
-                    assert found.count(True) == CLIENTS, "".join(server.log)
+                    assert found.count(True) == count, "".join(server.log)
     await until_parked(address, 0)
     assert "Traceback" not in "".join(server.log), "".join(server.log)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from purgatory.fastapi.servers.fast_routes import FastRoute
 from purgatory.fastapi.servers.uvicorn.request_reader import DirectRequest, RequestReader
+from tests.nightly import by_night
 
 MAX_BODY = 100
 NAMES = [
@@ -116,7 +117,7 @@ class _Listener:
 @example(version=b"1.1", lines=[("Connection", "close\t")])
 @example(version=b"1.1", lines=[("Connection", "\tclose")])
 @example(version=b"1.1", lines=[("Connection", "keep-alive"), ("Proxy-Connection", "Close")])
-@settings(max_examples=400)
+@settings(max_examples=by_night(4_000, 200))
 def test_a_request_is_the_same_to_both(
     start: bytes, version: bytes, lines: list[tuple[str, str]]
 ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from purgatory import InvalidValueError
 from purgatory.signals import MemorySignals
 from purgatory.testing import MockClock
+from tests.nightly import by_night
 
 # For the signal itself, the header of its bytes, and its numbers in plain Python.
 BYTES_PER_SIGNAL = 300
@@ -28,7 +29,7 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=by_night(20, 6))
 @given(text=json_values.map(json.dumps))
 @example(text=json.dumps({"text": "x" * 1_000}))
 @example(text=json.dumps([[]] * 1_000))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.acceptance.client import Connection
 from tests.acceptance.thread_server import KINDS, ThreadServer, serve
+from tests.nightly import by_night
 from tests.patience import PATIENCE_S
 from tests.security.permissions import KEY, SECRET
 from tests.security.victims_world import TOKENS, VICTIM, create_service
@@ -106,7 +107,7 @@ async def _fire(server: ThreadServer) -> None:
     st.booleans(),
 )
 @settings(
-    max_examples=300,
+    max_examples=by_night(3_000, 100),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
