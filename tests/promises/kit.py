@@ -46,6 +46,12 @@ def loop_clock() -> Any:
     return loop.clock
 
 
+def pending_timers() -> int:
+    """Return how many timers the event loop has that were not cancelled."""
+    timers = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined] # private
+    return sum(not timer.cancelled() for timer in timers)
+
+
 def now_ms() -> int:
     """The clock of the database: the wall clock of the loop."""
     wall_ms: int = loop_clock().wall_ms()

@@ -10,7 +10,7 @@ import pytest
 
 from purgatory.jobs import Job, JobContext, JobState, StoreError
 from purgatory.jobs.handlers.fair_slots import FairSlots, Lane
-from tests.promises.kit import Bench, Process, loop_clock, now_ms
+from tests.promises.kit import Bench, Process, loop_clock, now_ms, pending_timers
 
 
 class Shared:
@@ -249,8 +249,7 @@ async def test_a_closed_process_leaves_no_timer(bench: Bench, shared: Shared) ->
     assert sorted((job.attempt, job.lease_until_ms > 0) for job in jobs) == [
         (0, False), (0, True), (1, False),
     ]  # fmt: skip
-    timers = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
-    assert [timer for timer in timers if not timer.cancelled()] == []
+    assert pending_timers() == 0
 
 
 async def test_a_handler_that_holds_the_event_loop_is_named(bench: Bench) -> None:
