@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,12 @@ from redis.asyncio import Redis
 from purgatory import Limits, Purgatory
 from purgatory.errors import SignalsUnavailableError
 from purgatory.jobs import JobOutcome, JobState, JobStore, pending_fires
-from purgatory.jobs.model import FireJob, JobFilter, JobPage, StoreBusyError
-from purgatory.jobs.model.steps import Result, Step
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.sql import SqlJobStore, migrate
 from purgatory.signals.redis import RedisSignals, pending_fire_records
 from purgatory.timer import SystemClock
 from tests.contract.postgresql_server import PostgresqlServer
 from tests.patience import PATIENCE_S
-from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.valkey_server import ValkeyServer
 
 HOUR_S = 3_600
@@ -132,6 +129,8 @@ async def test_no_more_are_pending_than_the_limit(
             True,
         ]
         assert [each.record for each in await signals.pending(10)] == [b"0", b"1", b"2"]
+        # Behind one that waits for a lock.
+        assert [each.record for each in await signals.pending(1, 1)] == [b"1"]
 
 
 async def test_pending_fires_are_stored_under_the_names_of_older_workers(
@@ -166,75 +165,6 @@ async def test_what_is_pending_at_the_end_is_kept(lone_redis_server: ValkeyServe
     async with Purgatory(signals=RedisSignals(lone_redis_server.url)) as after:
         assert after.shared_signals is not None
         assert len(await after.shared_signals.pending(10)) == 5
-
-
-class HeldStore(FailingJobStore):
-    """A store in memory whose look-ups can be held up, and whose jobs can be locked."""
-
-    def __init__(self) -> None:
-        super().__init__(SystemClock().wall_ms)
-        self.is_asked, self.is_free = asyncio.Event(), asyncio.Event()
-        self.is_free.set()
-        self.locked_ids: set[str] = set()
-
-    async def query(
-        self, where: JobFilter, *, after: str | None = None, limit: int = 100
-    ) -> JobPage:
-        self.is_asked.set()
-        await self.is_free.wait()
-        return await super().query(where, after=after, limit=limit)
-
-    async def run(self, steps: Sequence[Step[Result]]) -> list[Result]:
-        if any(isinstance(step, FireJob) and step.id in self.locked_ids for step in steps):
-            raise StoreBusyError("another transaction has a job locked")
-        return await super().run(steps)
-
-
-async def test_a_later_fire_does_not_overtake_one_that_is_pending(
-    redis_server: ValkeyServer,
-) -> None:
-    """Of the same process: the first decides, though the store is back before the second."""
-    store = HeldStore()
-    signals = RedisSignals(redis_server.url, f"pending-{SystemClock().now_ns()}")
-    async with purgatory_on(store, signals=signals) as purgatory:
-        handle = await purgatory.defer("note", delay=HOUR_S, keys=["k"])
-        store.is_down = True
-        assert (await purgatory.fire("k", 7)).jobs_pending
-        store.is_free.clear()
-        store.is_asked.clear()
-        store.is_down = False
-        async with asyncio.timeout(PATIENCE_S):
-            await store.is_asked.wait()
-        assert (await purgatory.fire("k", 8)).jobs_pending
-        store.is_free.set()
-        await decided(purgatory, handle.id)
-        async with asyncio.timeout(PATIENCE_S):
-            is_pending = True
-            while is_pending:
-                await asyncio.sleep(0.05)
-                is_pending = (await purgatory.fire("k")).jobs_pending
-
-
-async def test_locked_jobs_hold_up_no_record_behind_them(
-    redis_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """More of them than are read at a time."""
-    monkeypatch.setattr(pending_fires, "BATCH", 3)
-    store = HeldStore()
-    signals = RedisSignals(redis_server.url, f"pending-{SystemClock().now_ns()}")
-    async with purgatory_on(store, signals=signals) as purgatory:
-        keys = [f"locked{number}" for number in range(7)]
-        locked = [await purgatory.defer("note", delay=HOUR_S, keys=[key]) for key in keys]
-        other = await purgatory.defer("note", delay=HOUR_S, keys=["other"])
-        store.locked_ids = {job.id for job in locked}
-        store.is_down = True
-        for key in [*keys, "other"]:
-            assert (await purgatory.fire(key, 7)).jobs_pending
-        store.is_down = False
-        await decided(purgatory, other.id)
-        store.locked_ids.clear()
-        for job in locked:
-            await decided(purgatory, job.id)
 
 
 async def test_shared_signals_keep_the_pending_fires_of_a_process(

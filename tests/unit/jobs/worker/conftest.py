@@ -10,9 +10,7 @@ import pytest
 from purgatory import Purgatory
 from purgatory.jobs import MemoryJobStore
 from purgatory.testing import AutojumpEventLoop
-from tests.unit.jobs.worker.deciding_process import Records
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
-from tests.unit.jobs.worker.parts import Parts, running_timer
 from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms
 
 
@@ -30,12 +28,6 @@ async def store() -> FailingJobStore:
 
 
 @pytest.fixture
-def records() -> Records:
-    """Pending fires, kept by a server for all processes."""
-    return Records()
-
-
-@pytest.fixture
 def log() -> Log:
     """What was run."""
     return Log()
@@ -50,12 +42,3 @@ async def purgatory(
     purgatory.handler("note")(log)
     async with purgatory:
         yield purgatory
-
-
-@pytest.fixture
-async def parts(store: FailingJobStore) -> AsyncIterator[Parts]:
-    """The parts of a worker, not composed."""
-    await store.open()
-    async with running_timer() as timer:
-        yield Parts(store, timer)
-    await store.close()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from purgatory.jobs import MemoryJobStore, StoreError, StoreUnavailableError
-from purgatory.jobs.model.steps import Result, Start, Step
 
 
 class FailingJobStore(MemoryJobStore):
@@ -18,8 +16,6 @@ class FailingJobStore(MemoryJobStore):
         self.error: type[StoreError] = StoreUnavailableError
         self.asked = 0
         self.is_telling = True
-        self.lost_starts = 0
-        self.start_delay_s = 0.0
         self.failing: set[int] = set()
         """The numbers of requests that fail, counted by `asked`."""
 
@@ -27,16 +23,6 @@ class FailingJobStore(MemoryJobStore):
     def hears_others(self) -> bool:
         """False where it is to be polled, as a database is."""
         return self.is_telling
-
-    async def run(self, steps: Sequence[Step[Result]]) -> list[Result]:
-        """Lose the answers to so many starts, and delay those to the others."""
-        results = await super().run(steps)
-        if any(isinstance(step, Start) for step in steps):
-            if self.lost_starts:
-                self.lost_starts -= 1
-                raise self.error("the connection broke")
-            await asyncio.sleep(self.start_delay_s)
-        return results
 
     async def open(self) -> None:
         self._require_up()

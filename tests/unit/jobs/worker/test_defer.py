@@ -65,7 +65,7 @@ async def test_a_call_with_an_idempotency_key_may_be_repeated(
             await purgatory.defer("note", delay=1, idempotency_key=wrong)
 
 
-@pytest.mark.parametrize("delay", [0, 0.001, 1, 59, 60, 61, 3_600, 24 * 3_600])
+@pytest.mark.parametrize("delay", [0, 0.001, 1, 59, 60, 61, 4 * 3_600])
 async def test_near_and_far_deadlines(purgatory: Purgatory, log: Log, delay: float) -> None:
     """On time, in the horizon and beyond it."""
     at_ms = now_ms() + round(delay * 1000)

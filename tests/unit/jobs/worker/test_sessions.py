@@ -18,7 +18,7 @@ from purgatory.jobs import (
     JobState,
     MemoryJobStore,
 )
-from tests.unit.jobs.worker.memory_outbox import OutboxStore, Session
+from tests.promises.kit import OutboxDatabase, Session
 from tests.unit.jobs.worker.runs import Log, Make, now_ms
 
 TRACEPARENT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
@@ -41,7 +41,7 @@ class Propagation:
 @pytest.fixture
 async def store() -> MemoryJobStore:
     """Jobs that take part in transactions."""
-    return OutboxStore()
+    return OutboxDatabase()
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ async def test_what_was_fired_in_a_session_follows_before_the_end(
     make_purgatory: Make, session: Session
 ) -> None:
     """A purgatory that is closed right after the commit fires first."""
-    store = OutboxStore()
+    store = OutboxDatabase()
     purgatory = make_purgatory(jobs=store)
     async with purgatory:
         await purgatory.fire("k", session=session)
