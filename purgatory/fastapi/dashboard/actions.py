@@ -15,6 +15,7 @@ from purgatory.fastapi.dashboard.schemas import (
 )
 from purgatory.fastapi.dashboard.wait_list import WaitList
 from purgatory.fastapi.http.authorization import Access, Action
+from purgatory.fastapi.http.parameters import NO_PARAMETERS
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import Problem, release_frames
 from purgatory.fastapi.http.raw_request import RawRequest
@@ -58,6 +59,7 @@ class Actions:
     async def respond(self, raw: RawRequest) -> RawResponse:
         """Do an action on each target; a refusal of one does not keep it from the others."""
         raw.permit.check(Access(Action.OPERATE))
+        NO_PARAMETERS.parse(raw)
         body = await self.body.parse_in_turns(raw.body)
         for access in body.accesses():
             raw.permit.check(access)

@@ -43,24 +43,29 @@ class BodySchema:
         self._schema = schema
         self._definitions: Schema = schema.get("$defs", {})
 
-    def field_at(self, location: Location, *, is_unknown: bool = False) -> BodyField:
-        """Return the field at a location of pydantic's, which may be unknown to the schema.
+    def field_at(
+        self, location: Location, *, is_unknown: bool = False, has_alternatives: bool = True
+    ) -> BodyField:
+        """Return the field at a location, which may be unknown to the schema.
 
-        Of a union pydantic adds the alternative that it tried, which is not part of the body and is
-        left out.
+        In one of pydantic's, `has_alternatives`, the alternative of a union that was tried follows
+        the union: it is not part of the body, and left out.
         """
         path: list[int | str] = []
         names: list[str] = []
         schemas = self._alternatives(self._schema)
         sent, unknown = (location[:-1], location[-1:]) if is_unknown else (location, ())
+        is_alternative = False
         for part in sent:
             children = self.children(schemas, part)
-            if not children:
+            if is_alternative or not children:
+                is_alternative = False
                 continue
             if any(part in schema.get("properties", {}) for schema in schemas):
                 names.append(str(part))
             path.append(part)
             schemas = children
+            is_alternative = has_alternatives and _is_union(schemas)
         names += [str(part)[:64] for part in unknown]
         return BodyField(
             (*path, *unknown),
@@ -130,6 +135,10 @@ class BodySchema:
                 each = self._words(self._alternatives(values))
                 return f"an object{_size(schema, 'Properties', 'names')}, each of them with {each}"
         return "any JSON value"
+
+
+def _is_union(schemas: Iterable[Schema]) -> bool:
+    return len([schema for schema in schemas if schema.get("type") != "null"]) > 1
 
 
 def _fields(schemas: Iterable[Schema]) -> str:

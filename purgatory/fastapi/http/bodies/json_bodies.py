@@ -107,7 +107,9 @@ class JsonBody(Generic[Value]):
                 "bad-json", f"the body is not JSON: it is not UTF-8 ({exc.reason})"
             ) from exc
         except OutOfBoundsError as exc:
-            field = self._schema.field_at(exc.path, is_unknown=exc.is_unknown)
+            field = self._schema.field_at(
+                exc.path, is_unknown=exc.is_unknown, has_alternatives=False
+            )
             raise _problem_of([(field, exc.sentence)]) from exc
         except ValidationError as exc:
             raise _problem(exc, self._schema) from exc
