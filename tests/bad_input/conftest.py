@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from purgatory import Purgatory
-from tests.acceptance.application import create_app
+from purgatory.jobs import MemoryJobStore
 from tests.acceptance.client import Connection
+from tests.acceptance.jobs.application import create_app
 from tests.acceptance.thread_server import KINDS, ThreadServer, serve
+from tests.bad_input.declared import Endpoint, endpoints_of
 
 
 @pytest.fixture(scope="module")
@@ -20,10 +22,16 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 
 @pytest.fixture(scope="module", params=KINDS, ids=str)
 def shared_server(request: pytest.FixtureRequest) -> Iterator[ThreadServer]:
-    """A server on each pair of protocol and loop."""
-    purgatory = Purgatory()
+    """A server on each pair of protocol and loop, with every endpoint there is."""
+    purgatory = Purgatory(jobs=MemoryJobStore())
     with serve(create_app(purgatory), purgatory, request.param) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def endpoints(shared_server: ThreadServer) -> list[Endpoint]:
+    """The endpoints of the server, as they are declared."""
+    return endpoints_of(shared_server.app)
 
 
 @pytest.fixture
@@ -38,3 +46,13 @@ async def connection(server: ThreadServer) -> AsyncIterator[Connection]:
     """A connection to it, which is still good after every refusal that does not say otherwise."""
     async with await Connection.open(server.address) as opened:
         yield opened
+
+
+@pytest.fixture
+async def nothing_is_done(server: ThreadServer) -> AsyncIterator[None]:
+    """A refused request has fired nothing, and stored no job."""
+    fired = server.purgatory.signals.statistics()
+    stored = await server.call(server.purgatory.job_counts)
+    yield
+    assert server.purgatory.signals.statistics() == fired
+    assert await server.call(server.purgatory.job_counts) == stored
