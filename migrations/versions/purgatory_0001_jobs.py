@@ -2,7 +2,7 @@
 
 Revision ID: purgatory_0001
 Revises:
-Create Date: 2026-11-21
+Create Date: 2026-11-29
 """
 
 import sqlalchemy as sa
@@ -14,10 +14,75 @@ branch_labels = ("purgatory",)
 depends_on = None
 
 _BYTES = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+_NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Make them."""
+    """Create them."""
+    _create_jobs()
+    op.create_table(
+        "purgatory_job_keys",
+        sa.Column("key", _BYTES, primary_key=True),
+        sa.Column("job_id", _BYTES, primary_key=True),
+        sa.Column("is_open", sa.Boolean, nullable=False),
+    )
+    _index("purgatory_job_keys", "open", ["key", "job_id"], where="is_open")
+    _index("purgatory_job_keys", "job_id", ["job_id"])
+    op.create_table(
+        "purgatory_job_requests",
+        sa.Column("name", _BYTES, primary_key=True),
+        sa.Column("job_id", _BYTES, nullable=False),
+        sa.Column("status", sa.Text, nullable=False),
+        sa.Column("fingerprint", sa.Text, nullable=False),
+        sa.Column("noted_ms", sa.BigInteger, nullable=False),
+    )
+    _index("purgatory_job_requests", "job_id", ["job_id", "noted_ms"])
+    op.create_table(
+        "purgatory_job_counts",
+        sa.Column("shard", sa.SmallInteger, primary_key=True, autoincrement=False),
+        sa.Column("waiting", sa.BigInteger, nullable=False),
+        sa.Column("running", sa.BigInteger, nullable=False),
+        sa.Column("done", sa.BigInteger, nullable=False),
+        sa.Column("failed", sa.BigInteger, nullable=False),
+        sa.Column("cancelled", sa.BigInteger, nullable=False),
+    )
+    op.create_table(
+        "purgatory_outbox",
+        sa.Column("number", _NUMBER, primary_key=True),
+        sa.Column("origin", _BYTES, nullable=False),
+        sa.Column("key", _BYTES, nullable=False),
+        sa.Column("value_json", sa.Text, nullable=False),
+        sa.Column("owner", sa.Text),
+        sa.Column("created_ms", sa.BigInteger, nullable=False),
+        sa.Column("traceparent", sa.Text),
+        sqlite_autoincrement=True,
+    )
+    op.create_table("purgatory_paused_handlers", sa.Column("name", _BYTES, primary_key=True))
+    op.create_table(
+        "purgatory_quarantined_jobs",
+        sa.Column("number", _NUMBER, primary_key=True),
+        sa.Column("id", sa.Text, nullable=False),
+        sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("record", sa.Text, nullable=False),
+        sa.Column("quarantined_ms", sa.BigInteger, nullable=False),
+    )
+
+
+def downgrade() -> None:
+    """Drop them, and every job with them."""
+    for name in (
+        "purgatory_quarantined_jobs",
+        "purgatory_paused_handlers",
+        "purgatory_outbox",
+        "purgatory_job_counts",
+        "purgatory_job_requests",
+        "purgatory_job_keys",
+        "purgatory_jobs",
+    ):
+        op.drop_table(name)
+
+
+def _create_jobs() -> None:
     op.create_table(
         "purgatory_jobs",
         sa.Column("id", _BYTES, primary_key=True),
@@ -29,6 +94,8 @@ def upgrade() -> None:
         sa.Column("keys_json", sa.Text, nullable=False),
         sa.Column("on_fire", sa.Text, nullable=False),
         sa.Column("dedupe_key", _BYTES),
+        sa.Column("concurrency_key", _BYTES),
+        sa.Column("owner", sa.Text),
         sa.Column("max_attempts", sa.BigInteger, nullable=False),
         sa.Column("misfire", sa.Text, nullable=False),
         sa.Column("ceiling_ms", sa.BigInteger),
@@ -36,57 +103,45 @@ def upgrade() -> None:
         sa.Column("outcome", sa.Text),
         sa.Column("fired_key", sa.Text),
         sa.Column("fired_json", sa.Text),
+        sa.Column("needed", sa.BigInteger, nullable=False, server_default="1"),
+        sa.Column("fired_before_json", sa.Text),
         sa.Column("attempt", sa.BigInteger, nullable=False),
         sa.Column("epoch", sa.BigInteger, nullable=False),
+        sa.Column("round", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("round_ms", sa.BigInteger),
         sa.Column("worker", sa.Text),
         sa.Column("lease_until_ms", sa.BigInteger, nullable=False),
+        sa.Column("leased_ms", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("placed_ms", sa.BigInteger),
         sa.Column("lateness_ms", sa.BigInteger),
         sa.Column("finished_ms", sa.BigInteger),
         sa.Column("error", sa.Text),
         sa.Column("version", sa.BigInteger, nullable=False),
+        sa.Column("traceparent", sa.Text),
     )
-    op.create_table(
-        "purgatory_job_keys",
-        sa.Column("key", _BYTES, primary_key=True),
-        sa.Column("job_id", _BYTES, primary_key=True),
-        sa.Column("is_open", sa.Boolean, nullable=False),
-    )
-    op.create_table(
-        "purgatory_job_counts",
-        sa.Column("shard", sa.SmallInteger, primary_key=True, autoincrement=False),
-        sa.Column("waiting", sa.BigInteger, nullable=False),
-        sa.Column("running", sa.BigInteger, nullable=False),
-        sa.Column("done", sa.BigInteger, nullable=False),
-        sa.Column("failed", sa.BigInteger, nullable=False),
-        sa.Column("cancelled", sa.BigInteger, nullable=False),
-    )
-    op.create_table(
-        "purgatory_quarantined_jobs",
-        sa.Column("number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
-        sa.Column("id", sa.Text, nullable=False),
-        sa.Column("reason", sa.Text, nullable=False),
-        sa.Column("record", sa.Text, nullable=False),
-        sa.Column("quarantined_ms", sa.BigInteger, nullable=False),
-    )
-    free = "finished_ms IS NULL AND lease_until_ms = 0"
-    leased = "finished_ms IS NULL AND lease_until_ms > 0"
+    for name, columns, where in (
+        ("free", ["due_ms", "id"], "finished_ms IS NULL AND lease_until_ms = 0"),
+        (
+            "free_by_handler",
+            ["handler", "due_ms", "id"],
+            "finished_ms IS NULL AND lease_until_ms + 0 = 0",
+        ),
+        ("leased", ["lease_until_ms"], "finished_ms IS NULL AND lease_until_ms > 0"),
+        ("finished", ["finished_ms", "id"], "finished_ms IS NOT NULL"),
+        ("placed", ["handler", "concurrency_key"], "placed_ms IS NOT NULL"),
+        ("blocked", ["handler", "due_ms", "id"], "lease_until_ms = 90000000000001"),
+        (
+            "blocked_by_key",
+            ["handler", "concurrency_key", "due_ms", "id"],
+            "lease_until_ms = 90000000000002",
+        ),
+        ("held_up", ["id"], "lease_until_ms >= 90000000000000"),
+        ("state", ["state", "id"], None),
+        ("handler", ["handler", "id"], None),
+    ):
+        _index("purgatory_jobs", name, columns, where=where)
     has_dedupe_key = "dedupe_key IS NOT NULL AND outcome IS NULL"
-    _index("purgatory_jobs", "free", ["due_ms", "id"], where=free)
-    _index("purgatory_jobs", "leased", ["lease_until_ms"], where=leased)
     _index("purgatory_jobs", "dedupe_key", ["dedupe_key"], where=has_dedupe_key, unique=True)
-    _index("purgatory_jobs", "finished", ["finished_ms", "id"], where="finished_ms IS NOT NULL")
-    _index("purgatory_jobs", "state", ["state", "id"])
-    _index("purgatory_jobs", "handler", ["handler", "id"])
-    _index("purgatory_job_keys", "open", ["key", "job_id"], where="is_open")
-    _index("purgatory_job_keys", "job_id", ["job_id"])
-
-
-def downgrade() -> None:
-    """Drop them, and every job with them."""
-    op.drop_table("purgatory_quarantined_jobs")
-    op.drop_table("purgatory_job_counts")
-    op.drop_table("purgatory_job_keys")
-    op.drop_table("purgatory_jobs")
 
 
 def _index(

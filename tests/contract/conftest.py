@@ -4,6 +4,7 @@ To add one: a fixture `<name>_job_stores` that returns a MakeJobStores, and <nam
 """
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from purgatory.jobs import JobLimits
-from purgatory.jobs.sql import migrate
+from purgatory.jobs.sql import migrate, migrations, migrations_path
 from purgatory.timer import SystemClock
 from tests.contract.job_stores import MakeJobStores, MemoryJobStores
 from tests.contract.postgresql_server import PostgresqlServer
@@ -32,6 +33,25 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
     """Run each test on the loop of the standard library."""
     backend: tuple[str, dict[str, bool]] = request.param
     return backend
+
+
+@pytest.fixture
+def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A revision after the tables' first, as a later version of the package has one."""
+    name = "purgatory_0002"
+    folder = tmp_path / "migrations"
+    shutil.copytree(migrations_path().parent, folder)
+    (folder / "versions" / f"{name}.py").write_text(
+        "import sqlalchemy as sa\nfrom alembic import op\n"
+        f"revision, down_revision = '{name}', 'purgatory_0001'\n"
+        "def upgrade():\n    op.add_column('purgatory_jobs', sa.Column('later', sa.Text))\n"
+        "def downgrade():\n    op.drop_column('purgatory_jobs', 'later')\n"
+    )
+    monkeypatch.setattr(migrations, "_scripts_path", lambda: folder)
+    monkeypatch.setattr(migrations, "_HEAD", name)
+    migrations._scripts.cache_clear()
+    yield name
+    migrations._scripts.cache_clear()
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def downgrade():
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Config:
+def config(tmp_path: Path, next_revision: str) -> Config:
     """An application with two migrations, which bring our tables to a revision each."""
     versions = tmp_path / "alembic" / "versions"
     versions.mkdir(parents=True)

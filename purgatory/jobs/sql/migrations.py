@@ -26,7 +26,7 @@ from purgatory.wrong_type import wrong_type
 VERSION_TABLE = "purgatory_version"
 # Of the latest script. Not read from the scripts: a package in an archive has none, and a service
 # that starts need not load Alembic's.
-_HEAD = "purgatory_0012"
+_HEAD = "purgatory_0001"
 # If an application's own Alembic ran our scripts.
 _OTHER_VERSION_TABLE = "alembic_version"
 _OURS = "purgatory_"
@@ -85,7 +85,7 @@ async def migrate(url_or_engine: str | URL | AsyncEngine, revision: str = "head"
 def migrate_in(connection: Connection, revision: str = "head", *, downgrade: bool = False) -> None:
     """Bring the tables of jobs to a revision within a migration of your own Alembic.
 
-    In its transaction and its schema: `migrate_in(op.get_bind(), "purgatory_0002")`. Tables that
+    In its transaction and its schema: `migrate_in(op.get_bind(), "purgatory_0001")`. Tables that
     are further already stay, unless `downgrade` or "base" says to go back to the revision, and to
     lose what it lacks. Idempotent. Raises StoreNotReadyError and ValueError as `migrate`, and
     errors of the database as they are; TypeError for what is no connection, as with `--sql`.
