@@ -254,7 +254,7 @@ def test_spark_connect(
     tmp_path: Path,
 ) -> None:
     """`stream` needs this package there, and has it from the current folder."""
-    names = by_night(COMMAND_NAMES, ["waits", "sql"])
+    names = by_night(COMMAND_NAMES, ["waits", "stream"])
     everything = Everything(names, small, tmp_path / "out", service, valkey.url)
     with connect_server(tmp_path, not_installed) as address:
         commands = everything.commands("--master", address)
@@ -271,7 +271,7 @@ def test_two_executors(
     tmp_path: Path,
 ) -> None:
     """By spark-submit, though only the driver has this package installed."""
-    names = by_night(COMMAND_NAMES, ["replay", "stream", "redis"])
+    names = by_night(COMMAND_NAMES, ["replay", "sql", "redis"])
     everything = Everything(names, small, tmp_path / "out", service, valkey.url)
     archive, program = tmp_path / "purgatory.zip", tmp_path / "program.py"
     # As in docs/pipeline/clusters.md.
