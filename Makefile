@@ -64,11 +64,12 @@ VERSIONS := .venv-lowest .venv-newest
 VERSION_EXTRAS := .[cli,journal,metrics,postgresql,redis,service,tracing]
 VERSION_TESTS := tests/unit/fastapi tests/unit/long_poll tests/unit/watch tests/dashboard \
   tests/acceptance tests/contract
-# About a minute of CPU: each framework's part, on the protocol that reads most of its insides.
-SHORT_TESTS := tests/unit/fastapi tests/unit/long_poll tests/unit/watch \
-  tests/acceptance/parking_protocol tests/acceptance/test_existing_app.py \
-  tests/acceptance/test_park_dependency.py tests/contract/test_job_store_claiming.py \
-  -k "not h11 and not httptools-uvloop"
+# Where we meet each framework, on the protocol that reads most of its insides.
+SHORT_TESTS := $(addprefix tests/unit/fastapi/test_,endpoint_groups.py fast_routes.py openapi.py \
+    request_internals.py) \
+  $(addprefix tests/acceptance/parking_protocol/test_,connections.py uvicorn_features.py wire.py) \
+  tests/acceptance/test_existing_app.py tests/acceptance/test_park_dependency.py \
+  tests/contract/test_job_store_claiming.py -k "not h11 and not httptools-uvloop"
 VERSION_PYTEST := $(PYTEST) -o filterwarnings=ignore
 
 # What measures: in both forms, where there are two.
