@@ -237,7 +237,12 @@ class _PeerSnapshot:
 
 @cache
 def _peer_adapter() -> TypeAdapter[_PeerSnapshot]:
-    return TypeAdapter(_PeerSnapshot)
+    # Imported here: a purgatory without jobs has no use for it, and `Statistics` only names it.
+    from purgatory.jobs.worker import JobStatistics
+
+    adapter = TypeAdapter(_PeerSnapshot)
+    adapter.rebuild(_types_namespace={**globals(), JobStatistics.__name__: JobStatistics})
+    return adapter
 
 
 async def _parsed(texts: list[str]) -> tuple[list[dict[str, Any]], int]:
