@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from purgatory.jobs.model import JobSpec
 from purgatory.jobs.sql.records import record_of
 from purgatory.jobs.sql.statements import Statements
-from purgatory.jobs.sql.tables import jobs
+from purgatory.jobs.sql.tables import job_keys, jobs
 from tests.contract.sql_job_stores import SqlJobStores
 
 
@@ -48,7 +48,12 @@ async def plans(engine: AsyncEngine) -> list[str]:
 
 async def test_claims_by_handler_read_no_history(database: SqlJobStores) -> None:
     """Without statistics: the index of a handler's jobs has a million of those that have ended."""
-    for plan in await plans(database.engine()):
+    engine = database.engine()
+    if engine.dialect.name != "sqlite":
+        # The schema was used before: indexes that are large and hold nothing cost more.
+        async with engine.begin() as connection:
+            await connection.execute(text(f"TRUNCATE {jobs.name}, {job_keys.name}"))
+    for plan in await plans(engine):
         assert not re.search(r"ix_purgatory_jobs_handler\b", plan), plan
 
 

@@ -96,7 +96,7 @@ async def test_leases_in_a_cluster(tmp_path: Path) -> None:
         port = int(server.url.rpartition(":")[2])
         async with (
             RedisCluster(host="127.0.0.1", port=port) as client,
-            Ownership(RedisLeaseStore(client), "http://a", lease_ms=300) as ownership,
+            Ownership(RedisLeaseStore(client), "http://a", lease_ms=3_000) as ownership,
         ):
             leases = [await _lease(ownership, f"n{number}") for number in range(20)]
             await ownership.commit(leases[0], b"state")
