@@ -38,7 +38,7 @@ _INDEXES = (
     "requests",
 )
 _ERROR = b"error\0"
-# Reads need not wait for a disk, nor does what is done again if it is lost.
+# Reads need not wait for a disk.
 _READS = (
     b"now_ms",
     b"paused",
@@ -47,7 +47,6 @@ _READS = (
     b"requested\0",
     b"counts",
     b"look_back\0",
-    b"relist",
     b"quarantined\0",
     b"workers\0",
 )

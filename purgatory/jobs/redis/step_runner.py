@@ -197,10 +197,7 @@ class StepRunner:
     # Retention
 
     async def _prune_all(self, steps: Sequence[Prune]) -> list[int]:
-        pruned = [await self._prune(step) for step in steps]
-        for shard in self._shards.all:
-            await self._relist(shard)
-        return pruned
+        return [await self._prune(step) for step in steps]
 
     async def _prune(self, step: Prune) -> int:
         limit = self._limits.cut(step.limit)
@@ -217,15 +214,6 @@ class StepRunner:
             if ms < step.finished_before_ms or place < total - step.keep
         ]
         return sum(map(bool, await self._shards.ask_each(gone)))
-
-    async def _relist(self, shard: RedisShard) -> None:
-        """List what workers of older versions did not: once all jobs, in batches."""
-        more = b"1"
-        while more:
-            # A server that is full prunes all the same: it is tried again with the next step.
-            [more] = await shard.run([step_of("relist")])
-            if is_error(more):
-                return
 
 
 _PARTICIPLES: Mapping[type[VersionedStep], str] = {

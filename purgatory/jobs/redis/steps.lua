@@ -29,8 +29,8 @@
 --   requests  hash  name of a request -> "id\0status\0fingerprint": the job that it added, replaced or
 --                   kept; and ":id" -> the names of the last requests for it, 22 characters each
 --   meta      hash  the width of buckets, the number of shards, how many of `quarantined` were
---                   dropped, how far `relist` has come, and when jobs that were set aside were last
---                   shown to workers of older versions
+--                   dropped, and when jobs that were set aside were last shown to workers of older
+--                   versions
 --
 -- A record's fields are separated by \0, which none of them can hold; format 2 has more of them, for
 -- jobs with what most have not, and format 3 one more, for traced jobs. ARGV[1] is the settings, each
@@ -1465,8 +1465,6 @@ function steps.query(step)
         jobs[#jobs + 1] = pack(found(job))
       elseif not job and prefix ~= '' then
         call('ZREM', index, prefix .. '\0' .. id)
-      elseif index == BLOCKED_IDS and not (job and job[LEASE] >= PARKED) then
-        call('ZREM', index, id)
       end
       looked_at, last = looked_at + 1, id
     end
@@ -1556,53 +1554,6 @@ function steps.forget(step)
   call('HDEL', AT, job.id)
   forget_requests(job.id)
   return '1'
-end
-
--- Workers of versions that had no `blocked`, and no concurrency keys in `by_key`, add nothing there,
--- and leave what they unblock in it. So all jobs are listed once, and those that can be blocked
--- again whenever a wrong id is found, for which each call looks at another batch of `blocked`: the
--- more of its ids are wrong, the sooner.
-local RELISTED = {
-  'waiting', 'running', 'done', 'failed', 'cancelled', 'blocked', 'at rest',
-  'waiting', 'running', 'blocked',
-}
-local AT_REST = 7
-
--- Lists a batch of jobs. Returns '1' if it is to be called again at once.
-function steps.relist()
-  local limit = min(MAX_BATCH, COUNTED_AT_ONCE)
-  local before = call('HGET', META, 'relisted') or '1\0'
-  local place, last = unpack(split(before))
-  place = tonumber(place)
-  local index = STATES[RELISTED[place]] or BLOCKED_IDS
-  local ids, has_wrong_id = below(index, '', last, limit), false
-  for _, id in ipairs(ids) do
-    local job = read(id)
-    local is_blocked, listed = job and job[LEASE] >= PARKED, job and listed_key(job)
-    if index ~= BLOCKED_IDS then
-      if is_blocked then
-        call('ZADD', BLOCKED_IDS, 0, id)
-      end
-      if listed then
-        call('ZADD', BY_KEY, 0, listed .. '\0' .. id)
-      end
-    elseif not is_blocked then
-      call('ZREM', BLOCKED_IDS, id)
-      has_wrong_id = true
-    end
-  end
-  last = #ids == limit and ids[limit] or ''
-  local was_at_rest = place == AT_REST
-  if was_at_rest and has_wrong_id then
-    place, last = AT_REST + 1, ''
-  elseif not was_at_rest and last == '' then
-    place = RELISTED[place + 1] and place + 1 or AT_REST
-  end
-  local after = place .. '\0' .. last
-  if after ~= before then
-    call('HSET', META, 'relisted', after)
-  end
-  return not was_at_rest and place ~= AT_REST and '1' or ''
 end
 
 -- Only the record that was found corrupt, not one that has taken its place since.
