@@ -9,8 +9,6 @@ from purgatory.jobs.redis.record import KEY_SEPARATOR, SEPARATOR
 from purgatory.jobs.stores.store_listeners import StoreListeners
 
 _TIME = re.compile(r"[0-9]{1,15}", re.ASCII)
-# The name on messages that are for workers of older versions: others know where to look.
-_FOR_OLDER = "aside"
 
 
 class ChangeListeners(StoreListeners):
@@ -32,7 +30,7 @@ class ChangeListeners(StoreListeners):
     def on_message(self, message: str) -> None:
         """Notify of what another store object published: its name, the soonest due_ms, changes."""
         parts = message.split(SEPARATOR, 2)
-        if len(parts) != 3 or parts[0] in (self.name, _FOR_OLDER):
+        if len(parts) != 3 or parts[0] == self.name:
             return
         _, soonest_ms, changes = parts
         if _TIME.fullmatch(soonest_ms):

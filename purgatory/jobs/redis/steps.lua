@@ -22,15 +22,12 @@
 --   place_names  zset  "handler\0id" and "handler\1key\0id" of the same jobs, by name, to count them
 --   q:<place>  zset  due_ms of the jobs that wait for a place
 --   u:<handler>  zset  due_ms of the jobs that a claim of another handler has come across: they are
---                   out of the way of such claims, and those of their own handler look here. They
---                   are in `held`, too, without a lease: workers of older versions do not look here,
---                   and find them in d:<n> after a while.
+--                   out of the way of such claims, and those of their own handler look here
 --   aside     set   handler of each u:<handler> that there is
 --   requests  hash  name of a request -> "id\0status\0fingerprint": the job that it added, replaced or
 --                   kept; and ":id" -> the names of the last requests for it, 22 characters each
 --   meta      hash  the width of buckets, the number of shards, how many of `quarantined` were
---                   dropped, and when jobs that were set aside were last shown to workers of older
---                   versions
+--                   dropped
 --
 -- A record's fields are separated by \0, which none of them can hold; format 2 has more of them, for
 -- jobs with what most have not, and format 3 one more, for traced jobs. ARGV[1] is the settings, each
@@ -348,27 +345,14 @@ end
 
 local function leave_aside(id, handler)
   local key = TAG .. 'u:' .. handler
-  local was_aside = call('ZREM', key, id) == 1
-  if was_aside and call('EXISTS', key) == 0 then
+  if call('ZREM', key, id) == 1 and call('EXISTS', key) == 0 then
     call('SREM', ASIDE, handler)
   end
-  return was_aside
 end
-
--- When the first of a handler's jobs is seen by workers of older versions, and by how much each
--- further one is later: a backlog of any size costs a hundred of its jobs a second.
-local ASIDE_FIRST, ASIDE_STEP = 5000, 10
 
 -- Sets aside jobs of one handler, given as due_ms and id in turn. They have left their buckets.
 local function set_aside(handler, jobs)
-  local key = TAG .. 'u:' .. handler
-  local pause_ms, times = ASIDE_FIRST + ASIDE_STEP * call('ZCARD', key), {}
-  for place = 1, #jobs, 2 do
-    pause_ms = pause_ms + ASIDE_STEP
-    times[place], times[place + 1] = now + pause_ms, jobs[place + 1]
-  end
-  call('ZADD', key, unpack(jobs))
-  call('ZADD', HELD, unpack(times))
+  call('ZADD', TAG .. 'u:' .. handler, unpack(jobs))
   call('SADD', ASIDE, handler)
   is_any_aside = true
 end
@@ -657,34 +641,13 @@ local function next_on_key(key)
   end
 end
 
--- Jobs that were set aside long ago, seen by workers of older versions from the end of the batch on.
-local shown = {}
--- At most so often: a claim would be behind others again after each round trip, and never end.
-local SHOW_EVERY = 1000
--- Until when none are shown: asked once for each batch.
-local hidden_until
-
-local function is_hidden()
-  if not hidden_until then
-    hidden_until = (tonumber(call('HGET', META, 'shown')) or 0) + SHOW_EVERY
-  end
-  -- Unless the clock went back.
-  return now < hidden_until and hidden_until - now <= SHOW_EVERY
-end
-
 -- Jobs whose lease ran out can be claimed again. Their records stay: until another worker claims a
 -- job, the claim is good. In bounded batches, for a worker that held very many.
 local function take_back()
   for _, id in ipairs(call('ZRANGEBYSCORE', HELD, '-inf', now, 'LIMIT', 0, 5 * MAX_BATCH)) do
     local job = read(id)
     call('ZREM', HELD, id)
-    if job and job.aside and call('ZSCORE', TAG .. 'u:' .. job.aside, id) then
-      if is_hidden() then
-        call('ZADD', HELD, hidden_until, id)
-      else
-        shown[#shown + 1] = job
-      end
-    elseif job then
+    if job then
       join_bucket(id, job[DUE])
     end
   end
@@ -703,23 +666,6 @@ local function end_leases(after_ms)
       job[LEASE] = now
       save(job)
     end
-  end
-end
-
--- Not before the batch has ended, as its claims would set them aside again; and newer workers, which
--- know where to look, ignore the message.
-local function show()
-  local first
-  for _, job in ipairs(shown) do
-    -- Unless a later step has taken it.
-    if leave_aside(job.id, job.aside) then
-      join_bucket(job.id, job[DUE])
-      first = min(first or job[DUE], job[DUE])
-    end
-  end
-  if first then
-    call('HSET', META, 'shown', now)
-    redis.pcall('PUBLISH', TAG .. 'changes', 'aside\0' .. first .. '\0')
   end
 end
 
@@ -767,10 +713,11 @@ local function bring_back(names, until_ms, limit)
     end
     leave_aside(head.id, head.handler)
     local job = read(head.id)
-    -- A worker of an older version may have taken it, and left it there.
     if job and job.aside == head.handler then
-      call('ZREM', HELD, job.id)
       join_bucket(job.id, job[DUE])
+    elseif job and job[LEASE] > now and job[LEASE] < PARKED then
+      -- The clock went back.
+      call('ZADD', HELD, job[LEASE], job.id)
     end
     heads[place] = first_aside(head.handler)
     if not heads[place] then
@@ -1534,7 +1481,7 @@ function steps.workers(step)
   end
   see(call('ZREVRANGE', FINISHED, 0, limit - 1))
   see(call('ZREVRANGE', STATES.running, 0, limit - 1), true)
-  -- These may all be set aside, or put off.
+  -- These may all be put off.
   see(call('ZREVRANGEBYSCORE', HELD, '(' .. PARKED, '(' .. now, 'LIMIT', 0, limit), true)
   for worker, ms in pairs(seen) do
     lines[#lines + 1] = worker .. '\1' .. ms
@@ -1616,7 +1563,6 @@ for place = 2, #ARGV do
   results[#results + 1] = pack(result)
 end
 flush()
-show()
 if soonest or #changes > 0 then
   -- A user without permission to publish has written all the same.
   local message = SENDER .. '\0' .. (soonest or '') .. '\0' .. concat(changes, '\1')
