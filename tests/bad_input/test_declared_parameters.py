@@ -29,7 +29,8 @@ TEXTS = [
     *("x" * 36, UUID[:-1], "+" + 31 * "0", 15 * "0_" + "00", "{" + UUID, "-" + UUID),
     "URN:UUID:" + UUID,
     # Entity tags.
-    *('"25', '"', "W/", '"1" "2"', "*, *", '"0", "1"'),
+    *('"25', '"', "W/", '"1" "2"', "*, *", '"0", "1"', '"a""', '""a"', '"a"b"', 'a"', '""'),
+    *('"\\"', "a b", "a" * 1_000),
     # Keys and cursors.
     *("x" * 256, "x" * 257, "☂" * 300, "a\0", "a\nb", "\x7f", "\x85", "a\x1b[31m"),
     *("made-up", "0" * 65, "g" * 32, "1.0123456789ab.0123456789abcde"),
@@ -127,6 +128,7 @@ async def test_a_text_that_is_not_allowed(
                 document = check_refusal(reply, 422, "bad-parameter", *words, case=case)
                 assert document["param"] == named(parameter), case
                 assert document["detail"].endswith(document["allowed"]), case
+                assert text[:65] not in document["detail"] or len(text) <= 64, case
                 # One alone is told alone.
                 assert "errors" not in document, case
 

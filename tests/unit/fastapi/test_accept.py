@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,9 +11,9 @@ EVENTS = "text/event-stream"
 WEIGHTS = ["", ";q=0", ";q=0.001", ";q=0.5", ";q=1", ";q=1.000"]
 
 
-@pytest.mark.parametrize(
-    ("accept", "is_stream"),
-    [
+def test_what_is_a_stream() -> None:
+    """Events named with a weight that is neither 0 nor below that of JSON."""
+    for accept, is_stream in [
         (EVENTS, True),
         (f"{EVENTS}, */*", True),
         (f"{EVENTS};q=0", False),
@@ -35,11 +34,8 @@ WEIGHTS = ["", ";q=0", ";q=0.001", ";q=0.5", ";q=1", ";q=1.000"]
         ("*/*", False),
         ("", False),
         (",;,=;q=", False),
-    ],
-)
-def test_what_is_a_stream(accept: str, is_stream: bool) -> None:
-    """Events named with a weight that is neither 0 nor below that of JSON."""
-    assert are_preferred(accept) is is_stream
+    ]:
+        assert are_preferred(accept) is is_stream
 
 
 @given(

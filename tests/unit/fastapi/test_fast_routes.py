@@ -54,9 +54,9 @@ def test_our_endpoints_have_fast_routes() -> None:
     assert found(app) >= ALL
 
 
-@pytest.mark.parametrize(
-    ("path", "gone"),
-    [
+def test_a_route_that_comes_first() -> None:
+    """What it might match is for the application to decide: its own method, and no other."""
+    for path, gone in [
         ("/purgatory/watch/special", {("GET", "/purgatory/watch/")}),
         ("/purgatory/watch/{key}/x", {("GET", "/purgatory/watch/")}),
         ("/purgatory/{what}x", {("GET", "/purgatory/watch/"), ("GET", "/purgatory/keys/")}),
@@ -68,16 +68,13 @@ def test_our_endpoints_have_fast_routes() -> None:
         ("/purgatory/watching/{key}", set()),
         ("/purgator", set()),
         ("/other/{everything:path}", set()),
-    ],
-)
-def test_a_route_that_comes_first(path: str, gone: set[tuple[str, str]] | None) -> None:
-    """What it might match is for the application to decide: its own method, and no other."""
-    app = FastAPI()
-    app.add_api_route(path, endpoint, methods=["GET"])
-    install(app, Purgatory(), authorize=ALLOW_ANYONE)
-    if gone is None:
-        gone = {item for item in ALL if item[0] == "GET"}
-    assert found(app) & ALL == ALL - gone
+    ]:
+        app = FastAPI()
+        app.add_api_route(path, endpoint, methods=["GET"])
+        install(app, Purgatory(), authorize=ALLOW_ANYONE)
+        if gone is None:
+            gone = {item for item in ALL if item[0] == "GET"}
+        assert found(app) & ALL == ALL - gone
 
 
 @pytest.mark.parametrize(
@@ -224,25 +221,25 @@ def fast_routes() -> list[FastRoute]:
     return find_fast_routes(app)
 
 
-@pytest.mark.parametrize("of_server", ROOT_PATHS)
-@pytest.mark.parametrize("root_path", ROOT_PATHS)
-def test_root_paths(fast_routes: list[FastRoute], of_server: str, root_path: str) -> None:
+def test_root_paths(fast_routes: list[FastRoute]) -> None:
     """A route is fast only if Starlette finds it, whatever follows."""
-    assert fast_routes
-    for route in fast_routes:
-        paths = [
-            route.path + tail
-            for tail in (("k", "k/l", "kl") if route.endpoint.path_parameter else ("",))
-        ]
-        is_found = [
-            get_route_path({"path": of_server + path, "root_path": root_path}) == path
-            for path in paths
-        ]
-        if route.is_found_at(of_server, root_path):
-            assert all(is_found), route.path
-        else:
-            # Routes at which the root path itself ends need not be fast.
-            assert not all(is_found) or root_path.startswith(of_server + route.path)
+    for of_server in ROOT_PATHS:
+        for root_path in ROOT_PATHS:
+            assert fast_routes
+            for route in fast_routes:
+                paths = [
+                    route.path + tail
+                    for tail in (("k", "k/l", "kl") if route.endpoint.path_parameter else ("",))
+                ]
+                is_found = [
+                    get_route_path({"path": of_server + path, "root_path": root_path}) == path
+                    for path in paths
+                ]
+                if route.is_found_at(of_server, root_path):
+                    assert all(is_found), route.path
+                else:
+                    # Routes at which the root path itself ends need not be fast.
+                    assert not all(is_found) or root_path.startswith(of_server + route.path)
 
 
 @BODY_LIMIT

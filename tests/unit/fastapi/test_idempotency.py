@@ -249,13 +249,3 @@ async def test_each_token_has_keys_of_its_own(repeats: RepeatedRequests) -> None
         await _respond(repeats, _raw(permit=tokens(raw)), work)
     await _respond(repeats, _raw(), work)
     assert work.done == 3
-
-
-@pytest.mark.parametrize("key", ["", '""', "a b", '"a', "x" * 256, "\xe9", '"\\"', "\x7f"])
-async def test_a_key_that_is_none_is_refused(repeats: RepeatedRequests, key: str) -> None:
-    """Without doing anything."""
-    work = Work()
-    with pytest.raises(Problem) as caught:
-        await _respond(repeats, _raw(key), work)
-    assert (caught.value.status, caught.value.members["param"]) == (422, "Idempotency-Key")
-    assert work.done == 0

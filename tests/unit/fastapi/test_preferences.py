@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from purgatory.fastapi.http.preferences import (
     MAX_CACHED,
     Preferences,
@@ -12,9 +10,9 @@ from purgatory.fastapi.http.preferences import (
 )
 
 
-@pytest.mark.parametrize(
-    ("headers", "preferences"),
-    [
+def test_preferences() -> None:
+    """The first of each name counts, in any case; others are ignored."""
+    for headers, preferences in [
         ([], Preferences()),
         (["wait=10"], Preferences(10)),
         (["WAIT=10, wait=20"], Preferences(10)),
@@ -26,11 +24,8 @@ from purgatory.fastapi.http.preferences import (
         (['note="a, wait=20", wait=10'], Preferences(10)),
         (['note="a\\", wait=20"; x="b, wait=30", return=minimal'], Preferences(is_minimal=True)),
         (['note="never closed, wait=20'], Preferences()),
-    ],
-)
-def test_preferences(headers: list[str], preferences: Preferences) -> None:
-    """The first of each name counts, in any case; others are ignored."""
-    assert parse_preferences(headers) == preferences
-    joined = ", ".join(headers)
-    assert parse_prefer(joined) == preferences
-    assert parse_prefer(joined + ", x" * MAX_CACHED) == preferences
+    ]:
+        assert parse_preferences(headers) == preferences
+        joined = ", ".join(headers)
+        assert parse_prefer(joined) == preferences
+        assert parse_prefer(joined + ", x" * MAX_CACHED) == preferences

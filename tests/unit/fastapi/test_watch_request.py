@@ -112,9 +112,9 @@ async def test_a_stream_that_is_not_allowed_is_refused_whatever_is_wrong_with_it
             assert slug(key, query, "token-of-another-key") == "forbidden"
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_settings_that_make_no_sense() -> None:
+    """The error names the setting."""
+    cases: list[dict[str, Any]] = [
         {"default_wait": 2, "max_wait": 1},
         {"default_wait": -1},
         {"default_wait": float("nan")},
@@ -127,13 +127,11 @@ async def test_a_stream_that_is_not_allowed_is_refused_whatever_is_wrong_with_it
         {"response_timeout": 0},
         {"response_timeout": float("inf")},
         {"heartbeat": float("inf")},
-    ],
-)
-def test_settings_that_make_no_sense(options: dict[str, Any]) -> None:
-    """The error names the setting."""
-    with pytest.raises(ValueError, match=next(iter(options))):
-        WaitSettings(**options)
-    assert WaitSettings(max_parked_per_client=1, default_wait=1, max_wait=1).max_wait == 1
+    ]
+    for options in cases:
+        with pytest.raises(ValueError, match=next(iter(options))):
+            WaitSettings(**options)
+        assert WaitSettings(max_parked_per_client=1, default_wait=1, max_wait=1).max_wait == 1
 
 
 def test_the_smallest_settings() -> None:

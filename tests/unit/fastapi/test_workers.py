@@ -36,15 +36,17 @@ FRAMES = [
 ]
 
 
-@pytest.mark.parametrize(("frame", "count"), FRAMES)
-def test_the_code_of_servers(frame: FrameType | None, count: int) -> None:
+def test_the_code_of_servers() -> None:
     """The number is that of their own objects."""
-    assert running_workers(frame, ["uvicorn", "--workers", "9"], {"WEB_CONCURRENCY": "9"}) == count
+    for frame, count in FRAMES:
+        assert (
+            running_workers(frame, ["uvicorn", "--workers", "9"], {"WEB_CONCURRENCY": "9"}) == count
+        )
 
 
-@pytest.mark.parametrize(
-    ("command", "environ", "count"),
-    [
+def test_the_command_line_of_granian() -> None:
+    """Its spawned workers have the number nowhere else."""
+    for command, environ, count in [
         ("/venv/bin/granian --interface asgi --workers 2 app:app", {}, 2),
         ("granian --workers=3 app:app", {"GRANIAN_WORKERS": "2"}, 3),
         ("granian app:app", {"GRANIAN_WORKERS": "2"}, 2),
@@ -54,11 +56,8 @@ def test_the_code_of_servers(frame: FrameType | None, count: int) -> None:
         ("granian app:app --workers ²", {}, 1),
         ("manage.py --workers 8", {"GRANIAN_WORKERS": "2"}, 1),
         ("", {}, 1),
-    ],
-)
-def test_the_command_line_of_granian(command: str, environ: dict[str, str], count: int) -> None:
-    """Its spawned workers have the number nowhere else."""
-    assert running_workers(None, command.split(), environ) == count
+    ]:
+        assert running_workers(None, command.split(), environ) == count
 
 
 def test_several_are_refused_with_the_way_out() -> None:

@@ -150,11 +150,11 @@ async def test_a_parameter_that_the_path_does_not_have(app: FastAPI) -> None:
         await ask(app, "/wrong/7", POLL)
 
 
-@pytest.mark.parametrize("template", ["{}", "{0}", "{a.b}", "{a[0]}", "{a!r}", "{a:>8}", "{a"])
-def test_a_template_has_plain_names_only(template: str) -> None:
+def test_a_template_has_plain_names_only() -> None:
     """ValueError, where it is written down."""
-    with pytest.raises(ValueError, match=r"template|expected '}'"):
-        LongPollKey(template)
+    for template in ["{}", "{0}", "{a.b}", "{a[0]}", "{a!r}", "{a:>8}", "{a"]:
+        with pytest.raises(ValueError, match=r"template|expected '}'"):
+            LongPollKey(template)
 
 
 def test_two_of_the_same_template_are_equal() -> None:
