@@ -441,7 +441,6 @@ class JobTransaction:
             if row.finished_ms < step.finished_before_ms or index < finished - step.keep
         ]
         work.delete(gone)
-        self._places.mend()
         return len(gone)
 
 

@@ -15,7 +15,6 @@ from purgatory.jobs.model.job import (
     JobState,
     Misfire,
     OnFire,
-    changed,
     check_stored,
     job_with,
 )
@@ -110,9 +109,6 @@ def _job_of(record: Mapping[str, Any]) -> Job:
     fields["keys"] = _keys_of(fields.pop("keys_json"))
     fields["fired_before"] = _keys_of(fields.pop("fired_before_json") or "[]")
     job = job_with(fields)
-    if job.placed_ms is not None and job.finished_ms is not None:
-        # Ended by a worker from before there were places: that is no reason to quarantine it.
-        job = changed(job, placed_ms=None)
     check_stored(job)
     return job
 

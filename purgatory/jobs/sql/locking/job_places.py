@@ -74,17 +74,6 @@ class JobPlaces:
             unqueued, work.unqueued = work.unqueued, []
             self._hand_over(freed, unqueued)
 
-    def mend(self) -> None:
-        """Free the places that nothing holds any more: those left by a worker that knows none."""
-        asked = {"now_ms": self._work.now_ms, "limit": self._max_batch}
-        leaked = self._work.statements.locks.leaked_places
-        rows = self._work.execute(leaked, asked).all()
-        if not rows:
-            return
-        changes = [{"job_id": row.id, "placed_ms": None} for row in rows]
-        self._work.execute(self._work.statements.writes.update_jobs, changes)
-        self._work.freed += [Place(row.handler, row.concurrency_key) for row in rows]
-
     def _hand_over(self, freed: list[Place], unqueued: list[Place]) -> None:
         work = self._work
         # Not for what left a queue: who waits because of a key that runs is not behind that only,

@@ -9,14 +9,12 @@ from sqlalchemy import (
     BigInteger,
     Select,
     Text,
-    and_,
     any_,
     bindparam,
     case,
     func,
     literal,
     not_,
-    or_,
     select,
     true,
     union_all,
@@ -41,7 +39,6 @@ from purgatory.jobs.sql.tables import (
     IS_FREE_OF_HANDLER,
     IS_LEASED,
     IS_OPEN,
-    IS_PLACED,
     job_keys,
     jobs,
     outbox,
@@ -144,16 +141,6 @@ class Locks:
         self.any_blocked_by_key = blocked.where(IS_BLOCKED_BY_KEY, of_key).with_for_update()
         self.blocked = self.any_blocked.with_for_update(skip_locked=True)
         self.blocked_by_key = self.any_blocked_by_key.with_for_update(skip_locked=True)
-        # What holds a place for nothing: the place of a run ends with it, and a job that waits for
-        # its time has none. A worker from before there were places leaves them.
-        is_later = jobs.c.due_ms > bindparam("now_ms", type_=BigInteger)
-        self.leaked_places = (
-            select(jobs.c.id, jobs.c.handler, jobs.c.concurrency_key)
-            .where(IS_PLACED, or_(IS_FINISHED, and_(jobs.c.lease_until_ms == 0, is_later)))
-            .order_by(jobs.c.id)
-            .limit(LIMIT)
-            .with_for_update(skip_locked=True)
-        )
 
 
 def _free_of(dialect: Dialect) -> Select[Any]:
