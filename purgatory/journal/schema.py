@@ -7,10 +7,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 SCHEMA_VERSION: Final = "2"
-"""Is in the metadata of every file; a reader refuses a version that it does not know.
-
-Version 1 has the same columns, and no event "outdated": such ends are "fired" there.
-"""
+"""Is in the metadata of every file; a reader refuses any other version."""
 
 VERSION_KEY: Final = b"purgatory.schema"
 """Its name in the metadata."""

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
+from purgatory.journal.schema import SCHEMA_VERSION
 from purgatory.pipeline.outcomes.footer import Footer, sampling_of
 from purgatory.pipeline.outcomes.schema import (
     ARROW_EVENT_SCHEMA,
     EVENT_SCHEMA,
     SAMPLE_KEY,
-    SCHEMA_VERSIONS,
     VERSION_KEY,
 )
 from purgatory.pipeline.spark.folder import Folder
@@ -43,9 +43,11 @@ def footer_of(file: BinaryIO) -> Footer:
     version = metadata.get(VERSION_KEY)
     if version is None:
         raise ValueError(f"no {VERSION_KEY} in its metadata: not written by the journal")
-    if version not in SCHEMA_VERSIONS:
-        known = ", ".join(SCHEMA_VERSIONS)
-        raise ValueError(f"schema version {version!r}; known are {known}: use a newer release")
+    if version != SCHEMA_VERSION:
+        raise ValueError(
+            f"schema version {version!r}, and this release reads {SCHEMA_VERSION!r}: use the "
+            "release that wrote it"
+        )
     wrong = [field.name for field in ARROW_EVENT_SCHEMA if not _is_in(schema, field)]
     if wrong:
         raise ValueError(f"missing or of another type: {', '.join(wrong)}")

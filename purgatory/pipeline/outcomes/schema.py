@@ -10,9 +10,6 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructField, St
 
 from purgatory.journal import schema as journal
 
-SCHEMA_VERSIONS: Final = ("1", "2")
-"""The readable versions of the journal's schema."""
-
 VERSION_KEY: Final = journal.VERSION_KEY.decode()
 """The name of the version in the metadata of a journal file."""
 

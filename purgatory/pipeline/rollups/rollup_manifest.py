@@ -122,7 +122,7 @@ def read_rollup_manifest(folder: Folder) -> RollupManifest:
         content = json.loads(folder.read_text(f"{FOLDER}/{run:06d}.json"))
         if content.pop("version") == VERSION:
             hours = {name: RolledHour(**hour) for name, hour in content.pop("hours").items()}
-            prefixes = {name: Prefix(**of) for name, of in content.pop("prefixes", {}).items()}
+            prefixes = {name: Prefix(**of) for name, of in content.pop("prefixes").items()}
             return RollupManifest(**content, hours=hours, prefixes=prefixes)
     except (ValueError, TypeError, KeyError, AttributeError):
         pass
