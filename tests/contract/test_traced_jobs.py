@@ -6,19 +6,16 @@ import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from redis import Redis
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from purgatory import Purgatory
 from purgatory.jobs import Job, JobContext, JobState, JobStore
 from purgatory.jobs.clients import JobClient, SyncJobClient
-from purgatory.jobs.model import Deadline, Finish, GiveBack, JobSpec, Retry, WaitAgain
+from purgatory.jobs.model import Deadline, Finish, GiveBack, Retry, WaitAgain
 from purgatory.jobs.model.job import OnFire
 from purgatory.jobs.redis import RedisJobStore
-from purgatory.jobs.redis.record import FIELDS, LONG_FIELDS, TRACED_FIELDS
 from purgatory.jobs.sql import SqlJobStore, migrate
 from purgatory.signals.redis import RedisSignals
 from purgatory.timer import SystemClock
@@ -74,32 +71,6 @@ async def test_a_repeat_in_another_trace_is_the_same_request(world: World) -> No
     await world.add_spec(spec)
     repeated = await world.add_spec(replace(spec, id=NOBODY, traceparent=SECOND))
     assert repeated.is_repeat and repeated.job.traceparent == FIRST
-
-
-async def test_records_in_redis_of_what_is_not_traced_have_not_a_byte_more(
-    redis_server: ValkeyServer,
-) -> None:
-    """Usual ones and long ones."""
-    prefix = f"traced-{SystemClock().now_ns()}"
-    store = RedisJobStore(redis_server.url, prefix=prefix)
-    cases: list[tuple[dict[str, Any], str | None, int]] = [
-        ({}, None, FIELDS),
-        ({"keys": ["a", "b"], "until": "all"}, None, LONG_FIELDS),
-        ({}, FIRST, TRACED_FIELDS),
-    ]
-    await store.open()
-    try:
-        for options, traceparent, count in cases:
-            spec = JobSpec.of("note", wall_ms=0, delay=60, **options)
-            await store.add([replace(spec, traceparent=traceparent)])
-            client: Any
-            with Redis.from_url(redis_server.url) as client:
-                [bucket] = client.scan_iter(f"{{{prefix}:jobs:0}}:b:*")
-                fields = client.hget(bucket, spec.id).split(b"\0")
-            assert len(fields) == count
-            await store.cancel(spec.id)
-    finally:
-        await store.close()
 
 
 @pytest.fixture(params=["sqlite", "redis"])

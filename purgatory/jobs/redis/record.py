@@ -22,20 +22,7 @@ ALL_HANDLERS = "\2"
 BUCKET_WIDTH_MS = 60_000
 """Jobs that are due within the same minute share a bucket."""
 FORMAT = "1"
-FIELDS = 26
-# Records of jobs that have what most have not: with further fields at the end.
-LONG_FORMAT = "2"
-LONG_FIELDS = 32
-# Those of traced jobs have one more.
-TRACED_FORMAT = "3"
-TRACED_FIELDS = 33
-_FORMATS = {
-    (FORMAT, FIELDS),
-    (LONG_FORMAT, LONG_FIELDS),
-    (TRACED_FORMAT, TRACED_FIELDS),
-}
-# What a record has that does not end before.
-_USUAL = ("1", "", "0", "", "", "", "")
+FIELDS = 33
 
 
 def decode_job(found: bytes) -> Job:
@@ -51,16 +38,15 @@ def decode_job(found: bytes) -> Job:
 
 
 def _job(job_id: str, fields: list[str]) -> Job:
-    if (fields[0], len(fields)) not in _FORMATS:
+    if fields[0] != FORMAT or len(fields) != FIELDS:
         raise ValueError(f"it has {len(fields)} fields and begins with {fields[0][:16]!r}")
     (
         _, state, outcome, due_ms, deadline_ms, ceiling_ms, created_ms, attempt, epoch,
         lease_until_ms, leased_ms, lateness_ms, finished_ms, version, max_attempts, on_fire,
         misfire, dedupe_key, keys, handler, worker, fired_key, fired_json, error, owner,
-        payload_json,
-    ) = fields[:FIELDS]  # fmt: skip
-    extra = (*fields[FIELDS:], *_USUAL[len(fields) - FIELDS :])
-    needed, fired_before, round_, round_ms, concurrency_key, placed_ms, traceparent = extra
+        payload_json, needed, fired_before, round_, round_ms, concurrency_key, placed_ms,
+        traceparent,
+    ) = fields  # fmt: skip
     return new_job(
         id=job_id,
         handler=handler,

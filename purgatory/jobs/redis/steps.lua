@@ -29,10 +29,9 @@
 --   meta      hash  the width of buckets, the number of shards, how many of `quarantined` were
 --                   dropped
 --
--- A record's fields are separated by \0, which none of them can hold; format 2 has more of them, for
--- jobs with what most have not, and format 3 one more, for traced jobs. ARGV[1] is the settings, each
--- further one a step, its fields separated likewise. The reply is a row of netstrings
--- ("length:text"): when the first of the added jobs is due, if that is soon, the changes, and a
+-- A record's fields are separated by \0, which none of them can hold; the first is its format.
+-- ARGV[1] is the settings, each further one a step, its fields separated likewise. The reply is a row
+-- of netstrings ("length:text"): when the first of the added jobs is due, if that is soon, the changes, and a
 -- result for each step. One string is read many times faster than a reply of as many parts.
 --
 -- Within a step, what is removed is removed first: a server that is full lets jobs end, as it
@@ -51,18 +50,17 @@ local FORMAT, STATE, OUTCOME, DUE, DEADLINE, CEILING, CREATED, ATTEMPT = 1, 2, 3
 local EPOCH, LEASE, LEASED, LATENESS, ENDED, VERSION, MAX_ATTEMPTS = 9, 10, 11, 12, 13, 14, 15
 local ON_FIRE, MISFIRE, DEDUPE_KEY, KEYS_OF, HANDLER, WORKER = 16, 17, 18, 19, 20, 21
 local FIRED_KEY, FIRED_JSON, ERROR, OWNER, PAYLOAD = 22, 23, 24, 25, 26
--- Of formats 2 and 3 only, the last one of 3.
 local NEEDED, FIRED_BEFORE, ROUND, ROUND_MS, CONCURRENCY_KEY, PLACED = 27, 28, 29, 30, 31, 32
 local TRACEPARENT = 33
-local NUMBERS = {DUE, DEADLINE, CREATED, ATTEMPT, EPOCH, LEASE, VERSION}
+local FIELDS = TRACEPARENT
+local NUMBERS = {DUE, DEADLINE, CREATED, ATTEMPT, EPOCH, LEASE, VERSION, NEEDED, ROUND}
 
 local call, floor, max, min = redis.call, math.floor, math.max, math.min
 local concat, find, gmatch, gsub, sub =
   table.concat, string.find, string.gmatch, string.gsub, string.sub
 
-local RECORD, ADD = string.rep('s', PAYLOAD), string.rep('s', 18)
+local RECORD, ADD = string.rep('s', FIELDS), string.rep('s', 18)
 local UP_TO_HANDLER, UP_TO_WORKER = string.rep('s', HANDLER), string.rep('s', WORKER)
-local LONG_RECORD, TRACED_RECORD = string.rep('s', PLACED), string.rep('s', TRACEPARENT)
 
 local function split(text)
   local parts, count, start = {}, 0, 1
@@ -173,15 +171,7 @@ local function place_of(job)
 end
 
 local function encode(job)
-  local last = PAYLOAD
-  if job[TRACEPARENT] ~= '' then
-    job[FORMAT], last = '3', TRACEPARENT
-  elseif job[NEEDED] > 1 or job[ROUND] > 0 or job[CONCURRENCY_KEY] ~= '' or job[PLACED] ~= '' then
-    job[FORMAT], last = '2', PLACED
-  else
-    job[FORMAT] = '1'
-  end
-  return concat(job, '\0', 1, last)
+  return concat(job, '\0', 1, FIELDS)
 end
 
 local function found(job)
@@ -189,36 +179,18 @@ local function found(job)
 end
 
 local function parse(text)
-  local format, last = RECORD, PAYLOAD
-  local name = sub(text, 1, 2)
-  local is_long = name == '2\0' or name == '3\0'
-  if name == '2\0' then
-    format, last = LONG_RECORD, PLACED
-  elseif is_long then
-    format, last = TRACED_RECORD, TRACEPARENT
-  end
-  local is_long_enough, job = pcall(unpack_fields, format, text)
-  if not is_long_enough or job[last + 1] ~= #text + 2 or not (is_long or job[FORMAT] == '1') then
+  local is_long_enough, job = pcall(unpack_fields, RECORD, text)
+  if not is_long_enough or job[FIELDS + 1] ~= #text + 2 or job[FORMAT] ~= '1' then
     return nil, 'it has not the fields of a job'
-  end
-  if is_long then
-    job[NEEDED], job[ROUND] = tonumber(job[NEEDED]), tonumber(job[ROUND])
-    if not (job[NEEDED] and job[ROUND]) then
-      return nil, 'field ' .. NEEDED .. ' or ' .. ROUND .. ' is not a number'
-    end
-  else
-    job[NEEDED], job[FIRED_BEFORE], job[ROUND], job[ROUND_MS] = 1, '', 0, ''
-    job[CONCURRENCY_KEY], job[PLACED] = '', ''
-  end
-  if last < TRACEPARENT then
-    job[TRACEPARENT] = ''
   end
   if not STATES[job[STATE]] then
     return nil, 'its state is unknown'
   end
-  for _, field in ipairs(NUMBERS) do
+  -- Operators, not functions: each job passes here several times.
+  for place = 1, #NUMBERS do
+    local field = NUMBERS[place]
     local number = tonumber(job[field])
-    if not number or number ~= floor(number) or number < 0 or number > 1e14 then
+    if not number or number % 1 ~= 0 or number < 0 or number > 1e14 then
       return nil, 'field ' .. field .. ' is not a number'
     end
     job[field] = number

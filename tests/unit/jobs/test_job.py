@@ -100,6 +100,6 @@ def redis_record(job: Job) -> bytes:
     """Return what steps.lua stores."""
     times = (job.due_ms, job.deadline_ms, "", job.created_ms, 0, 0, 0, 0, "", "", job.version, 1)
     texts = ("run", "run", "", "\1".join(job.keys), job.handler, "", "", "", "", "")
-    fields = (FORMAT, "waiting", "", *times, *texts, job.payload_json)
+    fields = (FORMAT, "waiting", "", *times, *texts, job.payload_json, 1, "", 0, "", "", "", "")
     assert len(fields) == FIELDS
     return "\0".join(map(str, (job.id, *fields))).encode()
