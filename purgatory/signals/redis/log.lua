@@ -54,8 +54,7 @@ local READ_AT_ONCE = 100
 -- shard_log.py sets above: REPEAT_MS, and the part of max_bytes that they take, REPEAT_PART.
 local REPEAT_OVERHEAD = 256
 local REPEATS_AT_ONCE = 50
--- The digits of an owner and of a trace context, all hexadecimal: scripts from before there were
--- trace contexts take both for an owner, and find the key behind them.
+-- The digits of an owner and of a trace context, without separators: a share has one or both.
 local OWNER, TRACE = 12, 50
 
 local time = call('TIME')

@@ -55,8 +55,7 @@ class PendingFireRecords:
 
     def __init__(self, tag: str, server: RedisServer) -> None:
         """Keep them under `tag`."""
-        # Older workers know these names.
-        self._keys = (f"{tag}owed", f"{tag}owed-records")
+        self._keys = (f"{tag}pending", f"{tag}pending-records")
         self._server = server
         # A store that stops answering leaves all fires of a moment here at once: one round trip for
         # them, and one connection of those that the log needs, too.
