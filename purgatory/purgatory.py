@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 from weakref import ref
 
 from purgatory.errors import PurgatoryClosedError, SignalsUnavailableError, WrongThreadError
@@ -19,11 +19,9 @@ from purgatory.event_loop.inspection import Inspection
 from purgatory.event_loop.log_listener import LogListener
 from purgatory.event_loop.parked_operations import note_operation
 from purgatory.event_loop.parking import Parking
-from purgatory.event_loop.signal_history import SignalHistory
 from purgatory.event_loop.sliced_runner import SlicedRunner
 from purgatory.event_loop.thread_calls import ThreadCalls
-from purgatory.job_errors import JobsNotFiredError, StoreError
-from purgatory.jobs_mixin import JobsMixin
+from purgatory.job_errors import JobsNotFiredError, NoJobStoreError, StoreError
 from purgatory.json_value import json_value, stored_value
 from purgatory.limits import Limits
 from purgatory.operations.delayed_operation import DelayedOperation
@@ -45,15 +43,16 @@ from purgatory.turn_budget import TurnBudget
 from purgatory.wrong_type import check_keys_type, check_type, wrong_type
 
 if TYPE_CHECKING:
-    from purgatory.jobs import JobStore, WorkerSettings
+    from purgatory.jobs import JobHandle, Jobs, JobStore, WorkerSettings
     from purgatory.jobs.handlers import JobHandlers
-    from purgatory.jobs.job_service import JobService
+    from purgatory.jobs.model import JobOptions
     from purgatory.jobs.stores.outbox import StoredFire
     from purgatory.jobs.worker import JobStatistics
 
 logger = logging.getLogger("purgatory")
 
 T = TypeVar("T")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Those that are open in this process. A list, as copying one is a single step for the interpreter:
 # each belongs to a thread of its own.
@@ -114,7 +113,7 @@ class Statistics:
     """How often each bound on what waits was reached, by the bound's name."""
 
 
-class Purgatory(JobsMixin):
+class Purgatory:
     """Delayed operations on an event loop: park until a key fires, fire it, and drain.
 
     With a store of jobs, also delayed jobs: defer one until a deadline, or until a key fires.
@@ -183,9 +182,7 @@ class Purgatory(JobsMixin):
         # Another open purgatory has this name; False again once a fire has warned of it.
         self._has_namesakes = False
         self._handlers: JobHandlers | None = None
-        self._job_service: JobService | None = (
-            None if jobs is None else self._service_of(jobs, job_settings)
-        )
+        self._jobs: Jobs | None = None if jobs is None else self._jobs_of(jobs, job_settings)
 
     def _signals_in_memory(self) -> MemorySignals:
         return MemorySignals(
@@ -196,20 +193,21 @@ class Purgatory(JobsMixin):
             max_value_bytes=self.limits.max_value_bytes,
         )
 
-    def _service_of(self, jobs: JobStore, settings: WorkerSettings | None) -> JobService:
-        # Here: without a store, nothing of jobs is imported. Not at the first request either.
-        from purgatory.jobs.job_service import JobService
+    def _jobs_of(self, store: JobStore, settings: WorkerSettings | None) -> Jobs:
+        # Here: an application without jobs would import a hundred modules that it never uses. Not
+        # at the first request either.
+        from purgatory.jobs.jobs import Jobs
 
-        return JobService(
-            jobs,
+        return Jobs(
+            store,
             self.handlers,
             timer=self._timer,
-            history=SignalHistory(self.signals, self.shared_signals),
+            signals=self.signals,
             park=self.park_operation,
             require_open=self._parking.require_open,
             delay_ms=self._parking.delay_ms,
             fire_all=self._fire_stored,
-            records=self.shared_signals,
+            shared_signals=self.shared_signals,
             settings=settings,
             listeners=self._listeners,
         )
@@ -224,8 +222,8 @@ class Purgatory(JobsMixin):
         try:
             if self.shared_signals is not None:
                 await self.shared_signals.opened()
-            if self._job_service is not None:
-                await self._job_service.opened()
+            if self._jobs is not None:
+                await self._jobs.opened()
         except BaseException:
             await self.close()
             raise
@@ -257,14 +255,14 @@ class Purgatory(JobsMixin):
             )
         self._listeners = (*self._listeners, listener)
         self._operations.add_listener(listener)
-        if self._job_service is not None:
-            self._job_service.set_listeners(self._listeners)
+        if self._jobs is not None:
+            self._jobs.set_listeners(self._listeners)
 
     @property
     def missing(self) -> list[str]:
         """Why jobs are not run or signals not exchanged now, a sentence each. Empty if they are."""
         shared = [] if self.shared_signals is None else self.shared_signals.missing
-        return shared + super().missing
+        return shared + ([] if self._jobs is None else self._jobs.missing)
 
     @property
     def parked(self) -> int:
@@ -343,8 +341,8 @@ class Purgatory(JobsMixin):
             self.shared_signals.begin(
                 LogListener(self._parking, self._operations, self._run_batch, self._wake_trim)
             )
-        if self._job_service is not None:
-            self._job_service.begin()
+        if self._jobs is not None:
+            self._jobs.begin()
         for namesake in self._namesakes():
             self._has_namesakes = namesake._has_namesakes = True
         _open_purgatories.append(ref(self, _open_purgatories.remove))
@@ -389,8 +387,8 @@ class Purgatory(JobsMixin):
                 await self.drain()
             finally:
                 try:
-                    if self._job_service is not None:
-                        await self._job_service.close()
+                    if self._jobs is not None:
+                        await self._jobs.close()
                 finally:
                     if self.shared_signals is not None:
                         await self.shared_signals.close()
@@ -505,16 +503,17 @@ class Purgatory(JobsMixin):
                 fired = fired._replace(completed=completed)
             elif self._has_namesakes and self.shared_signals is None:
                 self._warn_of_waits_elsewhere(key)
-        service = self._job_service
-        if service is not None and service.may_wait_on(key):
-            return await self._fire_jobs(service, key, value, fired)
+        jobs = self._jobs
+        if jobs is not None and jobs.may_wait_on(key):
+            return await self._fire_jobs(jobs, key, value, fired)
         return fired
 
     async def _fire_in(self, session: object, key: str, value: Any, owner: str | None) -> None:
-        service = self._require_jobs()
+        jobs = self.jobs
+        jobs.require_open()
         check_key(key)
         value_json = self.signals.encode(value).decode()
-        await service.fire_in(session, key, value_json, owner)
+        await jobs.fire_in(session, key, value_json, owner)
 
     async def _fire_stored(self, fires: Sequence[StoredFire]) -> None:
         """Fire what was stored, without the jobs: they are decided in the store."""
@@ -560,13 +559,13 @@ class Purgatory(JobsMixin):
         Only where signals are shared. Raises what `fire` raises, and SignalsConflictError.
         """
         fired = await self._append(items, unless_after, idempotency, owner)
-        service = self._job_service
-        if service is None or isinstance(fired, bytes):
+        jobs = self._jobs
+        if jobs is None or isinstance(fired, bytes):
             return fired
-        asked = await service.indexes_waited_on([key for key, _ in items])
+        asked = await jobs.indexes_waited_on([key for key, _ in items])
         # At the same time, to share the round trips to the store.
         decided = await asyncio.gather(
-            *(self._fire_jobs(service, *items[index], fired[index]) for index in asked),
+            *(self._fire_jobs(jobs, *items[index], fired[index]) for index in asked),
             return_exceptions=True,
         )
         for index, result in zip(asked, decided, strict=True):
@@ -651,16 +650,135 @@ class Purgatory(JobsMixin):
             extra={"action": "fired-elsewhere"},
         )
 
-    async def _fire_jobs(
-        self, service: JobService, key: str, value: Any, fired: FireResult
-    ) -> FireResult:
+    async def _fire_jobs(self, jobs: Jobs, key: str, value: Any, fired: FireResult) -> FireResult:
         try:
-            jobs = await service.fire(key, value, self.limits.max_value_bytes)
+            count = await jobs.fire(key, value, self.limits.max_value_bytes)
         except StoreError as exc:
             raise JobsNotFiredError(key, fired.cursor, exc.detail) from exc
-        if jobs is None:
+        if count is None:
             return fired._replace(jobs_pending=True)
-        return fired._replace(jobs=jobs)
+        return fired._replace(jobs=count)
+
+    @property
+    def jobs(self) -> Jobs:
+        """The delayed jobs: list, change, cancel, retry and pause them.
+
+        Raises NoJobStoreError if the purgatory has no store.
+        """
+        if self._jobs is None:
+            raise NoJobStoreError
+        return self._jobs
+
+    @property
+    def has_jobs(self) -> bool:
+        """True iff the purgatory has a store of jobs."""
+        return self._jobs is not None
+
+    @property
+    def handlers(self) -> JobHandlers:
+        """The handlers of this process, by name."""
+        if self._handlers is None:
+            from purgatory.jobs.handlers.registry import JobHandlers
+
+            self._handlers = JobHandlers()
+        return self._handlers
+
+    @overload
+    def handler(self, name: Function) -> Function: ...
+    @overload
+    def handler(
+        self,
+        name: str | None = None,
+        *,
+        http: bool = False,
+        max_running: int | None = None,
+        max_running_per_key: int | None = None,
+    ) -> Callable[[Function], Function]: ...
+    def handler(
+        self,
+        name: Any = None,
+        *,
+        http: bool = False,
+        max_running: int | None = None,
+        max_running_per_key: int | None = None,
+    ) -> Any:
+        """Return a decorator: jobs of that name call the function, as (job, payload) or (job).
+
+        Without a name, and as a bare `@purgatory.handler`, jobs have the name of the function.
+        `http` allows requests to `POST /jobs` to name it; without, it is for `defer` only.
+
+        `max_running` of its jobs run at once, counting all processes on the store, and
+        `max_running_per_key` of those with the same `concurrency_key`. Others that are due wait,
+        the earliest due first, without costing an attempt; None is no bound. Each process applies
+        what it declares.
+
+        `async` functions run on the event loop, others in a thread. The payload has the type that
+        the second parameter is annotated with, checked by pydantic if needed. A handler that raises
+        is tried again while attempts are left: RetryJobError names the delay, FailJobError ends the
+        job. It may run more than once for a job; `job.id` stays the same.
+
+        Raises ValueError for an invalid or taken name or bound, TypeError for a function that
+        cannot be called so.
+        """
+        if name is None or isinstance(name, str):
+            return self.handlers.handler(
+                name,
+                http=http,
+                max_running=max_running,
+                max_running_per_key=max_running_per_key,
+            )
+        return self.handlers.handler()(name)
+
+    def handled_elsewhere(self, names: Iterable[str], *, http: bool = False) -> None:
+        """Allow to defer jobs of these names, which another service on the same store runs.
+
+        `http` also allows requests to `POST /jobs` to name them.
+        """
+        self.handlers.expect(names, http=http)
+
+    async def defer(
+        self,
+        handler: str,
+        payload: Any = None,
+        *,
+        since: str | Mapping[str, str] | None = None,
+        session: object | None = None,
+        **options: Unpack[JobOptions],
+    ) -> JobHandle:
+        """Run a handler `delay` seconds from now, or `at` a time, or when `keys` fire.
+
+        Once this has returned, the handler runs at least once and one outcome is recorded, even if
+        processes die; unless the job is cancelled, or a key fires with `on_fire="cancel"`, or it is
+        missed with `misfire="skip"`.
+
+        The options are those of `purgatory.jobs.model.JobOptions`: `delay` or `at`; `keys`, `until`
+        and `on_fire`; `dedupe_key` and `on_conflict`; `concurrency_key`, `max_attempts`, `misfire`,
+        `ceiling` and `idempotency_key`. With the last, `handle.added.is_repeat` is True for a call
+        that repeats an earlier one.
+
+        `since` is a cursor from `Purgatory.cursor` or an outcome, or one for some of the keys: what
+        fired since then counts, in any process that shares the signals. Without it, what fires once
+        the job is stored counts. A job whose deadline is now may run before that is looked at.
+
+        `session` is an AsyncSession or AsyncConnection of SQLAlchemy on the database of an
+        SqlJobStore: the job is stored by its commit, and not at all if that is rolled back. Not
+        together with `since`.
+
+        After StoreUnavailableError the job may be stored or not: with an idempotency key, the same
+        call again is safe. With `since`, so is it after SignalsUnavailableError, which may leave a
+        job that has not counted what fired.
+
+        Raises NoJobStoreError, PurgatoryClosedError and WrongThreadError; UnknownHandlerError,
+        InvalidPayloadError, InvalidDeadlineError, InvalidKeyError, InvalidJobError,
+        DuplicateJobError and StoreFullError; IdempotencyConflictError if the idempotency key was
+        used with other arguments than these (`since` and `session` aside); BadCursorError and
+        CursorExpiredError, after which no job waits; TypeError for an argument of the wrong type.
+        """
+        return await self.jobs.defer(handler, payload, since=since, session=session, **options)
+
+    def job(self, job_id: str) -> JobHandle:
+        """Return a handle of a job. No I/O: its methods raise JobNotFoundError."""
+        return self.jobs.handle(job_id)
 
     def cursor(self, *keys: str) -> str:
         """Return the current cursor: `park` with it counts what fires on `keys` from now on.
@@ -721,8 +839,8 @@ class Purgatory(JobsMixin):
         a second call waits for the first. Raises PurgatoryClosedError and WrongThreadError.
         """
         ended = await asyncio.shield(self.begin_drain())
-        if self._job_service is not None:
-            await asyncio.shield(self._job_service.begin_drain())
+        if self._jobs is not None:
+            await asyncio.shield(self._jobs.begin_drain())
         return ended
 
     def begin_drain(self) -> asyncio.Future[int]:
@@ -739,9 +857,9 @@ class Purgatory(JobsMixin):
             self._drained = self._run_batch(self._operations.shutdown_batch())
             if self.shared_signals is not None:
                 self.shared_signals.hurry()
-            if self._job_service is not None:
+            if self._jobs is not None:
                 # A task that nobody needs to wait for: it is shared by all who do.
-                _ = self._job_service.begin_drain()
+                _ = self._jobs.begin_drain()
         return self._drained
 
     def park_operation(
@@ -803,7 +921,7 @@ class Purgatory(JobsMixin):
             longest_turn_ms=self._reaper.longest_turn_ns / NS_PER_MS if self._reaper else 0.0,
             longest_lateness_ms=self._timer.longest_lateness_ms,
             is_compiled=compiled,
-            jobs=None if self._job_service is None else self._job_service.statistics(),
+            jobs=None if self._jobs is None else self._jobs.statistics(),
             refused=self._parking.refused.copy(),
         )
 

@@ -26,13 +26,13 @@ NAMES = {
         Again DuplicateJobError FailJobError InvalidDeadlineError InvalidJobError
         InvalidPayloadError
         Job JobChangedError JobConflictError JobContext JobError JobHandle JobLimits
-        JobNotFoundError JobOutcome JobState JobStore JobsNotFiredError MemoryJobStore
+        JobNotFoundError JobOutcome JobState JobStore Jobs JobsNotFiredError MemoryJobStore
         RetryJobError RetryPolicy StoreError StoreUnavailableError UnknownHandlerError
         WorkerSettings
     """,
     "purgatory.testing": "AutojumpEventLoop Clock DeadlockError MockClock current_clock",
 }
-MAXIMUM = {"purgatory": 25, "purgatory.fastapi": 22, "purgatory.jobs": 25, "purgatory.testing": 5}
+MAXIMUM = {"purgatory": 25, "purgatory.fastapi": 22, "purgatory.jobs": 26, "purgatory.testing": 5}
 ROOMS = [
     "purgatory.errors",
     "purgatory.jobs.callbacks",
@@ -156,11 +156,11 @@ def test_no_request_for_jobs_imports_anything() -> None:
         "        before = set(sys.modules)\n"
         "        since = purgatory.cursor('a')\n"
         "        job = await purgatory.defer('mail', delay=9, keys=['a'], since=since)\n"
-        "        await purgatory.reschedule(job.id, delay=8)\n"
-        "        await purgatory.run_now(job.id)\n"
-        "        await purgatory.pause()\n"
-        "        await purgatory.resume()\n"
-        "        await purgatory.retry_jobs()\n"
+        "        await purgatory.jobs.reschedule(job.id, delay=8)\n"
+        "        await purgatory.jobs.run_now(job.id)\n"
+        "        await purgatory.jobs.pause()\n"
+        "        await purgatory.jobs.resume()\n"
+        "        await purgatory.jobs.retry_all()\n"
         "        await purgatory.job(job.id).cancel()\n"
         "        await purgatory.fire('a')\n"
         "    return set(sys.modules) - before\n"

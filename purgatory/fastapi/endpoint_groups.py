@@ -64,7 +64,7 @@ class EndpointGroups:
             raise TypeError(f"authorize is {authorize!r}, which cannot be called: {_WAY_OUT}")
         if asked is None:
             possible = frozenset(_GROUPS)
-            lacks_store = purgatory.job_limits is None
+            lacks_store = not purgatory.has_jobs
             if lacks_store:
                 possible -= {"jobs"}
             if not has_metrics:
@@ -76,7 +76,7 @@ class EndpointGroups:
         offered = frozenset(asked)
         if unknown := offered - set(_GROUPS):
             raise ValueError(f"endpoints has {_listed(unknown)}; the groups are {_listed(_GROUPS)}")
-        if "jobs" in offered and purgatory.job_limits is None:
+        if "jobs" in offered and not purgatory.has_jobs:
             raise ValueError(
                 "endpoints has 'jobs', and the purgatory no job store: Purgatory(jobs=...)"
             )

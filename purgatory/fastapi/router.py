@@ -123,10 +123,10 @@ def _add_routes(
         from purgatory.fastapi.keys.routes import add_key_routes
 
         add_key_routes(router, context)
-    if "jobs" in offered and (limits := context.purgatory.job_limits) is not None:
+    if "jobs" in offered and context.purgatory.has_jobs:
         from purgatory.fastapi.jobs.routes import add_job_routes
 
-        add_job_routes(router, registry, limits)
+        add_job_routes(router, registry, context.purgatory.jobs.limits)
     if "statistics" in offered:
         from purgatory.fastapi.statistics_route import add_statistics_route
 

@@ -55,7 +55,7 @@ def add_statistics_route(router: APIRouter, context: EndpointContext) -> None:
 async def _job_states(purgatory: Purgatory) -> dict[str, int] | None:
     try:
         async with asyncio.timeout(STORE_TIMEOUT):
-            return asdict(await purgatory.job_counts())
+            return asdict(await purgatory.jobs.counts())
     except (PurgatoryError, TimeoutError):
         # The other figures matter all the more while the store is away.
         return None

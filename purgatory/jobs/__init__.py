@@ -4,7 +4,8 @@ What an application needs is exported here. What a job store of your own needs i
 `purgatory.jobs.model` (steps, records, all errors) and `purgatory.jobs.stores`; callbacks over HTTP
 and their signatures are in `purgatory.jobs.callbacks`, statistics in `purgatory.jobs.worker`.
 
-In this folder: what a `Purgatory` does with jobs (`job_service`), and waits for jobs.
+In this folder: `Purgatory.jobs` (`jobs`), what clients of a store share with it (`commands`), and
+waits for jobs.
 Jobs themselves are in `model`, handlers in `handlers`, the worker in `worker`, stores in `stores`,
 `sql` and `redis`, and HTTP callbacks in `callbacks`.
 """
@@ -27,7 +28,7 @@ from purgatory.job_errors import (
 )
 from purgatory.jobs.handlers.again import Again
 from purgatory.jobs.handlers.job_context import JobContext
-from purgatory.jobs.job_handle import JobHandle
+from purgatory.jobs.jobs import JobHandle, Jobs
 from purgatory.jobs.model.job import Job, JobOutcome, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.stores.memory import MemoryJobStore
@@ -53,6 +54,7 @@ __all__ = [
     "JobOutcome",
     "JobState",
     "JobStore",
+    "Jobs",
     "JobsNotFiredError",
     "MemoryJobStore",
     "RetryJobError",

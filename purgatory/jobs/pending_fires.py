@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from purgatory.errors import InvalidKeyError, PurgatoryClosedError, SignalsError
 from purgatory.group_commit import cancel_until_done
@@ -24,6 +24,7 @@ from purgatory.jobs.worker.store_retry import OUTAGES
 from purgatory.json_value import decode_json
 from purgatory.operations.watch_key import check_key
 from purgatory.retry_policy import RetryPolicy
+from purgatory.signals.shared_signals import SharedSignals
 from purgatory.timer import Clock
 from purgatory.timer.clock import NS_PER_MS
 
@@ -45,22 +46,6 @@ _MAX_MS: Final = 10**15
 POLL_S: Final = 5.0
 _STOP_S: Final = 1.0
 _RETRY: Final = RetryPolicy(first_ms=100, max_ms=5_000)
-
-
-class PendingRecords(Protocol):
-    """Where pending fires survive their process: part of `SharedSignals`."""
-
-    async def add_pending(self, record: bytes, age_ms: int) -> None:
-        """Keep a record of what fired `age_ms` ago; raise SignalsUnavailableError."""
-        ...
-
-    async def pending(self, limit: int, skipped: int = 0) -> Sequence[Any]:
-        """Return the first records but so many, each with `id`, `record` and `age_ms`."""
-        ...
-
-    async def remove_pending(self, ids: Sequence[str]) -> None:
-        """Forget records."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +147,7 @@ class PendingFires:
     def __init__(
         self,
         store: JobStore,
-        records: PendingRecords | None,
+        records: SharedSignals | None,
         *,
         is_open: Callable[[], bool],
         on_end: OnJobEnd | None,
@@ -244,7 +229,7 @@ class PendingFires:
             )
         self._woken.set()
 
-    async def _keep_record(self, records: PendingRecords, fire: _PendingFire) -> bool:
+    async def _keep_record(self, records: SharedSignals, fire: _PendingFire) -> bool:
         record = json.dumps([fire.key, fire.value_json, fire.acked_ms]).encode()
         age_ms = -(-(self._clock.now_ns() - fire.fired_ns) // NS_PER_MS)
         try:
@@ -332,7 +317,7 @@ class PendingFires:
                 else:
                     place += 1
 
-    async def _decide_recorded(self, records: PendingRecords) -> None:
+    async def _decide_recorded(self, records: SharedSignals) -> None:
         recorded = set(self._recorded)
         gone: set[str] = set()
         left: set[str] = set()
@@ -378,7 +363,7 @@ class PendingFires:
     # these: from replies of which one way was fast, which need not be the fastest there and back.
 
     async def _read_records(
-        self, records: PendingRecords, skipped: int
+        self, records: SharedSignals, skipped: int
     ) -> tuple[Sequence[Any], Mapping[Any, _FiredNs]]:
         """Return the next records, and when each fired by the local clock, by id."""
         fired_ns: dict[Any, _FiredNs] = {}

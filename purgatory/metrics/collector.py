@@ -65,7 +65,7 @@ class PurgatoryCollector(Collector):
         self._times = WaitTimes(purgatory.clock)
         self._ends: JobEnds | None = None
         self._handler_jobs: HandlerJobs | None = None
-        if purgatory.job_limits is None:
+        if not purgatory.has_jobs:
             purgatory.add_listener(self._times)
         else:
             self._ends = JobEnds(self._times, purgatory.handlers)
@@ -212,7 +212,7 @@ class PurgatoryCollector(Collector):
             await asyncio.wait([handler_jobs.counting], timeout=_TIMEOUT_S)
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                self._job_counts = await self._purgatory.job_counts()
+                self._job_counts = await self._purgatory.jobs.counts()
         except (PurgatoryError, TimeoutError):
             # The other figures matter all the more while the store is away.
             self._job_counts = None

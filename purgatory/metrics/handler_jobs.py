@@ -46,7 +46,7 @@ class HandlerJobs:
         begun_s = loop.time()
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                found = await self._purgatory.job_service().handler_counts()
+                found = await self._purgatory.jobs.handler_counts()
         except (PurgatoryError, TimeoutError):
             found = None
         counts: Counter[Series] = Counter()

@@ -82,9 +82,9 @@ def look_ups() -> Iterator[SlowLookUps]:
 async def add(purgatory: Purgatory, owner: str | None, *urls: str) -> list[JobHandle]:
     """Add callbacks that are due now, as `owner` would over HTTP."""
     specs = [
-        purgatory.job_spec(CALLBACK, Callback.of(url), delay=0, max_attempts=1) for url in urls
+        purgatory.jobs.spec(CALLBACK, Callback.of(url), delay=0, max_attempts=1) for url in urls
     ]
-    await purgatory.add_jobs([replace(spec, owner=owner) for spec in specs])
+    await purgatory.jobs.add([replace(spec, owner=owner) for spec in specs])
     return [purgatory.job(spec.id) for spec in specs]
 
 

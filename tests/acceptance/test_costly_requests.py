@@ -191,8 +191,8 @@ async def filled(server: ThreadServer) -> AsyncIterator[ThreadServer]:
             await purgatory.fire("k", {"a": 1})
         for n in range(100):
             await purgatory.fire(f"k{n}")
-        await purgatory.add_jobs(
-            [purgatory.job_spec("note", None, delay=900.0) for _ in range(1_000)]
+        await purgatory.jobs.add(
+            [purgatory.jobs.spec("note", None, delay=900.0) for _ in range(1_000)]
         )
         return [asyncio.ensure_future(purgatory.park(f"w{n}", timeout=900.0)) for n in range(1_000)]
 

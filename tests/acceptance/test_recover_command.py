@@ -31,7 +31,7 @@ async def _paused_jobs(path: Path) -> None:
         raise AssertionError("it is paused")
 
     async with purgatory:
-        await purgatory.pause("mail")
+        await purgatory.jobs.pause("mail")
         for misfire in ("skip", "skip", "run", "spread"):
             await purgatory.defer("mail", delay=0, misfire=misfire)
         await until(lambda: _parked(path) == 4)

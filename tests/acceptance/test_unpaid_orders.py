@@ -84,7 +84,7 @@ async def until_parked(shop: Shop, count: int) -> None:
 
 async def deadlines(shop: Shop) -> list[int]:
     """Return the orders that will be cancelled."""
-    page = await shop.purgatory.jobs(state=JobState.WAITING)
+    page = await shop.purgatory.jobs.list(state=JobState.WAITING)
     return sorted(int(job.payload_json) for job in page.jobs if job.is_undecided)
 
 

@@ -52,7 +52,7 @@ async def connection(server: ThreadServer) -> AsyncIterator[Connection]:
 async def nothing_is_done(server: ThreadServer) -> AsyncIterator[None]:
     """A refused request has fired nothing, and stored no job."""
     fired = server.purgatory.signals.statistics()
-    stored = await server.call(server.purgatory.job_counts)
+    stored = await server.call(server.purgatory.jobs.counts)
     yield
     assert server.purgatory.signals.statistics() == fired
-    assert await server.call(server.purgatory.job_counts) == stored
+    assert await server.call(server.purgatory.jobs.counts) == stored

@@ -417,7 +417,7 @@ async def test_a_pause_is_shown_until_it_is_resumed() -> None:
         await page.run("document.querySelector('#pause-name').value = 'remind'")
         await page.run("document.querySelector('#pause-dialog [data-close]').click()")
         await page.until("!document.querySelector('#pause-dialog').open")
-        assert not (await purgatory.paused()).handlers
+        assert not (await purgatory.jobs.paused()).handlers
         await page.run("document.querySelector('#pause-handler').click()")
         await page.run("document.querySelector('#pause-name').value = 'remind'")
         await page.run("document.querySelector('#pause-name').focus()")
@@ -426,7 +426,7 @@ async def test_a_pause_is_shown_until_it_is_resumed() -> None:
         await page.until(f"{banner} === 'Paused: remind (0 parked)'")
         job = await purgatory.defer("remind", delay=0)
         await until_parked(purgatory)
-        await purgatory.pause()
+        await purgatory.jobs.pause()
         await show(page, "overview")
         await page.until(f"{banner} === 'All handlers are paused (1 parked). By name: remind'")
         await page.run("document.querySelector('#paused button').click()")
@@ -439,7 +439,7 @@ async def test_a_pause_is_shown_until_it_is_resumed() -> None:
 
 async def until_parked(purgatory: Purgatory) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while not (await purgatory.paused()).parked:  # noqa: ASYNC110 - stored, not signalled
+        while not (await purgatory.jobs.paused()).parked:  # noqa: ASYNC110 - stored, not signalled
             await asyncio.sleep(0.01)
 
 
@@ -455,7 +455,7 @@ async def test_the_list_of_jobs_says_when_they_are_due_and_what_blocks_them() ->
 
         cancelled = await purgatory.defer("remind", delay=3600)
         await cancelled.cancel()
-        await purgatory.pause("remind")
+        await purgatory.jobs.pause("remind")
         paused = await purgatory.defer("remind", delay=0)
         await until_parked(purgatory)
         jobs = [
@@ -492,7 +492,7 @@ async def test_the_list_of_jobs_says_when_they_are_due_and_what_blocks_them() ->
         states = {state for _, state, *_ in await page.run(script)}
         assert states == {"paused", "blocked by key", "blocked by handler"}
         is_over.set()
-        await purgatory.resume("remind")
+        await purgatory.jobs.resume("remind")
         for job in (*jobs, paused):
             await job.wait()
         assert page.errors == []
@@ -525,7 +525,7 @@ async def test_a_dialog_does_not_stay_over_another_view() -> None:
         await page.until(f"{asked}.length > {before}")
         await page.run("new Promise((done) => setTimeout(done))")
         assert await page.run("document.querySelectorAll('dialog[open]').length") == 0
-        assert not (await purgatory.paused()).handlers
+        assert not (await purgatory.jobs.paused()).handlers
         assert page.errors == []
 
 

@@ -89,10 +89,10 @@ async def test_a_job_is_stored_by_the_commit(purgatory: Purgatory, begin: Begin)
     """And unknown before; it is found by its id, runs, and has its key."""
     session = await begin()
     handle = await purgatory.defer("note", {"a": 1}, delay=600, keys=["k"], session=session)
-    assert not (await purgatory.jobs()).jobs
+    assert not (await purgatory.jobs.list()).jobs
     await session.commit()
     assert (await handle.get()).payload_json == '{"a":1}'
-    assert (await purgatory.job_counts()).waiting == 1
+    assert (await purgatory.jobs.counts()).waiting == 1
     assert (await purgatory.fire("k")).jobs == 1
 
 
@@ -105,8 +105,8 @@ async def test_a_rollback_leaves_nothing(purgatory: Purgatory, begin: Begin) -> 
     await purgatory.fire("k", session=session)
     await session.rollback()
     assert (await parked).status == "expired"
-    assert (await purgatory.job_counts()).waiting == 0
-    assert not (await purgatory.jobs()).jobs
+    assert (await purgatory.jobs.counts()).waiting == 0
+    assert not (await purgatory.jobs.list()).jobs
 
 
 async def test_a_repeated_call_is_stored_by_the_first_commit(
@@ -137,11 +137,11 @@ async def test_a_repeated_call_is_stored_by_the_first_commit(
     assert await defer(last) == await other
     if not isinstance(database, SqliteJobStores):
         # Such a transaction, which writes nothing, keeps nobody from the job.
-        await purgatory.cancel_job(first.job.id)
+        await purgatory.jobs.cancel(first.job.id)
     await last.rollback()
     with pytest.raises(IdempotencyConflictError):
         await purgatory.defer("note", delay=60, idempotency_key="order-42")
-    assert len((await purgatory.jobs()).jobs) == 1
+    assert len((await purgatory.jobs.list()).jobs) == 1
 
 
 async def test_a_transaction_that_is_over_is_freed(
@@ -310,7 +310,7 @@ async def test_dedupe_keys_hold(purgatory: Purgatory, begin: Begin) -> None:
     with pytest.raises(DuplicateJobError):
         await purgatory.defer("note", delay=600, dedupe_key="b", session=session)
     await session.commit()
-    assert (await purgatory.job_counts()).waiting == 2
+    assert (await purgatory.jobs.counts()).waiting == 2
 
 
 async def test_a_job_that_is_due_soon_runs_soon(make_store: MakeStore, begin: Begin) -> None:
@@ -515,7 +515,7 @@ async def test_a_fire_does_not_decide_a_later_round(
         # By milliseconds.
         await asyncio.sleep(0.01)
         for handle in handles:
-            await purgatory.run_now(handle.id)
+            await purgatory.jobs.run_now(handle.id)
         await until(lambda: purgatory.statistics().jobs.again == len(handles))  # type: ignore[union-attr]
         fires = await store.stored_fires("other", limit=10)
         [taken] = (await store.take_fires(fires)).taken

@@ -97,7 +97,7 @@ async def test_jobs(tmp_path: Path, kind: str) -> None:
                         requests += (
                             begun(purgatory.defer("note", delay=TIMEOUT_S)),
                             begun(purgatory.job(job.id).get()),
-                            begun(purgatory.job_counts()),
+                            begun(purgatory.jobs.counts()),
                         )
                     await asyncio.sleep(0.1)
                 await purgatory.close()

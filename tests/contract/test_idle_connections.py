@@ -69,13 +69,13 @@ async def defer_and_fire(store: JobStore, close_idle: CloseIdle) -> None:
         await purgatory.defer("h", delay=600, keys=["k"])
         for _ in range(3):
             # Several at once open several connections.
-            await asyncio.gather(*(purgatory.jobs() for _ in range(3)))
+            await asyncio.gather(*(purgatory.jobs.list() for _ in range(3)))
             await close_idle()
             await purgatory.defer("h", delay=600, keys=["k"])
             await close_idle()
             assert (await purgatory.fire("k")).jobs_pending == 0
             await close_idle()
-            assert (await purgatory.jobs()).jobs
+            assert (await purgatory.jobs.list()).jobs
 
 
 async def test_jobs_on_postgresql(postgresql_server: PostgresqlServer) -> None:

@@ -41,7 +41,7 @@ async def test_what_a_client_defers_is_run_by_a_service(redis_server: ValkeyServ
         assert await client.fire_jobs("paid", {"by": "card"}) == 2
         for job in (first, second):
             assert (await service.job(job.id).wait(20)).state is JobState.DONE
-        assert (await client.job(third.id)).outcome is JobOutcome.FIRED
+        assert (await client.get(third.id)).outcome is JobOutcome.FIRED
     assert sorted(runs, key=str) == [({"n": 1}, None), ({"n": 2}, {"by": "card"})]
 
 
@@ -57,7 +57,7 @@ async def test_a_client_changes_jobs() -> None:
         await client.defer("note", delay=60, keys=["k"])
         assert await client.cancel_for_key("k") == 1
         with pytest.raises(JobNotFoundError):
-            await client.job("none")
+            await client.get("none")
         with pytest.raises(InvalidPayloadError):
             await client.defer("note", object(), delay=1)
 
@@ -83,9 +83,9 @@ def test_a_client_without_an_event_loop(tmp_path: Path, sqlite_template: Path) -
             assert client.run_now(jobs[1].id).due_ms < jobs[1].due_ms
             assert client.reschedule(jobs[2].id, delay=99).due_ms > jobs[2].due_ms
             assert client.cancel_for_key("nothing") == 0
-            assert {client.job(job.id).payload for job in jobs} == set(range(20))
+            assert {client.get(job.id).payload for job in jobs} == set(range(20))
     with pytest.raises(RuntimeError, match="not open in this process"):
-        client.job(jobs[0].id)
+        client.get(jobs[0].id)
 
 
 def test_a_store_that_cannot_be_opened_leaves_no_thread(tmp_path: Path) -> None:

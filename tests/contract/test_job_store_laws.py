@@ -154,8 +154,9 @@ class JobStoreMachine(RuleBasedStateMachine):
             on_conflict="error" if dedupe_key is None else on_conflict,
             ceiling=ceiling,
             until=until,
+            idempotency_key=idempotency_key,
         )
-        spec = self.renamed(spec).with_idempotency_key(idempotency_key)
+        spec = self.renamed(spec)
         self.add_spec(spec, is_here)
         return spec
 

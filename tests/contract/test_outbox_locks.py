@@ -132,7 +132,7 @@ async def test_a_locked_fire_holds_up_its_key_only(
 
 def own_origin(purgatory: Purgatory) -> str:
     """Return the name under which a purgatory stores its fires."""
-    relay = purgatory.job_service()._relay
+    relay = purgatory.jobs._relay
     assert relay is not None
     return relay.origin
 
@@ -142,15 +142,14 @@ async def test_fires_with_many_jobs_take_several_transactions(
 ) -> None:
     """Each of bounded size; every job that ended is told, and the fires stay in order."""
     ended: list[str] = []
-    service = purgatory.job_service()
-    service._key_jobs.on_end = lambda job: ended.append(job.id)
+    purgatory.jobs.on_end = lambda job: ended.append(job.id)
     since = purgatory.cursor("k", "l")
     specs = [
-        purgatory.job_spec("note", delay=600, keys=[key], on_fire="cancel")
+        purgatory.jobs.spec("note", delay=600, keys=[key], on_fire="cancel")
         for key in ("k", "l", "l", "l")
         for _ in range(8)
     ]
-    await purgatory.add_jobs(specs)
+    await purgatory.jobs.add(specs)
     await fire_all(purgatory, engine, ("k", 0), ("l", 1), ("k", 2), ("l", 3))
     await until(lambda: fired(purgatory, "l", since) == [1, 3])
     assert fired(purgatory, "k", since) == [0, 2]

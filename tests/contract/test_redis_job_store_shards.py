@@ -78,9 +78,9 @@ async def test_a_request_that_was_another_is_refused_whatever_its_shard(
 ) -> None:
     """With another dedupe key it belongs to another shard."""
     async with opened(redis_server.url, prefix="repeats", shards=4) as store:
-        (first,) = await added(store, spec(0, dedupe_key="d").with_idempotency_key("r"))
+        (first,) = await added(store, spec(0, dedupe_key="d", idempotency_key="r"))
         for dedupe_key in (*(f"d{number}" for number in range(9)), None):
-            again = spec(0, dedupe_key=dedupe_key).with_idempotency_key("r")
+            again = spec(0, dedupe_key=dedupe_key, idempotency_key="r")
             (refused,) = await store.add([again])
             assert isinstance(refused, IdempotencyConflictError) and refused.job == first
         assert (await store.counts()).waiting == 1

@@ -89,7 +89,7 @@ def use_three_times(store: JobStore, after: Callable[[], object] = lambda: None)
             fired = await purgatory.fire("now")
             # On a busy machine the store may take longer than a fire waits for it.
             assert fired.jobs == 1 or fired.jobs_pending
-            counts = await purgatory.job_counts()
+            counts = await purgatory.jobs.counts()
             assert counts.waiting >= 1
             await have_run.wait()
         result = after()

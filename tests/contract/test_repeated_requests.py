@@ -18,7 +18,7 @@ REPLACED: dict[str, Any] = {"dedupe_key": "d", "on_conflict": "replace"}
 
 def asked(world: World, payload: Any = None, name: Any = "r", **options: Any) -> JobSpec:
     """A job of a request with that idempotency key."""
-    return world.spec("note", payload, **options).with_idempotency_key(name)
+    return world.spec("note", payload, idempotency_key=name, **options)
 
 
 async def repeated(world: World, spec: Any) -> Added:

@@ -153,7 +153,7 @@ async def test_a_file_that_is_gone_is_not_ready(
         expected = "replaced" if "replaced" in how else "deleted or moved"
         for step in (
             lambda: purgatory.defer("note", delay=0),
-            lambda: purgatory.jobs(),
+            lambda: purgatory.jobs.list(),
             lambda: waiting.cancel(),
         ):
             with pytest.raises(StoreNotReadyError, match=f"{target.name}' was {expected}"):

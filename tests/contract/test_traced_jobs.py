@@ -67,7 +67,7 @@ async def test_a_job_that_is_replaced_has_that_of_its_new_defer(world: World) ->
 
 
 async def test_a_repeat_in_another_trace_is_the_same_request(world: World) -> None:
-    spec = replace(world.spec().with_idempotency_key("r"), traceparent=FIRST)
+    spec = replace(world.spec(idempotency_key="r"), traceparent=FIRST)
     await world.add_spec(spec)
     repeated = await world.add_spec(replace(spec, id=NOBODY, traceparent=SECOND))
     assert repeated.is_repeat and repeated.job.traceparent == FIRST

@@ -169,7 +169,7 @@ async def test_a_full_sqlite_disk(sqlite_template: Path, tmp_path: Path) -> None
         await has_begun.wait()
         pages["max"] = 1
         await engine.dispose()
-        database = purgatory._job_service.store._database  # type: ignore[union-attr] # behind the protocol
+        database = purgatory.jobs.store._database  # type: ignore[attr-defined] # behind the protocol
         await database._drop_writer()
         with pytest.raises(StoreOutOfSpaceError):
             await purgatory.defer("note", "x" * 60_000, delay=0)
@@ -178,7 +178,7 @@ async def test_a_full_sqlite_disk(sqlite_template: Path, tmp_path: Path) -> None
         await database._drop_writer()
         await engine.dispose()
         jobs = await asyncio.gather(*(handle.wait(PATIENCE_S) for handle in handles))
-        assert (await purgatory.job_counts()).waiting == 0
+        assert (await purgatory.jobs.counts()).waiting == 0
     assert {job.state for job in jobs} == {JobState.DONE}
     assert runs.keys() == {handle.id for handle in handles} and set(runs.values()) == {1}
     await engine.dispose()

@@ -93,7 +93,7 @@ async def test_jobs_are_cancelled_and_run() -> None:
         )
         again = (await act(http, ADMIN, "run-job", jobs[0], jobs[3], "unknown")).json()["results"]
         assert [result["done"] for result in again] == [False, True, False]
-        counts = await purgatory.job_counts()
+        counts = await purgatory.jobs.counts()
         assert (counts.cancelled, counts.waiting) == (3, 1)
         assert (await purgatory.job(jobs[0]).get()).state is JobState.CANCELLED
 
@@ -105,14 +105,14 @@ async def test_handlers_are_paused_and_resumed_and_failed_jobs_tried_again() -> 
         [refused] = (await act(http, ADMIN, "retry-job", job.id)).json()["results"]
         assert not refused["done"] and "waiting" in refused["detail"]
         assert (await act(http, OPERATOR, "pause", "note")).json()["results"][0]["done"]
-        assert "note" in str(await purgatory.paused())
+        assert "note" in str(await purgatory.jobs.paused())
         [ran] = (await act(http, ADMIN, "run-job", job.id)).json()["results"]
         assert ran["done"] and "note is paused" in ran["detail"]
         assert (await act(http, OPERATOR, "resume", "note")).json()["results"][0]["done"]
-        assert "note" not in str(await purgatory.paused())
-        await purgatory.pause()
+        assert "note" not in str(await purgatory.jobs.paused())
+        await purgatory.jobs.pause()
         [resumed] = (await act(http, OPERATOR, "resume-all", "all handlers")).json()["results"]
-        assert resumed["done"] and not (await purgatory.paused()).is_all
+        assert resumed["done"] and not (await purgatory.jobs.paused()).is_all
 
 
 async def test_an_action_needs_operate_and_its_own_permission() -> None:
@@ -222,4 +222,4 @@ async def test_actions_of_groups_that_are_not_offered_are_refused() -> None:
                 assert response.status_code == 403, action
                 assert "install(endpoints=...)" in response.json()["detail"], action
             assert operation.status is Status.PENDING, action
-            assert not (await purgatory.paused()).handlers, action
+            assert not (await purgatory.jobs.paused()).handlers, action

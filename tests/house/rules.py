@@ -19,7 +19,6 @@ ROOMS = {
     "purgatory.uvicorn": "web",
     "purgatory.jobs": "jobs",
     "purgatory.job_errors": "jobs",
-    "purgatory.jobs_mixin": "jobs",
     "purgatory.purgatory": "jobs",
     "purgatory.journal": "journal",
     "purgatory.ownership": "ownership",

@@ -36,7 +36,7 @@ async def send_report():
 
 
 async with app.router.lifespan_context(app):
-    [nightly] = (await purgatory.jobs(handler="nightly-report")).jobs
+    [nightly] = (await purgatory.jobs.list(handler="nightly-report")).jobs
     assert nightly.dedupe_key == "nightly-report"
     # Its only attempt fails, and another round waits.
     failing = await purgatory.defer("nightly-report", delay=0, max_attempts=1)

@@ -101,6 +101,7 @@ def test_what_a_row_may_say() -> None:
     assert json.loads(spec(payload={"a": 1}).payload_json) == {"a": 1}
     assert spec(keys="order:1, order:2,").keys == ("order:1", "order:2")
     assert spec(keys=["order:1"], on_fire="cancel", max_attempts=3).max_attempts == 3
+    assert spec().max_attempts == 10
 
 
 @pytest.mark.parametrize(

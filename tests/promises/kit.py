@@ -352,14 +352,14 @@ class Process:
         return getattr(self.purgatory, name)
 
     @property
-    def jobs(self) -> JobStatistics:
+    def statistics(self) -> JobStatistics:
         found = self.purgatory.statistics().jobs
         assert found is not None
         return found
 
     def is_counting(self, **counts: int) -> bool:
         """Return True iff the statistics have these counts."""
-        return {name: getattr(self.jobs, name) for name in counts} == counts
+        return {name: getattr(self.statistics, name) for name in counts} == counts
 
     async def crash(self) -> None:
         """End as kill -9 does: what it has stays leased. Needs grace_ms=0."""
@@ -407,7 +407,7 @@ class Bench:
             made.handler(name, **(bounds or {}))(handler)
         made.handled_elsewhere({"note", "slow"} - set(made.handlers.own_names))
         if is_separate:
-            made.allow_separate_workers()
+            made.jobs.allows_separate_workers = True
         return Process(await self.stack.enter_async_context(made), link, ends)
 
     async def job(self, job: Any) -> Job:

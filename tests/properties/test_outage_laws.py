@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -32,7 +33,7 @@ def test_an_outage_while_jobs_are_claimed_drops_none(failing: set[int], misfire:
     assert len(late_ms) == 6 and all(0 <= late < NEAR_MS / 2 for late in late_ms), late_ms
 
 
-async def _lateness(failing: set[int], misfire: str) -> list[int]:
+async def _lateness(failing: set[int], misfire: Any) -> list[int]:
     """Return by how much each of six jobs was late, in ms."""
     leap(1_800_000_000_000)
     loop = asyncio.get_running_loop()
@@ -48,11 +49,11 @@ async def _lateness(failing: set[int], misfire: str) -> list[int]:
     async with purgatory:
         await asyncio.sleep(1)
         specs = [
-            purgatory.job_spec("note", delay=delay + number, misfire=misfire)
+            purgatory.jobs.spec("note", delay=delay + number, misfire=misfire)
             for delay in (NEAR_S, FAR_S)
             for number in range(3)
         ]
-        await purgatory.add_jobs(specs)
+        await purgatory.jobs.add(specs)
         store.failing = {store.asked + 1 + number for number in failing}
         await asyncio.sleep(FAR_S + 60)
     return late_ms

@@ -210,7 +210,7 @@ async def _live(jobs: list[JobPlan], faults: list[str], restart: float) -> None:
             wall_ms=START_MS,
             delay=delay,
             keys=[f"k{number}"],
-            on_fire=on_fire,
+            on_fire=on_fire,  # type: ignore[arg-type] # drawn as a string
             max_attempts=3,
         )
         for number, (delay, seconds, on_fire, _, _, owner) in enumerate(jobs)

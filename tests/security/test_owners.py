@@ -42,6 +42,6 @@ async def test_a_job_is_of_the_token_that_added_it(path: str, is_anonymous: bool
             added = await c.post(f"/purgatory{path}", content=json.dumps(BODY), headers=headers)
             assert added.is_success and "owner" not in added.text
         await purgatory.defer("note", delay=900)
-        counts = Counter(job.owner for job in (await purgatory.jobs()).jobs)
+        counts = Counter(job.owner for job in (await purgatory.jobs.list()).jobs)
     assert counts.pop(None) == (4 if is_anonymous else 1)
     assert sorted(counts.values()) == ([] if is_anonymous else [1, 2])

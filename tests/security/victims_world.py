@@ -260,9 +260,11 @@ class World:
     async def remove_attackers_things(self, target: Target | None = None) -> None:
         """Remove all but what is of `target`."""
         await self._call(self.purgatory.cancel, OWN_KEY)
-        for job in (await self._call(partial(self.purgatory.jobs, state=JobState.WAITING))).jobs:
+        for job in (
+            await self._call(partial(self.purgatory.jobs.list, state=JobState.WAITING))
+        ).jobs:
             if target is None or job.id != target.job:
-                await self._call(self.purgatory.cancel_job, job.id)
+                await self._call(self.purgatory.jobs.cancel, job.id)
 
 
 @asynccontextmanager

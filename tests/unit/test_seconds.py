@@ -10,7 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, is_typeddict
 
 import pytest
 from starlette.requests import Request
@@ -24,8 +24,8 @@ from purgatory.fastapi.dependencies import Park
 from purgatory.jobs import Again, JobContext, JobHandle, MemoryJobStore, RetryJobError
 from purgatory.jobs.callbacks import sign, verify_signature
 from purgatory.jobs.callbacks.webhook import Webhook
-from purgatory.jobs.clients import JobClient, SyncJobClient
-from purgatory.jobs.model import Deadline, JobLimits, JobSpec
+from purgatory.jobs.clients import SyncJobClient
+from purgatory.jobs.model import Deadline
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.journal import Journal, ParquetFiles
 from purgatory.journal.redis_stream import RedisStream
@@ -73,6 +73,9 @@ def parameters() -> dict[str, str]:
     for item in callables():
         name = getattr(item, "__qualname__", "_")
         if re.search(r"(^|\.)_(?!_call__)", name) or name in OF_ASYNCIO:
+            continue
+        if is_typeddict(item):
+            found |= {f"{name} {each}": str(of) for each, of in item.__annotations__.items()}
             continue
         try:
             signature = inspect.signature(item)
@@ -143,11 +146,6 @@ async def with_client(act: Callable[[AsyncClient], Awaitable[Any]]) -> Any:
         return await act(client)
 
 
-async def with_jobs(act: Callable[[JobClient], Awaitable[Any]]) -> Any:
-    async with JobClient(MemoryJobStore(now_ms=MockClock().wall_ms)) as client:
-        return await act(client)
-
-
 def with_jobs_of_thread(act: Callable[[SyncJobClient], Any]) -> Any:
     with SyncJobClient(MemoryJobStore(now_ms=MockClock().wall_ms)) as client:
         return act(client)
@@ -190,18 +188,12 @@ TAKEN: dict[str, Callable[[Any], Any]] = {
         lambda p, _: elapsed(p.park("a", timeout=each))
     ),
     "Park.__call__ timeout": lambda each: with_job(lambda p, _: parked(p, each)),
-    "JobsMixin.defer delay": lambda each: with_job(lambda p, _: times_of(p.defer("h", delay=each))),
-    "JobsMixin.defer ceiling": lambda each: with_job(
+    "JobOptions delay": lambda each: with_job(lambda p, _: times_of(p.defer("h", delay=each))),
+    "JobOptions ceiling": lambda each: with_job(
         lambda p, _: times_of(p.defer("h", delay=1, ceiling=each))
     ),
-    "JobsMixin.job_spec delay": lambda each: with_job(
-        lambda p, _: asyncio.sleep(0, p.job_spec("h", delay=each).deadline)
-    ),
-    "JobsMixin.job_spec ceiling": lambda each: with_job(
-        lambda p, _: asyncio.sleep(0, p.job_spec("h", delay=1, ceiling=each).ceiling_delay_ms)
-    ),
-    "JobsMixin.reschedule delay": lambda each: with_job(
-        lambda p, job: times_of(p.reschedule(job.id, delay=each))
+    "JobCommands.reschedule delay": lambda each: with_job(
+        lambda p, job: times_of(p.jobs.reschedule(job.id, delay=each))
     ),
     "JobHandle.wait timeout": lambda each: with_job(
         lambda p, job: elapsed(p.job(job.id).wait(each))
@@ -214,17 +206,6 @@ TAKEN: dict[str, Callable[[Any], Any]] = {
     "RetryJobError after": lambda each: RetryJobError(after=each).after,
     "verify_signature tolerance": is_valid_for,
     "Webhook timeout": lambda each: Webhook(timeout=each)._timeout,
-    "JobClient.defer delay": lambda each: with_jobs(lambda c: times_of(c.defer("h", delay=each))),
-    "JobClient.defer ceiling": lambda each: with_jobs(
-        lambda c: times_of(c.defer("h", delay=1, ceiling=each))
-    ),
-    "JobClient.reschedule delay": lambda each: with_jobs(lambda c: c.reschedule("j", delay=each)),
-    "SyncJobClient.defer delay": lambda each: with_jobs_of_thread(
-        lambda c: c.defer("h", delay=each).due_ms
-    ),
-    "SyncJobClient.defer ceiling": lambda each: with_jobs_of_thread(
-        lambda c: c.defer("h", delay=1, ceiling=each).ceiling_ms
-    ),
     "SyncJobClient.reschedule delay": lambda each: with_jobs_of_thread(
         lambda c: c.reschedule("j", delay=each)
     ),
@@ -240,8 +221,6 @@ TAKEN: dict[str, Callable[[Any], Any]] = {
     ),
     "Client.wait timeout": lambda each: Client(URL, retry_for=0).wait("a", timeout=each),
     "Deadline.of delay": lambda each: Deadline.of(delay=each, at=None),
-    "JobSpec.of delay": lambda each: job_spec(delay=each).deadline,
-    "JobSpec.of ceiling": lambda each: job_spec(delay=1, ceiling=each).ceiling_delay_ms,
     "RedisJobStore timeout": lambda each: vars(RedisJobStore(REDIS, timeout=each)._timeout),
     "Journal close_timeout": lambda each: (
         Journal(RedisStream(REDIS), close_timeout=each)._close_timeout
@@ -263,10 +242,6 @@ TAKEN: dict[str, Callable[[Any], Any]] = {
     "ThreadCall.result timeout": lambda each: ThreadCall[int](0).result(each),
     "ThreadCall.exception timeout": lambda each: ThreadCall[int](0).exception(each),
 }
-
-
-def job_spec(**times: Any) -> JobSpec:
-    return JobSpec.of("h", None, wall_ms=0, limits=JobLimits(), **times)
 
 
 def patience_of(loop: AutojumpEventLoop) -> float:

@@ -132,27 +132,27 @@ class Actions:
         return f"cancelled {await self._purgatory.cancel(key)} waits of this worker"
 
     async def _cancel_job(self, job_id: str, value: Any, owner: str | None) -> str:
-        return f"it is {(await self._purgatory.cancel_job(job_id)).state}"
+        return f"it is {(await self._purgatory.jobs.cancel(job_id)).state}"
 
     async def _run_job(self, job_id: str, value: Any, owner: str | None) -> str:
-        job = await self._purgatory.run_now(job_id)
-        if (await self._purgatory.paused()).covers(job.handler):
+        job = await self._purgatory.jobs.run_now(job_id)
+        if (await self._purgatory.jobs.paused()).covers(job.handler):
             return f"its handler {job.handler} is paused: it starts once that is resumed"
         return "it is due now"
 
     async def _retry_job(self, job_id: str, value: Any, owner: str | None) -> str:
-        await self._purgatory.retry_job(job_id)
+        await self._purgatory.jobs.retry(job_id)
         return "it is due now, with all its attempts"
 
     async def _pause(self, handler: str, value: Any, owner: str | None) -> str:
-        await self._purgatory.pause(handler)
+        await self._purgatory.jobs.pause(handler)
         return "no more of its jobs are started, in any worker"
 
     async def _resume(self, handler: str, value: Any, owner: str | None) -> str:
-        return f"{await self._purgatory.resume(handler)} jobs had waited for that"
+        return f"{await self._purgatory.jobs.resume(handler)} jobs had waited for that"
 
     async def _resume_all(self, target: str, value: Any, owner: str | None) -> str:
-        return f"{await self._purgatory.resume()} jobs had waited for that"
+        return f"{await self._purgatory.jobs.resume()} jobs had waited for that"
 
 
 def _reported(

@@ -193,11 +193,11 @@ class Snapshots:
         """Return how many jobs are in each state; None without a store that responds."""
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
-        if self._purgatory.job_limits is None or begun_s < self._jobs_due_s:
+        if not self._purgatory.has_jobs or begun_s < self._jobs_due_s:
             return self._job_states
         try:
             async with asyncio.timeout(_STORE_S):
-                self._job_states = asdict(await self._purgatory.job_counts())
+                self._job_states = asdict(await self._purgatory.jobs.counts())
         except (PurgatoryError, TimeoutError):
             self._job_states = None
         took_s = loop.time() - begun_s

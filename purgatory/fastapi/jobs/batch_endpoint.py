@@ -87,7 +87,7 @@ class JobBatchEndpoint:
         raw.permit.check(Access(Action.DEFER))
         key = parameters.ADD.parse(raw)[parameters.IDEMPOTENCY_KEY]
         # A closed purgatory or an unavailable store is reported before the body is read.
-        self.context.purgatory.job_service().ready()
+        self.context.purgatory.jobs.ready()
         return await read_body(scope, receive, self.max_body, self.context.incoming), key
 
     async def _results(
@@ -164,7 +164,7 @@ class JobBatchEndpoint:
     ) -> dict[int, bytes]:
         results: dict[int, bytes] = {}
         try:
-            added = await self.context.purgatory.add_jobs(list(specs.values()))
+            added = await self.context.purgatory.jobs.add(list(specs.values()))
         except (PurgatoryError, Problem) as exc:
             # None is acknowledged; whether any is stored is unknown.
             problem = problem_of_exception(exc, "POST", raw.path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import urlencode
 
 from purgatory.errors import BadCursorError, InvalidKeyError, PurgatoryError
@@ -31,7 +31,7 @@ from purgatory.fastapi.jobs.schemas import (
 )
 from purgatory.jobs import DuplicateJobError, InvalidPayloadError, Job, JobLimits, JobNotFoundError
 from purgatory.jobs.callbacks import CALLBACK, Callback
-from purgatory.jobs.model import Added, AddStatus, JobSpec
+from purgatory.jobs.model import Added, AddStatus, JobOptions, JobSpec
 from purgatory.jobs.model.dedupe_key import owned_dedupe_key, shown_dedupe_key
 from purgatory.jobs.model.owner import owner_of
 from purgatory.operations.watch_key import check_key
@@ -40,6 +40,7 @@ from purgatory.turn_budget import TurnBudget
 
 # As `new_job_id` makes them.
 _JOB_ID: Final = re.compile("[0-9a-f]{32}")
+_OPTIONS: Final = JobOptions.__annotations__.keys() & JobBody.model_fields.keys()
 
 
 class JobEndpoints:
@@ -59,7 +60,7 @@ class JobEndpoints:
         spec = job_spec(self._purgatory, body, raw.permit)
         if key is not None:
             spec = spec.of_request(*request_name(raw, key))
-        [added] = await self._purgatory.add_jobs([spec])
+        [added] = await self._purgatory.jobs.add([spec])
         if not isinstance(added, Added):
             raise add_problem(added, raw.address)
         location = {"Location": f"{raw.address}/{added.job.id}"}
@@ -71,7 +72,7 @@ class JobEndpoints:
         raw.permit.check(Access(Action.DEFER))
         tags = parameters.CHANGE.parse(raw)[parameters.IF_MATCH]
         body = RESCHEDULE_JSON.parse(raw.body)
-        job = await self._purgatory.reschedule(
+        job = await self._purgatory.jobs.reschedule(
             raw.path_value, delay=body.delay, at=body.at, if_version=await self._version(raw, tags)
         )
         return job_response(job, raw.permit)
@@ -82,8 +83,8 @@ class JobEndpoints:
         tags = parameters.CHANGE.parse(raw)[parameters.IF_MATCH]
         if_version = await self._version(raw, tags)
         # Before the change: a store that fails in between must not hide that the job is due.
-        paused = await self._purgatory.paused()
-        job = await self._purgatory.run_now(raw.path_value, if_version=if_version)
+        paused = await self._purgatory.jobs.paused()
+        job = await self._purgatory.jobs.run_now(raw.path_value, if_version=if_version)
         return job_response(job, raw.permit, is_paused=paused.covers(job.handler))
 
     async def retry(self, raw: RawRequest) -> RawResponse:
@@ -91,7 +92,7 @@ class JobEndpoints:
         raw.permit.check(Access(Action.OPERATE))
         tags = parameters.CHANGE.parse(raw)[parameters.IF_MATCH]
         if_version = await self._version(raw, tags)
-        job = await self._purgatory.retry_job(raw.path_value, if_version=if_version)
+        job = await self._purgatory.jobs.retry(raw.path_value, if_version=if_version)
         return job_response(job, raw.permit)
 
     async def retry_batch(self, raw: RawRequest) -> RawResponse:
@@ -101,7 +102,7 @@ class JobEndpoints:
         after = values[parameters.AFTER]
         if after is not None:
             await self._check_after(after)
-        page = await self._purgatory.retry_jobs(
+        page = await self._purgatory.jobs.retry_all(
             handler=values[parameters.HANDLER],
             key=values[parameters.KEY],
             after=after,
@@ -116,13 +117,13 @@ class JobEndpoints:
     async def pause(self, raw: RawRequest) -> RawResponse:
         """Pause a handler, or all."""
         raw.permit.check(Access(Action.OPERATE))
-        await self._purgatory.pause(parameters.parse_paused_handler(raw))
+        await self._purgatory.jobs.pause(parameters.parse_paused_handler(raw))
         return await self._paused()
 
     async def resume(self, raw: RawRequest) -> RawResponse:
         """Resume a handler, or all."""
         raw.permit.check(Access(Action.OPERATE))
-        await self._purgatory.resume(parameters.parse_paused_handler(raw))
+        await self._purgatory.jobs.resume(parameters.parse_paused_handler(raw))
         return await self._paused()
 
     async def paused(self, raw: RawRequest) -> RawResponse:
@@ -132,7 +133,7 @@ class JobEndpoints:
         return await self._paused()
 
     async def _paused(self) -> RawResponse:
-        paused = await self._purgatory.paused()
+        paused = await self._purgatory.jobs.paused()
         document = PausedResponse(
             handlers=list(paused.handlers),
             all=paused.is_all,
@@ -146,7 +147,7 @@ class JobEndpoints:
         raw.permit.check(Access(Action.DEFER))
         tags = parameters.CHANGE.parse(raw)[parameters.IF_MATCH]
         if_version = await self._version(raw, tags)
-        job = await self._purgatory.cancel_job(raw.path_value, if_version=if_version)
+        job = await self._purgatory.jobs.cancel(raw.path_value, if_version=if_version)
         return job_response(job, raw.permit)
 
     async def list_jobs(self, raw: RawRequest) -> RawResponse:
@@ -156,7 +157,7 @@ class JobEndpoints:
         after = values[parameters.AFTER]
         if after is not None:
             await self._check_after(after)
-        page = await self._purgatory.jobs(
+        page = await self._purgatory.jobs.list(
             state=values[parameters.STATE],
             handler=values[parameters.HANDLER],
             key=values[parameters.KEY],
@@ -183,7 +184,7 @@ class JobEndpoints:
             return
         try:
             # Jobs that are added in Python may have ids of their own.
-            await self._purgatory.job(after).get()
+            await self._purgatory.jobs.get(after)
         except JobNotFoundError as exc:
             raise bad_parameter(
                 "after",
@@ -200,7 +201,7 @@ class JobEndpoints:
             if version is not None:
                 return version
         # One of several, or a tag that is no version.
-        job = await self._purgatory.job(raw.path_value).get()
+        job = await self._purgatory.jobs.get(raw.path_value)
         if not tags.match_strongly(entity_tag(job).encode()):
             raise changed(job, ", ".join(raw.headers_named(b"if-match")))
         return job.version
@@ -251,22 +252,7 @@ def job_spec(purgatory: Purgatory, body: JobBody, permit: Permit) -> JobSpec:
         handler = body.handler
     purgatory.handlers.require_http(handler)
     try:
-        spec = purgatory.job_spec(
-            handler,
-            payload,
-            delay=body.delay,
-            at=body.at,
-            keys=body.keys,
-            since=body.since,
-            until=body.until if isinstance(body.until, str) else body.until.count,
-            on_fire=body.on_fire,
-            dedupe_key=_owned_key("dedupe_key", body.dedupe_key, permit),
-            on_conflict=body.on_conflict,
-            concurrency_key=_owned_key("concurrency_key", body.concurrency_key, permit),
-            max_attempts=body.max_attempts,
-            misfire=body.misfire,
-            ceiling=body.ceiling,
-        )
+        spec = purgatory.jobs.spec(handler, payload, since=body.since, **_options(body, permit))
     except BadCursorError as exc:
         raise problem_of_error(exc, "since") from exc
     except InvalidPayloadError as exc:
@@ -274,6 +260,16 @@ def job_spec(purgatory: Purgatory, body: JobBody, permit: Permit) -> JobSpec:
         raise
     identity = permit.identity
     return spec if identity is None else replace(spec, owner=owner_of(identity))
+
+
+def _options(body: JobBody, permit: Permit) -> JobOptions:
+    """Return the options of a job: the fields of the same names."""
+    options: Any = {name: getattr(body, name) for name in _OPTIONS}
+    for name in ("dedupe_key", "concurrency_key"):
+        options[name] = _owned_key(name, options[name], permit)
+    if not isinstance(body.until, str):
+        options["until"] = body.until.count
+    return cast(JobOptions, options)
 
 
 def _owned_key(name: str, key: str | None, permit: Permit) -> str | None:

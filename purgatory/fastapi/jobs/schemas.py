@@ -35,6 +35,7 @@ from purgatory.fastapi.http.schemas import (
 from purgatory.fastapi.watch.schemas import CountOfKeys
 from purgatory.jobs import JobLimits
 from purgatory.jobs.callbacks import CALLBACK
+from purgatory.jobs.model.job import DEFAULT_ATTEMPTS
 
 MIN_JOB_BATCH_BODY: Final = 16 * 1024 * 1024
 # Bytes of a job without its payload and keys.
@@ -135,7 +136,7 @@ class JobBody(RequestBody):
         "processes; others that are due wait. Without such a bound it has no effect.",
     )
     max_attempts: Annotated[StrictInt, Field(ge=1)] = Field(
-        10, description="How often it is started at most, if it fails."
+        DEFAULT_ATTEMPTS, description="How often it is started at most, if it fails."
     )
     misfire: Literal["run", "skip", "spread"] = Field(
         "run", description="What to do if no process ran at the deadline."
@@ -249,7 +250,7 @@ _LISTED_EXAMPLE: dict[str, Any] = {
     "misfire": "run",
     "round": 0,
     "attempt": 2,
-    "max_attempts": 10,
+    "max_attempts": DEFAULT_ATTEMPTS,
     "fired_key": "order:42:paid",
     "fired_keys": ["order:42:paid"],
     "lateness_ms": 2,

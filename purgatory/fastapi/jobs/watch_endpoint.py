@@ -23,8 +23,7 @@ from purgatory.fastapi.watch.interruptible_receive import (
     may_have_body,
 )
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
-from purgatory.jobs import Job
-from purgatory.jobs.job_service import JobService
+from purgatory.jobs import Job, Jobs
 from purgatory.status import Status
 
 
@@ -64,7 +63,7 @@ class JobWatchEndpoint:
         applied = {} if asked is None else {"Preference-Applied": f"wait={wait:g}"}
         if tags is None:
             return job_response(
-                await purgatory.job(raw.path_value).get(), raw.permit, headers=applied
+                await purgatory.jobs.get(raw.path_value), raw.permit, headers=applied
             )
         clients = self._registry.clients
         client = clients.key_of_raw(raw)
@@ -76,7 +75,7 @@ class JobWatchEndpoint:
         except LimitReachedError as exc:
             raise problem_of_error(exc) from exc
         try:
-            job, status = await watch.run(purgatory.job_service(), raw.path_value, wait)
+            job, status = await watch.run(purgatory.jobs, raw.path_value, wait)
         finally:
             clients.leave(counted)
         if status is Status.CANCELLED:
@@ -101,13 +100,13 @@ class _JobWatch(DisconnectListener):
         """Return True iff the client does not have the job as it is."""
         return not self._tags.match(entity_tag(job).encode())
 
-    async def run(self, service: JobService, job_id: str, wait: float) -> tuple[Job, Status]:
+    async def run(self, jobs: Jobs, job_id: str, wait: float) -> tuple[Job, Status]:
         """Return the job, and how the wait for news of it ended: CANCELLED if the client left."""
-        return await service.watchers.wait_until(
+        return await jobs.watchers.wait_until(
             job_id,
             # A final job changes no more, so that waiting is of no use.
             lambda job: self.is_news(job) or job.state.is_final,
-            timeout_ms=service.delay_ms(jittered(wait)),
+            timeout_ms=jobs.delay_ms(jittered(wait)),
             sleep=self._sleep,
             wake=self.interrupt,
             client=self._client,

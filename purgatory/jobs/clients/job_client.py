@@ -1,30 +1,33 @@
-"""A client of a job store, for processes that only defer and change jobs."""
+"""Clients of a job store, for processes that only defer and change jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from datetime import datetime
+from functools import wraps
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
-from purgatory.job_errors import JobNotFoundError
-from purgatory.jobs.key_jobs import KeyJobs
-from purgatory.jobs.model.deadline import Deadline
+from purgatory.jobs.commands import JobCommands
+from purgatory.jobs.handlers.payload_type import AnyPayload
 from purgatory.jobs.model.job import Job
-from purgatory.jobs.model.masked_secrets import refuse_masked_model
-from purgatory.jobs.model.spec import PAYLOAD, JobSpec
-from purgatory.jobs.model.steps import Add, Cancel, CancelForKey, Fire, Reschedule, RunNow, accepted
+from purgatory.jobs.model.spec import JobOptions, JobSpec
+from purgatory.jobs.model.steps import Add, Fire, accepted
 from purgatory.jobs.stores.protocol import JobStore
 from purgatory.json_value import VALUE, encode_json, json_value
 from purgatory.operations.watch_key import check_key
 from purgatory.timer import SystemClock
-from purgatory.timer.seconds import Seconds
 from purgatory.trace_context import TracePropagation, current_traceparent
 from purgatory.wrong_type import wrong_type
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
-class JobClient:
+
+class JobClient(JobCommands):
     """Defers and changes jobs that other processes run: in scripts, schedulers and other services.
 
     It has no handlers, no worker and no parked requests. Handlers are names, whose payload is
@@ -41,13 +44,12 @@ class JobClient:
             raise wrong_type(
                 "store", store, 'a job store, such as SqlJobStore("sqlite:///jobs.db")'
             )
-        self._store = store
+        super().__init__(store)
         self._propagation = propagation
-        self._key_jobs = KeyJobs(store, None)
 
     async def __aenter__(self) -> Self:
         """Open the store; raise StoreUnavailableError and StoreNotReadyError."""
-        await self._store.open()
+        await self.store.open()
         return self
 
     async def __aexit__(
@@ -57,50 +59,22 @@ class JobClient:
         traceback: TracebackType | None,
     ) -> None:
         """Close the store."""
-        await self._store.close()
+        await self.store.close()
 
-    async def defer(
-        self,
-        handler: str,
-        payload: Any = None,
-        *,
-        delay: Seconds | None = None,
-        at: datetime | None = None,
-        keys: Iterable[str] = (),
-        until: Literal["any", "all"] | int = "any",
-        on_fire: Literal["run", "cancel"] = "run",
-        dedupe_key: str | None = None,
-        on_conflict: Literal["error", "replace", "keep"] = "error",
-        concurrency_key: str | None = None,
-        max_attempts: int = 10,
-        misfire: Literal["run", "skip", "spread"] = "run",
-        ceiling: Seconds | None = None,
-        idempotency_key: str | None = None,
-    ) -> Job:
+    async def defer(self, handler: str, payload: Any = None, **options: Unpack[JobOptions]) -> Job:
         """Add a job and return it, as `Purgatory.defer` does; raises what that raises."""
-        limits = self._store.limits
         spec = JobSpec.of(
             handler,
-            json_value(payload, PAYLOAD),
+            payload,
             wall_ms=SystemClock().wall_ms(),
-            delay=delay,
-            at=at,
-            keys=keys,
-            until=until,
-            on_fire=on_fire,
-            dedupe_key=dedupe_key,
-            on_conflict=on_conflict,
-            concurrency_key=concurrency_key,
-            max_attempts=max_attempts,
-            misfire=misfire,
-            ceiling=ceiling,
-            limits=limits,
-        ).with_idempotency_key(idempotency_key)
-        refuse_masked_model(payload, spec.payload_json)
+            limits=self.limits,
+            encode=AnyPayload().encode,
+            **options,
+        )
         traceparent = current_traceparent(self._propagation)
         if traceparent is not None:
             spec = replace(spec, traceparent=traceparent)
-        [added] = await self._store.run([Add(spec)])
+        [added] = await self.store.run([Add(spec)])
         return accepted(added).job
 
     async def fire_jobs(self, key: str, value: Any = None) -> int:
@@ -110,41 +84,94 @@ class JobClient:
         that a cursor counts. For those, fire over HTTP, or in a process with a `Purgatory`.
         """
         check_key(key)
-        max_bytes = self._store.limits.max_payload_bytes
-        value_json = encode_json(json_value(value), VALUE, max_bytes).decode()
-        return await self._key_jobs.decide(Fire(key, value_json))
+        value_json = encode_json(json_value(value), VALUE, self.limits.max_payload_bytes).decode()
+        return await asyncio.shield(self._begin_to_decide(Fire(key, value_json)))
 
-    async def job(self, job_id: str) -> Job:
-        """Return a job; raise JobNotFoundError."""
-        [job] = await self._store.get([job_id])
-        if job is None:
-            raise JobNotFoundError(job_id)
-        return job
 
-    async def cancel(self, job_id: str, *, if_version: int | None = None) -> Job:
-        """Cancel a waiting job and return it, as `Purgatory.cancel_job` does."""
-        [result] = await self._store.run([Cancel(job_id, if_version=if_version)])
-        return accepted(result)
+def _blocking(
+    method: Callable[Concatenate[JobClient, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncJobClient, P], T]:
+    @wraps(method)
+    def call(client: SyncJobClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return client._call(method(client._client, *args, **kwargs))
 
-    async def cancel_for_key(self, key: str) -> int:
-        """Cancel every undecided job on `key`; return how many."""
-        check_key(key)
-        return await self._key_jobs.decide(CancelForKey(key))
+    # As `wraps` leaves it, it would be that of the other class.
+    call.__qualname__ = f"SyncJobClient.{method.__name__}"
+    return call
 
-    async def reschedule(
+
+class SyncJobClient:
+    """`JobClient` for Celery tasks, cron scripts and other code without an event loop.
+
+    While it is open, a daemon thread runs the store's event loop; every thread may call. A process
+    that was forked opens one of its own. Its methods are those of `JobClient`, and block.
+    """
+
+    def __init__(self, store: JobStore, *, propagation: TracePropagation | None = None) -> None:
+        """Use `store`, which connects to nothing yet; raise TypeError for anything else.
+
+        `propagation` is that of `JobClient`.
+        """
+        self._client = JobClient(store, propagation=propagation)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._process = 0
+
+    def __enter__(self) -> Self:
+        """Open the store; raise StoreUnavailableError and StoreNotReadyError."""
+        self._process = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="purgatory-job-client", daemon=True
+        )
+        self._thread.start()
+        try:
+            self._call(self._client.__aenter__())
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
         self,
-        job_id: str,
-        *,
-        delay: Seconds | None = None,
-        at: datetime | None = None,
-        if_version: int | None = None,
-    ) -> Job:
-        """Move the deadline of an undecided job and return it, as `Purgatory.reschedule` does."""
-        deadline = Deadline.of(delay=delay, at=at, limits=self._store.limits)
-        [result] = await self._store.run([Reschedule(job_id, deadline, if_version=if_version)])
-        return accepted(result)
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the store, and end the thread."""
+        try:
+            self._call(self._client.__aexit__(None, None, None))
+        finally:
+            self._stop()
 
-    async def run_now(self, job_id: str, *, if_version: int | None = None) -> Job:
-        """Make a waiting job due now and return it, as `Purgatory.run_now` does."""
-        [result] = await self._store.run([RunNow(job_id, if_version=if_version)])
-        return accepted(result)
+    defer = _blocking(JobClient.defer)
+    fire_jobs = _blocking(JobClient.fire_jobs)
+    get = _blocking(JobClient.get)
+    list = _blocking(JobClient.list)
+    counts = _blocking(JobClient.counts)
+    cancel = _blocking(JobClient.cancel)
+    cancel_for_key = _blocking(JobClient.cancel_for_key)
+    reschedule = _blocking(JobClient.reschedule)
+    run_now = _blocking(JobClient.run_now)
+    retry = _blocking(JobClient.retry)
+    retry_all = _blocking(JobClient.retry_all)
+    pause = _blocking(JobClient.pause)
+    resume = _blocking(JobClient.resume)
+    paused = _blocking(JobClient.paused)
+
+    def _call(self, step: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None or self._process != os.getpid():
+            step.close()
+            raise RuntimeError(
+                "the job client is not open in this process: use it in `with SyncJobClient(store) "
+                "as client`, after a fork (Celery: in worker_process_init)"
+            )
+        return asyncio.run_coroutine_threadsafe(step, self._loop).result()
+
+    def _stop(self) -> None:
+        loop, thread = self._loop, self._thread
+        self._loop = self._thread = None
+        assert loop is not None and thread is not None
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -48,7 +48,7 @@ from purgatory.jobs.model.queries import (
     JobPage,
     QuarantinedRecord,
 )
-from purgatory.jobs.model.spec import JobSpec, OnConflict, Request, encode_payload
+from purgatory.jobs.model.spec import JobOptions, JobSpec, OnConflict, Request, encode_payload
 from purgatory.jobs.model.steps import (
     STEPS,
     Add,
@@ -109,6 +109,7 @@ __all__ = [
     "JobFilter",
     "JobLimits",
     "JobNotFoundError",
+    "JobOptions",
     "JobOutcome",
     "JobPage",
     "JobSpec",

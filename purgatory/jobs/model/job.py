@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, cast
 from purgatory.json_value import decode_json, stored_value
 from purgatory.operations.watch_key import check_key
 
+DEFAULT_ATTEMPTS = 10
+"""How often a job is started at most, unless it or its store says otherwise."""
 PARKED_UNTIL_MS = 90_000_000_000_000
 """The end of the lease of a parked job, in the year 4821: no worker holds it."""
 BLOCKED_BY_HANDLER_MS = PARKED_UNTIL_MS + 1
@@ -117,7 +119,7 @@ class Job:
     """Jobs with the same one share the handler's `max_running_per_key`."""
     owner: str | None = None
     """Who added it over HTTP (`owner_of`); None if unknown, and for jobs added in Python."""
-    max_attempts: int = 1
+    max_attempts: int = DEFAULT_ATTEMPTS
     misfire: Misfire = Misfire.RUN
     ceiling_ms: int | None = None
     """Rescheduling never moves the deadline beyond this."""

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64encode
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from hashlib import sha256
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 from purgatory.errors import InvalidKeyError
 from purgatory.job_errors import InvalidJobError, InvalidPayloadError
 from purgatory.jobs.model.deadline import Deadline, seconds_to_ms
 from purgatory.jobs.model.dedupe_key import shown_dedupe_key
-from purgatory.jobs.model.job import Job, JobState, Misfire, OnFire, new_job, new_job_id
+from purgatory.jobs.model.job import (
+    DEFAULT_ATTEMPTS,
+    Job,
+    JobState,
+    Misfire,
+    OnFire,
+    new_job,
+    new_job_id,
+)
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.json_value import JsonKind, encode_json
 from purgatory.operations.watch_key import check_key
@@ -41,6 +49,46 @@ class OnConflict(StrEnum):
     """Leave the waiting job as it is, and return it."""
 
 
+class JobOptions(TypedDict, total=False):
+    """What is asked of a job besides its handler and payload: the named arguments of `defer`.
+
+    One of `delay` and `at` is required; the others have a default. `JobSpec.of` checks them.
+    """
+
+    delay: Seconds | None
+    """Seconds until its deadline, by the store's clock."""
+    at: datetime | None
+    """Its deadline, with a time zone."""
+    keys: Iterable[str]
+    """Watch keys that decide it when they fire. None by default."""
+    until: Literal["any", "all"] | int
+    """How many of the keys decide it: "any" (the default), "all", or a number of them."""
+    on_fire: Literal["run", "cancel"]
+    """What happens to it then: "run" (the default), at once, or "cancel"."""
+    dedupe_key: str | None
+    """One undecided job with it exists at a time."""
+    on_conflict: Literal["error", "replace", "keep"]
+    """What happens while another job waits with that dedupe key; "error" is the default, and
+    without a dedupe key nothing else is allowed."""
+    concurrency_key: str | None
+    """Jobs with the same one share the `max_running_per_key` of their handler, and without that
+    it has no effect."""
+    max_attempts: int | None
+    """How often it is started at most, if it fails: 10 by default, or what the store allows."""
+    misfire: Literal["run", "skip", "spread"]
+    """What happens if no worker ran at its deadline; "run" is the default."""
+    ceiling: Seconds | None
+    """Its deadline is never beyond this many seconds from now, neither the one given here, which an
+    earlier ceiling cuts short, nor one to which rescheduling or replacing moves it."""
+    idempotency_key: str | None
+    """Names this call, so that it can be repeated: the same call again returns the same job,
+    whatever has become of it since, and changes nothing, from any process, for as long as the store
+    keeps the job (`JobLimits.history_age_ms`, `history_count`)."""
+
+
+_OPTIONS: Final = JobOptions.__annotations__.keys()
+
+
 class Request(NamedTuple):
     """What identifies a request to add a job, so that its repeat is recognized."""
 
@@ -64,7 +112,7 @@ class JobSpec:
     concurrency_key: str | None = None
     owner: str | None = None
     on_conflict: OnConflict = OnConflict.ERROR
-    max_attempts: int = 1
+    max_attempts: int = DEFAULT_ATTEMPTS
     misfire: Misfire = Misfire.RUN
     ceiling_delay_ms: int | None = None
     """The job's ceiling, in milliseconds from now."""
@@ -85,53 +133,48 @@ class JobSpec:
         payload: Any = None,
         *,
         wall_ms: int,
-        delay: Seconds | None = None,
-        at: datetime | None = None,
-        keys: Iterable[str] = (),
-        on_fire: str = "run",
-        dedupe_key: str | None = None,
-        on_conflict: str = "error",
-        concurrency_key: str | None = None,
-        max_attempts: int = 1,
-        misfire: str = "run",
-        ceiling: Seconds | None = None,
-        until: str | int = "any",
         limits: JobLimits | None = None,
+        encode: Callable[[Any, int], str] | None = None,
+        **options: Unpack[JobOptions],
     ) -> JobSpec:
         """Return the job for the arguments of `Purgatory.defer`; `wall_ms` only orders its id.
 
+        `encode` returns the payload as JSON of so many bytes at most; `encode_payload` by default.
+
         Raises InvalidDeadlineError, InvalidPayloadError, InvalidKeyError, InvalidJobError, and
-        TypeError for arguments of the wrong type.
+        TypeError for arguments of the wrong type, or an option that does not exist.
         """
+        if unknown := options.keys() - _OPTIONS:
+            known = ", ".join(sorted(_OPTIONS))
+            raise TypeError(f"a job has no option {min(unknown)!r}: the options are {known}")
         limits = JobLimits() if limits is None else limits
-        unique_keys = checked_keys(keys, limits)
-        return cls(
+        keys = checked_keys(options.get("keys", ()), limits)
+        dedupe_key = options.get("dedupe_key")
+        ceiling = options.get("ceiling")
+        spec = cls(
             id=new_job_id(wall_ms),
             handler=handler_of(handler),
-            payload_json=encode_payload(payload, limits.max_payload_bytes),
-            deadline=Deadline.of(delay=delay, at=at, limits=limits),
-            keys=unique_keys,
-            on_fire=on_fire_on(on_fire, unique_keys),
+            deadline=Deadline.of(delay=options.get("delay"), at=options.get("at"), limits=limits),
+            keys=keys,
+            on_fire=on_fire_on(options.get("on_fire", "run"), keys),
             dedupe_key=_owned_key(dedupe_key),
-            on_conflict=_on_conflict(on_conflict, dedupe_key),
-            concurrency_key=_owned_key(concurrency_key),
-            max_attempts=_max_attempts(max_attempts, limits),
-            misfire=_choice(Misfire, "misfire", misfire),
+            on_conflict=_on_conflict(options.get("on_conflict", "error"), dedupe_key),
+            concurrency_key=_owned_key(options.get("concurrency_key")),
+            max_attempts=_max_attempts(options.get("max_attempts"), limits),
+            misfire=_choice(Misfire, "misfire", options.get("misfire", "run")),
             ceiling_delay_ms=(
                 None if ceiling is None else seconds_to_ms(ceiling, "ceiling", limits)
             ),
-            needed=needed_keys(until, unique_keys),
+            needed=needed_keys(options.get("until", "any"), keys),
+            # Last: what is wrong with the payload matters once the rest is right.
+            payload_json=(encode or encode_payload)(payload, limits.max_payload_bytes),
         )
-
-    def with_idempotency_key(self, key: str | None) -> JobSpec:
-        """Return the job of a request of this application with `key`; itself without one.
-
-        Raises InvalidKeyError, and TypeError for what is no string.
-        """
-        if key is None:
-            return self
-        check_key(key)
-        return self.of_request(None, key)
+        idempotency_key = options.get("idempotency_key")
+        if idempotency_key is None:
+            return spec
+        check_key(idempotency_key)
+        # A request of this application, and of no client.
+        return spec.of_request(None, idempotency_key)
 
     def of_request(self, *name: str | int | None) -> JobSpec:
         """Return the same job as that of a request, which stores add once however often it comes.
@@ -283,7 +326,9 @@ def _owned_key(key: Any) -> Any:
     return key
 
 
-def _max_attempts(max_attempts: int, limits: JobLimits) -> int:
+def _max_attempts(max_attempts: int | None, limits: JobLimits) -> int:
+    if max_attempts is None:
+        return min(DEFAULT_ATTEMPTS, limits.max_attempts)
     if isinstance(max_attempts, bool) or not isinstance(max_attempts, int):
         raise TypeError(f"max_attempts is {max_attempts!r}: give a whole number")
     if not 1 <= max_attempts <= limits.max_attempts:

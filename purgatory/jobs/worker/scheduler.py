@@ -21,9 +21,10 @@ from purgatory.jobs.worker.claiming.excess_jobs import ExcessJobs
 from purgatory.jobs.worker.claiming.recovery import JobRecovery
 from purgatory.jobs.worker.lease_renewer import LeaseRenewer
 from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
+from purgatory.jobs.worker.missed_fires import MissedFires
 from purgatory.jobs.worker.retention import Retention
 from purgatory.jobs.worker.running.executor import JobExecutor
-from purgatory.jobs.worker.running.next_rounds import FireHistory, NextRounds
+from purgatory.jobs.worker.running.next_rounds import NextRounds
 from purgatory.jobs.worker.running.result_reporter import OnJobEnd, ResultReporter
 from purgatory.jobs.worker.running.run_queue import JobRunQueue
 from purgatory.jobs.worker.settings import WorkerSettings
@@ -61,7 +62,7 @@ class JobScheduler:
         settings: WorkerSettings | None = None,
         on_end: OnJobEnd | None = None,
         counters: WorkerCounters | None = None,
-        history: FireHistory | None = None,
+        history: MissedFires | None = None,
     ) -> None:
         """Prepare to work on `store`, which is open; `worker` names this process to others.
 

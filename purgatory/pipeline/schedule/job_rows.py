@@ -43,6 +43,7 @@ class JobRows:
     def spec(self, row: Mapping[str, Any]) -> JobSpec:
         """Return the job of a row. Raises ValueError, TypeError or PurgatoryError."""
         given = {name: row[name] for name in _OPTIONAL if row.get(name) is not None}
+        given["on_conflict"] = "error" if row.get("dedupe_key") is None else self.on_conflict
         spec = JobSpec.of(
             row.get("handler"),  # type: ignore[arg-type] # refused by name if it is missing
             _payload(row.get("payload")),
@@ -50,7 +51,6 @@ class JobRows:
             at=self._at(row),
             keys=_keys(row.get("keys")),
             dedupe_key=row.get("dedupe_key"),
-            on_conflict="error" if row.get("dedupe_key") is None else self.on_conflict,
             limits=self.limits,
             **given,
         )

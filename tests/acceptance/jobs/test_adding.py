@@ -72,7 +72,7 @@ async def test_a_cursor_that_is_no_good_adds_no_job(
     """410 and 422, as for a wait; in a batch, for its line alone."""
     since = (await connection.request("GET", "/purgatory/keys/a")).json()["cursor"]
     await connection.request("DELETE", "/purgatory/keys/a")
-    before = await server.call(server.purgatory.job_counts)
+    before = await server.call(server.purgatory.jobs.counts)
     for cursor, status, slug in ((since, 410, "cursor-expired"), ("none", 400, "bad-cursor")):
         body = {"handler": "note", "delay": 60, "keys": ["a"], "since": cursor}
         if path == JOBS:
@@ -85,7 +85,7 @@ async def test_a_cursor_that_is_no_good_adds_no_job(
         assert (refused["status"], added["status"]) == (status, 201)
         assert refused["problem"]["type"].endswith(slug)
         before = replace(before, waiting=before.waiting + 1)
-    assert await server.call(server.purgatory.job_counts) == before
+    assert await server.call(server.purgatory.jobs.counts) == before
 
 
 async def test_dedupe_keys(connection: Connection) -> None:
@@ -107,7 +107,7 @@ async def test_an_idempotency_key(connection: Connection, server: ThreadServer) 
     first = await connection.request("POST", JOBS, body, headers)
     again = await connection.request("POST", JOBS, body, headers)
     assert (first.status, first.body) == (again.status, again.body)
-    assert (await server.call(server.purgatory.job_counts)).waiting == 1
+    assert (await server.call(server.purgatory.jobs.counts)).waiting == 1
     other = await connection.request("POST", JOBS, body | {"delay": 1}, headers)
     check_refusal(other, 422, "idempotency-conflict")
 
@@ -156,7 +156,7 @@ async def test_a_batch(connection: Connection, server: ThreadServer) -> None:
     assert results[12]["problem"]["job"] == f"{JOBS}/{results[11]['id']}"
     ids = {result["id"] for result in results if result["status"] == 201}
     assert len(ids) == 10_000 - len(bad) - 1
-    assert (await server.call(server.purgatory.job_counts)).waiting == len(ids)
+    assert (await server.call(server.purgatory.jobs.counts)).waiting == len(ids)
 
 
 async def test_a_batch_may_be_repeated(connection: Connection, server: ThreadServer) -> None:
@@ -172,7 +172,7 @@ async def test_a_batch_may_be_repeated(connection: Connection, server: ThreadSer
     results = [json.loads(line) for line in other.body.splitlines()]
     assert [result["status"] for result in results] == [422, 201, 201]
     assert results[0]["problem"]["type"].endswith("idempotency-conflict")
-    assert (await server.call(server.purgatory.job_counts)).waiting == 3
+    assert (await server.call(server.purgatory.jobs.counts)).waiting == 3
 
 
 async def test_callbacks_over_http(connection: Connection) -> None:

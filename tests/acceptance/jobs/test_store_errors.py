@@ -26,12 +26,12 @@ async def test_a_repeat_after_an_answer_that_was_lost(
     check_refusal(lost, 503, "store-unavailable")
     again = await connection.request("POST", JOBS, body, headers)
     assert again.status == 201 and again.headers["location"].endswith(again.json()["id"])
-    assert (await server.call(server.purgatory.job_counts)).waiting == 1
+    assert (await server.call(server.purgatory.jobs.counts)).waiting == 1
     # Without a key nobody can know.
     store.lost_answer = StoreUnavailableError("the server hung up")
     assert (await connection.request("POST", JOBS, body)).status == 503
     assert (await connection.request("POST", JOBS, body)).status == 201
-    assert (await server.call(server.purgatory.job_counts)).waiting == 3
+    assert (await server.call(server.purgatory.jobs.counts)).waiting == 3
 
 
 async def test_a_key_that_named_another_job_is_refused_after_an_answer_that_was_lost(
@@ -45,7 +45,7 @@ async def test_a_key_that_named_another_job_is_refused_after_an_answer_that_was_
     other = await connection.request("POST", JOBS, body | {"payload": 2}, headers)
     check_refusal(other, 422, "idempotency-conflict", "use a new key")
     assert (await connection.request("POST", JOBS, body, headers)).status == 201
-    assert (await server.call(server.purgatory.job_counts)).waiting == 1
+    assert (await server.call(server.purgatory.jobs.counts)).waiting == 1
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ async def test_a_store_that_fails(
     statistics = (await connection.get("/purgatory/statistics")).json()["jobs"]
     assert statistics["states"] is None
     ready = await connection.get("/readyz")
-    service = server.purgatory._job_service
+    service = server.purgatory.jobs
     assert service is not None
     while ready.status == 200:
         # Until the worker has noticed, too: it asks when it is woken, or some seconds later.

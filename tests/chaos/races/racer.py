@@ -159,7 +159,7 @@ class Racer:
         keys = [f"{self._name}{number}:{each}" for each in range(chance.choice([1, 1, 1, 2, 3]))]
         needed = chance.randint(1, len(keys))
         self.races.conditions[f"{needed} of {len(keys)}"] += 1
-        spec = self._purgatory.job_spec(
+        spec = self._purgatory.jobs.spec(
             "none",
             delay=3_600,
             keys=keys,
@@ -176,7 +176,7 @@ class Racer:
         firing = asyncio.gather(self.fire(ours), peer.fire(theirs))
         await asyncio.sleep(self._chance.uniform(0, 2) * pauses.store_s)
         try:
-            added = await self._purgatory.add_jobs([pair.spec for pair in pairs])
+            added = await self._purgatory.jobs.add([pair.spec for pair in pairs])
         except REFUSALS:
             # On a machine that is far too busy: nothing was promised.
             await firing

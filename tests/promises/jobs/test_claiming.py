@@ -24,7 +24,7 @@ async def test_a_full_process_claims_again_once_half_is_free(bench: Bench) -> No
     """A claim for each job that ends would cost the store ten times as many steps."""
     one = await bench.process(max_held=10, max_running=1)
     bench.log.seconds = 0.06
-    await one.add_jobs([one.job_spec("note", delay=0) for _ in range(60)])
+    await one.jobs.add([one.jobs.spec("note", delay=0) for _ in range(60)])
     await asyncio.sleep(4)
     assert len(bench.log) == 60 and one.link.count("Claim") <= 25
 
@@ -32,7 +32,7 @@ async def test_a_full_process_claims_again_once_half_is_free(bench: Bench) -> No
 async def test_a_backlog_does_not_wait_for_the_next_look(bench: Bench) -> None:
     """It is claimed as soon as jobs have ended."""
     one = await bench.process(max_held=4)
-    await one.add_jobs([one.job_spec("note", delay=0) for _ in range(100)])
+    await one.jobs.add([one.jobs.spec("note", delay=0) for _ in range(100)])
     await asyncio.sleep(0.45)
     assert len(bench.log) == 100
 
@@ -40,16 +40,16 @@ async def test_a_backlog_does_not_wait_for_the_next_look(bench: Bench) -> None:
 async def test_as_many_again_are_held_if_they_are_due_soon(bench: Bench) -> None:
     """A process that is full of jobs that are due later takes up to `max_held` more."""
     one = await bench.process(max_held=20, max_running=3)
-    await one.add_jobs([one.job_spec("note", delay=50) for _ in range(30)])
+    await one.jobs.add([one.jobs.spec("note", delay=50) for _ in range(30)])
     await asyncio.sleep(1)
-    assert one.jobs.held == 20
+    assert one.statistics.held == 20
     before = one.link.count("Claim")
     await asyncio.sleep(10)
     # Two looks for each second within which a job may be due.
     assert 19 <= one.link.count("Claim") - before <= 21
-    await one.add_jobs([one.job_spec("note", delay=0.9) for _ in range(30)])
+    await one.jobs.add([one.jobs.spec("note", delay=0.9) for _ in range(30)])
     await asyncio.sleep(0.5)
-    assert one.jobs.held == 40
+    assert one.statistics.held == 40
     await asyncio.sleep(1.5)
     assert len(bench.log) == 30
 
@@ -59,13 +59,13 @@ async def test_what_runs_leaves_room_for_so_many_less(bench: Bench, busy: int) -
     """Of those that are due soon; none of them is late by more than a second."""
     one = await bench.process(max_held=10, max_running=10)
     bench.log.seconds = 30
-    await one.add_jobs([one.job_spec("note", delay=0) for _ in range(busy)])
+    await one.jobs.add([one.jobs.spec("note", delay=0) for _ in range(busy)])
     await asyncio.sleep(0.5)
-    await one.add_jobs([one.job_spec("note", delay=50) for _ in range(10)])
+    await one.jobs.add([one.jobs.spec("note", delay=50) for _ in range(10)])
     await asyncio.sleep(0.5)
-    await one.add_jobs([one.job_spec("note", delay=0.6) for _ in range(20)])
+    await one.jobs.add([one.jobs.spec("note", delay=0.6) for _ in range(20)])
     await asyncio.sleep(0.5)
-    assert one.jobs.held == 20 - busy
+    assert one.statistics.held == 20 - busy
 
 
 @pytest.mark.parametrize(("horizon_s", "pause_s"), [(LEASE_S, LEASE_S / 2), (60, LEASE_S)])
@@ -140,17 +140,17 @@ async def test_a_process_without_handlers_claims_nothing(bench: Bench) -> None:
 async def test_a_job_that_is_due_now_is_not_overdue(bench: Bench, late_ms: int) -> None:
     """It would be if no worker had looked a millisecond earlier."""
     one = await bench.process({})
-    await bench.database.add([one.job_spec("note", delay=0)])
+    await bench.database.add([one.jobs.spec("note", delay=0)])
     await asyncio.sleep(late_ms / 1000)
     two = await bench.process()
     await asyncio.sleep(0.1)
-    assert two.jobs.recovery.overdue == late_ms and len(bench.log) == 1
+    assert two.statistics.recovery.overdue == late_ms and len(bench.log) == 1
 
 
 async def test_the_jobs_of_a_worker_that_died_are_found_by_polling(bench: Bench) -> None:
     """Though the store does not count them as due while their leases last."""
     one = await bench.process(hears=False)
-    spec = one.job_spec("note", delay=1)
+    spec = one.jobs.spec("note", delay=1)
     await bench.database.add([spec])
     step = Claim("dead", 2_000, 1, 20_000, (), None)
     await bench.database.run([step])
@@ -162,10 +162,10 @@ async def test_two_processes_share_the_work(bench: Bench) -> None:
     """Each job runs once, in one of them; a paused handler in none."""
     one, two = await bench.process(max_held=5), await bench.process(max_held=5)
     bench.log.seconds = 1
-    await one.add_jobs([one.job_spec("note", delay=0) for _ in range(40)])
+    await one.jobs.add([one.jobs.spec("note", delay=0) for _ in range(40)])
     await asyncio.sleep(60)
     assert len(bench.log) == len({run.job.id for run in bench.log}) == 40
-    assert one.jobs.done >= 10 and two.jobs.done >= 10
+    assert one.statistics.done >= 10 and two.statistics.done >= 10
     await bench.database.run([Pause("note")])
     job = await one.defer("note", delay=0)
     await asyncio.sleep(60)
@@ -185,7 +185,7 @@ async def test_a_step_that_raises_is_repeated(bench: Bench, process: Process) ->
 async def test_recovery_is_in_progress_until_all_that_is_overdue_is_claimed(bench: Bench) -> None:
     """`missing`, the statistics and the log say how far it is."""
     before = await bench.process({})
-    await bench.database.add([before.job_spec("note", delay=1) for _ in range(600)])
+    await bench.database.add([before.jobs.spec("note", delay=1) for _ in range(600)])
     await asyncio.sleep(HOUR_S)
     after = await bench.process(down=True)
     after.link.mend()
@@ -193,7 +193,7 @@ async def test_recovery_is_in_progress_until_all_that_is_overdue_is_claimed(benc
     await asyncio.sleep(5.5)
     assert after.missing == [] or "jobs that were due" in after.missing[0]
     await asyncio.sleep(10)
-    assert after.missing == [] and after.jobs.recovery.overdue == 600
+    assert after.missing == [] and after.statistics.recovery.overdue == 600
     assert bench.actions("recovery-finished")[-1:] == ["recovery-finished"]
     assert len(bench.log) == 600 and now_ms() > START_MS
 
@@ -202,9 +202,9 @@ async def test_the_loop_turns_while_many_jobs_are_taken_over(
     bench: Bench, process: Process
 ) -> None:
     """A hundred of them at a time: requests do not wait for a whole claim."""
-    await process.add_jobs([process.job_spec("note", delay=0.9) for _ in range(250)])
+    await process.jobs.add([process.jobs.spec("note", delay=0.9) for _ in range(250)])
     held = []
     for _ in range(200):
         await asyncio.sleep(0)
-        held.append(process.jobs.held)
+        held.append(process.statistics.held)
     assert sorted(set(held)) == [0, 100, 200, 250]

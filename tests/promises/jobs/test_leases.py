@@ -137,7 +137,7 @@ async def test_a_thread_that_comes_to_its_job_late(bench: Bench) -> None:
 @pytest.mark.parametrize("jobs", [1, 101, 250])
 async def test_leases_are_renewed_each_third(bench: Bench, process: Process, jobs: int) -> None:
     """Of all jobs that are held, in steps of a hundred; of those that have ended no more."""
-    await process.add_jobs([process.job_spec("note", delay=50) for _ in range(jobs)])
+    await process.jobs.add([process.jobs.spec("note", delay=50) for _ in range(jobs)])
     await asyncio.sleep(0.5)
     before_ms = now_ms()
     await asyncio.sleep(LEASE_S)
@@ -171,7 +171,7 @@ async def test_what_ends_while_others_are_renewed_is_not_renewed(
     bench: Bench, process: Process
 ) -> None:
     """Its claim is not asked for with the next hundred."""
-    await process.add_jobs([process.job_spec("note", delay=2.5) for _ in range(150)])
+    await process.jobs.add([process.jobs.spec("note", delay=2.5) for _ in range(150)])
     await asyncio.sleep(0.5)
     process.link.on("Renew", reply_s=1)
     await asyncio.sleep(10)
@@ -193,7 +193,7 @@ async def test_a_start_that_the_store_refuses_ends_the_lease(
     process.link.on("Start", error=StoreError("this step is refused"), times=1)
     job = await process.defer("note", delay=0)
     await asyncio.sleep(1)
-    assert (process.jobs.held, bench.actions("job-error")) == (0, ["job-error"])
+    assert (process.statistics.held, bench.actions("job-error")) == (0, ["job-error"])
     assert (await job.wait(3 * LEASE_S)).state is JobState.DONE
 
 
@@ -236,7 +236,7 @@ async def test_a_job_that_is_cancelled_before_its_start_does_not_run(
     await asyncio.sleep(0.5)
     await bench.database.cancel(job.id)
     await asyncio.sleep(LEASE_S)
-    assert (bench.log, process.jobs.held, process.jobs.lost) == ([], 0, 0)
+    assert (bench.log, process.statistics.held, process.statistics.lost) == ([], 0, 0)
     assert bench.actions("running-lease-lost", "job-lost") == []
 
 
@@ -246,11 +246,11 @@ async def test_only_a_first_run_that_was_watched_has_a_lateness(
     """A retry is late on purpose, and what was due while no worker ran is late by no fault."""
     bench.log.error = ValueError("again")
     await (await process.defer("note", delay=1, max_attempts=3)).wait(60)
-    assert process.jobs.lateness.longest_ms <= 2
-    spec = process.job_spec("note", delay=1)
+    assert process.statistics.lateness.longest_ms <= 2
+    spec = process.jobs.spec("note", delay=1)
     await process.purgatory.close()
     await bench.database.add([spec])
     await asyncio.sleep(50)
     later = await bench.process()
     await asyncio.sleep(1)
-    assert later.jobs.lateness.longest_ms == 0 and later.jobs.recovery.overdue == 1
+    assert later.statistics.lateness.longest_ms == 0 and later.statistics.recovery.overdue == 1

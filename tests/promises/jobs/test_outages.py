@@ -31,12 +31,12 @@ async def test_an_outage_loses_nothing(
     process.link.cut(error("nobody listens at nowhere:1"))
     await asyncio.sleep(60)
     assert process.missing and "nowhere" not in str(process.missing)
-    assert "nowhere:1" in str(process.jobs.store_error) and process.jobs.outages == 1
+    assert "nowhere:1" in str(process.statistics.store_error) and process.statistics.outages == 1
     with pytest.raises(StoreError):
         await process.defer("note", delay=1)
     process.link.mend()
     await asyncio.sleep(60)
-    assert process.missing == [] and process.jobs.store_error is None
+    assert process.missing == [] and process.statistics.store_error is None
     assert bench.actions("store-lost", "store-back") == ["store-lost", "store-back"]
     assert sorted(run.payload for run in bench.log) == list(range(1, 100, 10))
     assert {(await bench.job(each)).state for each in handles} == {JobState.DONE}
@@ -68,7 +68,7 @@ async def test_it_is_tried_less_and_less_often(bench: Bench, process: Process) -
     job = await process.defer("note", delay=0.1)
     process.link.on("Start", error=StoreBusyError("locked"))
     await asyncio.sleep(60)
-    assert 30 <= process.link.count("Start") <= 80 and process.jobs.outages == 0
+    assert 30 <= process.link.count("Start") <= 80 and process.statistics.outages == 0
     assert "job-locked" in bench.actions() and process.missing == []
     process.link.mend()
     assert (await job.wait(3)).state is JobState.DONE

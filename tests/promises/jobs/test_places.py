@@ -33,8 +33,8 @@ class Shared:
 async def add(
     process: Process, count: int, owner: str | None = None, delay: float = 0
 ) -> list[str]:
-    specs = [replace(process.job_spec("slow", delay=delay), owner=owner) for _ in range(count)]
-    await process.add_jobs(specs)
+    specs = [replace(process.jobs.spec("slow", delay=delay), owner=owner) for _ in range(count)]
+    await process.jobs.add(specs)
     return [spec.id for spec in specs]
 
 
@@ -47,13 +47,13 @@ async def test_so_many_run_at_once_in_the_order_of_their_deadlines(bench: Bench)
     """The others follow as places become free; statistics count them."""
     one = await bench.process(max_running=2)
     bench.log.seconds = 1
-    await one.add_jobs([one.job_spec("note", n, delay=1 + n / 100) for n in (4, 1, 3, 0, 2)])
+    await one.jobs.add([one.jobs.spec("note", n, delay=1 + n / 100) for n in (4, 1, 3, 0, 2)])
     await asyncio.sleep(1.5)
     assert one.is_counting(running=2, waiting=3, held=5)
     await asyncio.sleep(5)
     assert [run.payload for run in bench.log] == [0, 1, 2, 3, 4] and bench.log.most == 2
     assert one.is_counting(running=0, waiting=0, held=0, done=5)
-    late = one.jobs.lateness
+    late = one.statistics.lateness
     assert [round(each / 1000, 2) for each in (late.p50_ms, late.p99_ms, late.longest_ms)] == [
         0.98, 1.96, 1.96,
     ]  # fmt: skip
@@ -68,7 +68,7 @@ async def test_threads_have_places_of_their_own(bench: Bench) -> None:
 
     one = await bench.process({"note": bench.log, "slow": in_thread}, max_running=1, max_threads=1)
     bench.log.seconds = 60
-    await one.add_jobs([one.job_spec("note", delay=0) for _ in range(3)])
+    await one.jobs.add([one.jobs.spec("note", delay=0) for _ in range(3)])
     jobs = [await one.defer("slow", delay=0) for _ in range(3)]
     assert [(await job.wait(5)).state for job in jobs] == [JobState.DONE] * 3
     assert one.is_counting(running=1, waiting=2)
@@ -103,7 +103,7 @@ async def test_a_drain_begins_nothing_more(bench: Bench) -> None:
     assert [(job.state, job.attempt, job.lease_until_ms) for job in jobs] == [
         (JobState.DONE, 1, 0), (JobState.WAITING, 0, 0),
     ]  # fmt: skip
-    assert one.jobs.given_back == 1
+    assert one.statistics.given_back == 1
 
 
 async def test_owners_and_hosts_take_turns(bench: Bench) -> None:
@@ -152,7 +152,7 @@ async def test_neither_kind_of_places_waits_for_the_other(bench: Bench, shared: 
     """A handler with slots, and those without."""
     one = await bench.process({"slow": shared, "note": bench.log}, max_running=1)
     bench.log.seconds = 60
-    await one.add_jobs([one.job_spec("note", delay=0) for _ in range(3)])
+    await one.jobs.add([one.jobs.spec("note", delay=0) for _ in range(3)])
     await add(one, 3, "a")
     await asyncio.sleep(5)
     assert len(shared.begun) == 3 and len(bench.log) == 1
@@ -222,7 +222,7 @@ async def test_jobs_that_the_store_does_not_take_back_are_not_held(
     one.link.on("GiveBack", error=StoreError("broken"), times=1)
     await add(one, 3, "a")
     await asyncio.sleep(0.5)
-    assert one.jobs.held == 2 and len(bench.actions("step-failed")) == 1
+    assert one.statistics.held == 2 and len(bench.actions("step-failed")) == 1
     await asyncio.sleep(30)
     assert len(shared.begun) == 3
 
@@ -236,7 +236,7 @@ async def test_a_backlog_of_one_owner_holds_up_no_other(bench: Bench, shared: Sh
         [job_id] = await add(one, 1, "victim", delay=0.1)
         job = await one.job(job_id).wait(3)
         assert job.lateness_ms is not None and job.lateness_ms <= 10
-    assert one.jobs.held <= 80
+    assert one.statistics.held <= 80
 
 
 async def test_a_closed_process_leaves_no_timer(bench: Bench, shared: Shared) -> None:

@@ -15,7 +15,7 @@ from tests.promises.kit import HOUR_S, LEASE_S, Bench, Database, Process, now_ms
 async def missed(bench: Bench, count: int = 1, delay: float = 10, **options: Any) -> list[str]:
     """Add jobs while nobody runs them, until an hour after the deadline; return their ids."""
     before = await bench.process({})
-    specs = [before.job_spec("note", delay=delay, **options) for _ in range(count)]
+    specs = [before.jobs.spec("note", delay=delay, **options) for _ in range(count)]
     await bench.database.add(specs)
     await asyncio.sleep(HOUR_S)
     return [spec.id for spec in specs]
@@ -41,7 +41,7 @@ async def test_what_was_due_while_nobody_ran(bench: Bench, misfire: str) -> None
         assert late_ms[-1] <= 2
     elif late_ms:
         assert 0 <= late_ms[0] < 20_000 < late_ms[-1] <= 60_002
-    found = one.jobs.recovery
+    found = one.statistics.recovery
     assert found.is_finished and found.overdue == 20
     assert (found.missed, found.spread) == (20 * (misfire == "skip"), 20 * (misfire == "spread"))
 
@@ -53,11 +53,11 @@ async def test_a_job_is_missed_after_a_second(
 ) -> None:
     """Whoever looks within it runs the job as any other."""
     before = await bench.process({})
-    await bench.database.add([before.job_spec("note", delay=0, misfire=misfire)])
+    await bench.database.add([before.jobs.spec("note", delay=0, misfire=misfire)])
     await asyncio.sleep(late_ms / 1000)
     one = await bench.process()
     await asyncio.sleep(0.01)
-    assert one.jobs.recovery.missed + one.jobs.recovery.spread == is_missed
+    assert one.statistics.recovery.missed + one.statistics.recovery.spread == is_missed
 
 
 async def test_a_job_that_is_claimed_late_is_not_missed(bench: Bench) -> None:
@@ -68,7 +68,7 @@ async def test_a_job_that_is_claimed_late_is_not_missed(bench: Bench) -> None:
         await one.defer("note", delay=1, misfire="skip")
     await asyncio.sleep(30)
     assert len(bench.log) == 3 and one.is_counting(done=3)
-    assert (one.jobs.recovery.overdue, one.jobs.recovery.missed) == (0, 0)
+    assert (one.statistics.recovery.overdue, one.statistics.recovery.missed) == (0, 0)
     fired = await one.defer("note", delay=HOUR_S, misfire="skip", keys=["k"])
     await one.purgatory.close()
     other = await bench.process({})
@@ -89,7 +89,7 @@ async def test_what_others_decided_meanwhile_is_not_counted(bench: Bench, misfir
     await asyncio.sleep(4)
     await bench.database.run([Cancel(ids[0])])
     await asyncio.sleep(20)
-    found = one.jobs.recovery
+    found = one.statistics.recovery
     assert (found.missed, found.spread) == ((2, 0) if misfire == "skip" else (0, 2))
 
 
@@ -97,7 +97,7 @@ async def test_what_others_decided_meanwhile_is_not_counted(bench: Bench, misfir
 async def test_a_job_that_kills_its_workers_is_given_up(bench: Bench, is_taken: bool) -> None:
     """After max_attempts + 10 starts nobody is risked any more, unless somebody else has it."""
     before = await bench.process({})
-    spec = before.job_spec("note", delay=0, max_attempts=2)
+    spec = before.jobs.spec("note", delay=0, max_attempts=2)
     await bench.database.add([spec])
     for _ in range(12):
         await bench.take(spec.id, start=True, lease_s=0.001)
@@ -139,7 +139,7 @@ async def test_a_process_with_the_handler_takes_what_was_left(bench: Bench) -> N
     skipped = await one.defer("note", delay=10, misfire="skip")
     by_hand = await one.defer("note", delay=2 * HOUR_S, misfire="skip")
     await asyncio.sleep(HOUR_S)
-    await one.run_now(by_hand.id)
+    await one.jobs.run_now(by_hand.id)
     await bench.process()
     await asyncio.sleep(60)
     assert (await bench.job(skipped)).outcome is JobOutcome.MISSED
@@ -151,7 +151,7 @@ async def test_a_store_of_small_steps(bench: Bench) -> None:
     bench.database = Database(JobLimits(max_batch=2, history_count=1, history_age_ms=600_000))
     await bench.database.open()
     one = await bench.process({})
-    await bench.database.add([one.job_spec("note", delay=1)])
+    await bench.database.add([one.jobs.spec("note", delay=1)])
     for _ in range(19):
         await one.defer("note", delay=1)
     await asyncio.sleep(1)
@@ -161,9 +161,9 @@ async def test_a_store_of_small_steps(bench: Bench) -> None:
     assert len(bench.log) == 20 and all(run.at_ms - before_ms <= 10 for run in bench.log)
     assert two.link.count("Prune") <= 15
     await asyncio.sleep(100)
-    assert (await two.job_counts()).done == 1
+    assert (await two.jobs.counts()).done == 1
     await asyncio.sleep(700)
-    assert (await two.job_counts()).done == 0
+    assert (await two.jobs.counts()).done == 0
 
 
 async def test_a_long_recovery_is_logged_now_and_then(

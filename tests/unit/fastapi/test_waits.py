@@ -463,7 +463,7 @@ async def test_a_wait_that_is_woken_while_the_server_reads_the_body(
         # In every turn: what they wait for, and then nothing that is news to them.
         for number in range(20):
             await purgatory.fire("k", number)
-            purgatory.job_service().watchers.on_change(handle.id)
+            purgatory.jobs.watchers.on_change(handle.id)
             await asyncio.sleep(0)
         assert not stream.is_complete and not waiting.sent
         await handle.cancel()

@@ -190,7 +190,12 @@ def test_no_two_requests_have_the_same_name(names: list[tuple[Any, ...]]) -> Non
     assert len(first.name) == NAME_LENGTH
 
 
-ASKED: dict[str, Any] = {"delay": 5, "keys": ["k"], "max_attempts": 3}
+ASKED: dict[str, Any] = {
+    "delay": 5,
+    "keys": ["k"],
+    "max_attempts": 3,
+    "idempotency_key": "k",
+}
 
 
 @pytest.mark.parametrize(
@@ -208,9 +213,9 @@ ASKED: dict[str, Any] = {"delay": 5, "keys": ["k"], "max_attempts": 3}
 )
 def test_another_request_is_told_by_what_it_asks_for(change: dict[str, Any]) -> None:
     """Whatever differs."""
-    first = JobSpec.of("note", 1, wall_ms=0, **ASKED).with_idempotency_key("k").request
-    same = JobSpec.of("note", 1, wall_ms=9, **ASKED).with_idempotency_key("k").request
-    other = JobSpec.of("note", 1, wall_ms=9, **ASKED | change).with_idempotency_key("k").request
+    first = JobSpec.of("note", 1, wall_ms=0, **ASKED).request
+    same = JobSpec.of("note", 1, wall_ms=9, **ASKED).request
+    other = JobSpec.of("note", 1, wall_ms=9, **ASKED | change).request
     assert first is not None and other is not None
     assert same == first and other.name == first.name
     assert other.fingerprint != first.fingerprint

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from purgatory.errors import SignalsError
 from purgatory.job_errors import InvalidJobError
@@ -16,6 +15,7 @@ from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import checked_keys, needed_keys, on_fire_on
 from purgatory.jobs.model.steps import WaitAgain
+from purgatory.jobs.worker.missed_fires import MissedFires
 from purgatory.jobs.worker.store_retry import OUTAGES, RETRY_POLICY
 
 logger = logging.getLogger("purgatory.jobs")
@@ -29,28 +29,11 @@ class NextRound(NamedTuple):
     """Keys and the positions in their history after which signals count."""
 
 
-class FireHistory(Protocol):
-    """What fired before a job waited again."""
-
-    def positions(
-        self, keys: Sequence[str], since: str | Mapping[str, str]
-    ) -> tuple[tuple[str, int], ...]:
-        """Return the positions of cursors; raise an error for one that is no good."""
-        ...
-
-    async def count_again(self, job: Job, since: tuple[tuple[str, int], ...]) -> None:
-        """Count what fired after `since` for a job that waits again; safe to repeat.
-
-        If that is unknown, the job is made due now. Raises SignalsError and StoreError.
-        """
-        ...
-
-
 class NextRounds:
     """Checks the next waits of jobs, and looks for what they missed; on the event loop."""
 
     def __init__(
-        self, handlers: JobHandlers, limits: JobLimits, history: FireHistory | None
+        self, handlers: JobHandlers, limits: JobLimits, history: MissedFires | None
     ) -> None:
         """Without a history, a handler that gives `since` fails."""
         self._handlers = handlers

@@ -293,8 +293,8 @@ async def test_waiting_rounds_hold_nothing(make_purgatory: Make) -> None:
         return job.again(delay=3_600) if job.round == 0 else None
 
     async with purgatory:
-        specs = [purgatory.job_spec("work", delay=1) for _ in range(count)]
-        await purgatory.add_jobs(specs)
+        specs = [purgatory.jobs.spec("work", delay=1) for _ in range(count)]
+        await purgatory.jobs.add(specs)
         while True:
             await asyncio.sleep(5)
             statistics = purgatory.statistics().jobs
@@ -302,5 +302,5 @@ async def test_waiting_rounds_hold_nothing(make_purgatory: Make) -> None:
             if statistics.again == count:
                 break
         assert (statistics.held, statistics.running, statistics.waiting) == (0, 0, 0)
-        counts = await purgatory.job_counts()
+        counts = await purgatory.jobs.counts()
         assert (counts.waiting, counts.running, counts.done) == (count, 0, 0)

@@ -85,7 +85,7 @@ async def test_as_many_run_as_the_handler_allows(open_process: Open, runs: Runs)
     start_ms = now_ms()
     handles = [await here.defer("note", number, delay=1) for number in range(10)]
     await asyncio.sleep(1.5)
-    jobs = (await here.jobs()).jobs
+    jobs = (await here.jobs.list()).jobs
     waiting = [job for job in jobs if job.state is JobState.WAITING]
     assert {job.blocked_by for job in waiting} == {"max_running"} and len(waiting) == 7
     ended = await wait_all(*handles)

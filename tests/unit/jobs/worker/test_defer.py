@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from inspect import signature
 from typing import Any
 
 import pytest
@@ -16,14 +15,15 @@ from purgatory.jobs import (
     InvalidJobError,
     InvalidPayloadError,
     JobContext,
+    JobLimits,
     JobOutcome,
     JobState,
     MemoryJobStore,
     UnknownHandlerError,
     WorkerSettings,
 )
-from purgatory.jobs.clients import JobClient, SyncJobClient
-from purgatory.jobs.model import IdempotencyConflictError, NoJobStoreError
+from purgatory.jobs.clients import JobClient
+from purgatory.jobs.model import IdempotencyConflictError, JobSpec, NoJobStoreError
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms, on_time
 
@@ -55,7 +55,7 @@ async def test_a_call_with_an_idempotency_key_may_be_repeated(
     again = await purgatory.defer("note", 1, **asked, idempotency_key="order 42", since=since)
     assert again.added is not None and again.added.is_repeat
     assert again.id == first.id and len(log) == 1
-    client = JobClient(purgatory.job_service().store)
+    client = JobClient(purgatory.jobs.store)
     assert (await client.defer("note", 1, **asked, idempotency_key="order 42")).id == first.id
     with pytest.raises(IdempotencyConflictError, match=f"was used for job {first.id}"):
         await purgatory.defer("note", 2, **asked, idempotency_key="order 42")
@@ -113,11 +113,11 @@ async def test_a_fire_decides_more_jobs_than_a_step_takes(
 ) -> None:
     """All of them, in several steps, though the caller is cancelled."""
     specs = [
-        purgatory.job_spec("note", delay=900, keys=["k"], on_fire="cancel") for _ in range(2_500)
+        purgatory.jobs.spec("note", delay=900, keys=["k"], on_fire="cancel") for _ in range(2_500)
     ]
     await store.add(specs)
     assert (await purgatory.fire("k")).jobs == 2_500
-    assert (await purgatory.job_counts()).cancelled == 2_500
+    assert (await purgatory.jobs.counts()).cancelled == 2_500
 
 
 async def test_a_fire_without_jobs_does_not_ask_the_store(
@@ -218,7 +218,7 @@ async def test_what_makes_no_sense_is_refused(
     """At once, and nothing is stored."""
     with pytest.raises(error):
         await purgatory.defer("note", **options)
-    assert (await purgatory.jobs()).jobs == []
+    assert (await purgatory.jobs.list()).jobs == []
 
 
 @pytest.mark.parametrize("keys", [None, 42, "paid"])
@@ -251,14 +251,19 @@ async def test_jobs_in_memory_are_by_the_clock_of_their_purgatory(
     assert on_time([run.at_ms for run in log], [begun_ms + 900_000])
 
 
-@pytest.mark.parametrize(
-    "method",
-    [Purgatory.job_spec, JobClient.defer, SyncJobClient.defer],
-    ids=lambda m: m.__qualname__,
-)
-def test_a_job_has_the_same_defaults_however_it_is_added(method: Callable[..., Any]) -> None:
-    """Such as ten attempts."""
-    defaults = {name: each.default for name, each in signature(Purgatory.defer).parameters.items()}
-    assert defaults["max_attempts"] == 10
-    own = {name: each.default for name, each in signature(method).parameters.items()}
-    assert own == {name: defaults[name] for name in own}
+async def test_a_job_has_the_same_defaults_however_it_is_added(purgatory: Purgatory) -> None:
+    """Such as ten attempts, or fewer where the store allows no more."""
+    client = JobClient(purgatory.jobs.store)
+    first = await client.defer("note", delay=1)
+    second = await (await purgatory.defer("note", delay=1)).get()
+    assert second == replace(first, id=second.id) and first.max_attempts == 10
+    few = JobSpec.of("note", wall_ms=0, delay=1, limits=JobLimits(max_attempts=3))
+    assert few.max_attempts == 3
+
+
+async def test_an_option_that_does_not_exist_is_refused(purgatory: Purgatory) -> None:
+    """By its name, with those that do."""
+    wrong: dict[str, Any] = {"delay": 1, "retries": 3}
+    for defer in (purgatory.defer, JobClient(purgatory.jobs.store).defer):
+        with pytest.raises(TypeError, match="no option 'retries': the options are at, ceiling, "):
+            await defer("note", **wrong)

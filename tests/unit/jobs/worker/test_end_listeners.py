@@ -101,9 +101,9 @@ async def test_jobs_that_never_run_are_told_by_whom_ended_them(
         one = await purgatory.defer("work", delay=60)
         await one.cancel()
         other = await purgatory.defer("work", delay=60)
-        await purgatory.cancel_job(other.id)
+        await purgatory.jobs.cancel(other.id)
         await purgatory.defer("work", delay=60, keys=["a"])
-        await purgatory.cancel_jobs_for_key("a")
+        await purgatory.jobs.cancel_for_key("a")
         await purgatory.defer("work", delay=60, keys=["b"], on_fire="cancel")
         await purgatory.fire("b")
     assert ends.words() == [

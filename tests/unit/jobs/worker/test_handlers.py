@@ -266,7 +266,7 @@ async def test_a_job_is_started_with_a_thread_in_hand(
         waiting = [handle for handle in handles if handle.id not in runs]
         assert [(await handle.get()).attempt for handle in waiting] == [0, 0, 0]
         for handle in waiting:
-            assert (await purgatory.cancel_job(handle.id)).state is JobState.CANCELLED
+            assert (await purgatory.jobs.cancel(handle.id)).state is JobState.CANCELLED
         may_end.set()
         while purgatory.statistics().jobs.running:  # type: ignore[union-attr]  # it has a store
             await asyncio.to_thread(threading.Event().wait, 0.001)

@@ -43,7 +43,7 @@ async def test_a_cancelled_job_never_runs(purgatory: Purgatory, log: Log) -> Non
     far = await purgatory.defer("note", delay=100)
     await asyncio.sleep(0.5)
     assert (await near.cancel()).outcome is JobOutcome.CANCELLED
-    assert (await purgatory.cancel_job(far.id)).state is JobState.CANCELLED
+    assert (await purgatory.jobs.cancel(far.id)).state is JobState.CANCELLED
     assert (await near.cancel()).state is JobState.CANCELLED
     await asyncio.sleep(200)
     assert log == []
@@ -54,7 +54,7 @@ async def test_cancelling_all_on_a_key(purgatory: Purgatory, log: Log) -> None:
     for _ in range(3):
         await purgatory.defer("note", delay=5, keys=["k"])
     await purgatory.defer("note", delay=5, keys=["other"])
-    assert await purgatory.cancel_jobs_for_key("k") == 3
+    assert await purgatory.jobs.cancel_for_key("k") == 3
     await asyncio.sleep(10)
     assert len(log) == 1
 
@@ -65,11 +65,11 @@ async def test_rescheduling_moves_the_deadline(purgatory: Purgatory, log: Log) -
     start_ms = now_ms()
     for _ in range(5):
         await asyncio.sleep(1)
-        await purgatory.reschedule(handle.id, delay=2)
+        await purgatory.jobs.reschedule(handle.id, delay=2)
     await handle.wait()
     assert on_time([run.at_ms - start_ms for run in log], [7_000])
     later = await purgatory.defer("note", delay=5_000)
-    await purgatory.reschedule(later.id, delay=1)
+    await purgatory.jobs.reschedule(later.id, delay=1)
     await later.wait(1.5)
 
 
@@ -79,7 +79,7 @@ async def test_a_debounce_has_a_ceiling(purgatory: Purgatory, log: Log) -> None:
     handle = await purgatory.defer("note", delay=2, ceiling=5)
     for _ in range(4):
         await asyncio.sleep(1)
-        await purgatory.reschedule(handle.id, delay=2)
+        await purgatory.jobs.reschedule(handle.id, delay=2)
     await handle.wait()
     assert on_time([run.at_ms - start_ms for run in log], [5_000])
 
@@ -94,10 +94,10 @@ async def test_a_ceiling_cuts_the_first_deadline_short(purgatory: Purgatory) -> 
 async def test_run_now(purgatory: Purgatory, log: Log) -> None:
     """It does not wait for its deadline."""
     handle = await purgatory.defer("note", delay=5_000)
-    await purgatory.run_now(handle.id)
+    await purgatory.jobs.run_now(handle.id)
     assert (await handle.wait(1)).outcome is JobOutcome.EXPIRED
     with pytest.raises(JobConflictError):
-        await purgatory.run_now(handle.id)
+        await purgatory.jobs.run_now(handle.id)
     assert len(log) == 1
 
 
@@ -165,7 +165,7 @@ async def test_waiting_for_a_change(purgatory: Purgatory) -> None:
     version = (await handle.get()).version
     waiting = asyncio.create_task(handle.wait_changed(version))
     await asyncio.sleep(1)
-    await purgatory.reschedule(handle.id, delay=200)
+    await purgatory.jobs.reschedule(handle.id, delay=200)
     job = await waiting
     assert (job.state, job.version) == (JobState.WAITING, version + 1)
     assert (await handle.wait_changed(version)).version == version + 1
@@ -207,20 +207,20 @@ async def test_listing_jobs(purgatory: Purgatory) -> None:
     for number in range(5):
         await purgatory.defer("note", number, delay=100, keys=[f"k{number % 2}"])
     await purgatory.defer("other", delay=100)
-    assert len((await purgatory.jobs(handler="note")).jobs) == 5
-    assert len((await purgatory.jobs(key="k1")).jobs) == 2
-    assert (await purgatory.jobs(state=JobState.DONE)).jobs == []
+    assert len((await purgatory.jobs.list(handler="note")).jobs) == 5
+    assert len((await purgatory.jobs.list(key="k1")).jobs) == 2
+    assert (await purgatory.jobs.list(state=JobState.DONE)).jobs == []
     found: list[Job] = []
     after = None
     while True:
-        page = await purgatory.jobs(limit=4, after=after)
+        page = await purgatory.jobs.list(limit=4, after=after)
         found += page.jobs
         after = page.next
         if after is None:
             break
     assert len({job.id for job in found}) == len(found) == 6
     with pytest.raises(ValueError, match="limit"):
-        await purgatory.jobs(limit=0)
+        await purgatory.jobs.list(limit=0)
 
 
 @pytest.mark.parametrize("state", ["runing", 5, ""])
@@ -228,8 +228,8 @@ async def test_listing_jobs_of_no_state(purgatory: Purgatory, state: Any) -> Non
     """It is refused, as an empty page would say that there are none."""
     await purgatory.defer("note", delay=100)
     with pytest.raises(InvalidJobError, match=rf"state is {state!r}: give one of 'waiting', "):
-        await purgatory.jobs(state=state)
-    assert len((await purgatory.jobs(state=JobState("waiting"))).jobs) == 1
+        await purgatory.jobs.list(state=state)
+    assert len((await purgatory.jobs.list(state=JobState("waiting"))).jobs) == 1
 
 
 @pytest.mark.parametrize("name", ["handler", "key", "concurrency_key"])
@@ -242,7 +242,7 @@ async def test_listing_jobs_by_what_none_can_have(
 ) -> None:
     """It is refused where it is given, before a store can take it for no condition at all."""
     with pytest.raises(error, match=shown):
-        await purgatory.jobs(**{name: value})
+        await purgatory.jobs.list(**{name: value})
 
 
 class OtherProcess(FailingJobStore):
@@ -325,7 +325,7 @@ async def test_a_wait_for_a_job_is_one_operation(
         ended = asyncio.create_task(waiting.job(job.id).wait())
         for _ in range(3):
             await asyncio.sleep(1)
-            await purgatory.reschedule(job.id, delay=100)
+            await purgatory.jobs.reschedule(job.id, delay=100)
         assert (await ended).state is JobState.DONE
         assert counted(waiting) == {"expired": 1, "fired": 1}
 
@@ -389,24 +389,24 @@ async def test_failed_jobs_are_retried_in_batches(purgatory: Purgatory) -> None:
     other = await purgatory.defer("note", delay=900)
     for handle in handles:
         await handle.wait()
-    failed = await purgatory.jobs(state=JobState.FAILED)
+    failed = await purgatory.jobs.list(state=JobState.FAILED)
     assert {job.error for job in failed.jobs} == {"FailJobError: broken"}
     runs.clear()
     retried, after, batches = 0, None, 0
     while True:
-        page = await purgatory.retry_jobs(handler="work", after=after, limit=10)
+        page = await purgatory.jobs.retry_all(handler="work", after=after, limit=10)
         await asyncio.sleep(1)
         retried, after, batches = retried + page.retried, page.next, batches + 1
         if after is None:
             break
     assert (retried, batches, sorted(runs)) == (25, 3, sorted(map(str, range(25))))
     is_broken = False
-    assert (await purgatory.retry_jobs(handler="none")).retried == 0
-    job = await purgatory.retry_job(handles[0].id)
+    assert (await purgatory.jobs.retry_all(handler="none")).retried == 0
+    job = await purgatory.jobs.retry(handles[0].id)
     assert (job.state, job.attempt) == (JobState.WAITING, 0)
     assert (await handles[0].wait()).state is JobState.DONE
     with pytest.raises(JobConflictError, match="cannot be retried"):
-        await purgatory.retry_job(handles[0].id)
+        await purgatory.jobs.retry(handles[0].id)
     assert (await other.get()).is_undecided
 
 
@@ -415,32 +415,32 @@ async def test_a_paused_handler_runs_nothing(purgatory: Purgatory, log: Log) -> 
     near = await purgatory.defer("note", "near", delay=2)
     far = await purgatory.defer("note", "far", delay=300)
     await asyncio.sleep(1)
-    await purgatory.pause("note")
+    await purgatory.jobs.pause("note")
     late = await purgatory.defer("note", "late", delay=0)
     await asyncio.sleep(60)
     assert log == []
-    paused = await purgatory.paused()
+    paused = await purgatory.jobs.paused()
     assert (paused.handlers, paused.is_all, paused.parked) == (("note",), False, 2)
     statistics = purgatory.statistics().jobs
     assert statistics is not None and statistics.running == 0
     before_ms = now_ms()
-    assert await purgatory.resume("note") == 2
+    assert await purgatory.jobs.resume("note") == 2
     await near.wait(1)
     await late.wait(1)
     assert {run.payload for run in log} == {"near", "late"}
     assert all(0 <= run.at_ms - before_ms <= 2 for run in log)
-    assert (await purgatory.resume(), (await purgatory.paused()).parked) == (0, 0)
+    assert (await purgatory.jobs.resume(), (await purgatory.jobs.paused()).parked) == (0, 0)
     await far.wait()
 
 
 async def test_all_handlers_are_paused(purgatory: Purgatory, log: Log) -> None:
     """Any number of jobs that are due: they cost a claim each, and run afterwards."""
-    await purgatory.pause()
-    specs = [purgatory.job_spec("note", delay=0) for _ in range(2_000)]
-    await purgatory.add_jobs(specs)
+    await purgatory.jobs.pause()
+    specs = [purgatory.jobs.spec("note", delay=0) for _ in range(2_000)]
+    await purgatory.jobs.add(specs)
     await asyncio.sleep(60)
-    assert log == [] and (await purgatory.paused()).parked == 2_000
-    assert await purgatory.resume() == 2_000
+    assert log == [] and (await purgatory.jobs.paused()).parked == 2_000
+    assert await purgatory.jobs.resume() == 2_000
     await asyncio.sleep(60)
     assert len(log) == 2_000
 
@@ -449,10 +449,10 @@ async def test_a_handler_that_no_job_can_have_is_not_paused(purgatory: Purgatory
     """It is an error of the caller's, which would go unseen."""
     for name in ("", "a\n", "a" * 257):
         with pytest.raises(InvalidKeyError):
-            await purgatory.pause(name)
+            await purgatory.jobs.pause(name)
         with pytest.raises(InvalidKeyError):
-            await purgatory.cancel_jobs_for_key(name)
-    assert (await purgatory.paused()).handlers == ()
+            await purgatory.jobs.cancel_for_key(name)
+    assert (await purgatory.jobs.paused()).handlers == ()
 
 
 async def test_a_timeout_is_not_late_by_a_tick(purgatory: Purgatory) -> None:

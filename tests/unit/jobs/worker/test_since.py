@@ -140,8 +140,8 @@ async def test_cancelling_by_a_key_that_has_fired(purgatory: Purgatory) -> None:
     """A job waits only on the keys that have not."""
     handle = await purgatory.defer("note", delay=30, keys=["a", "b"], until="all")
     await purgatory.fire("a")
-    assert await purgatory.cancel_jobs_for_key("a") == 0
-    assert await purgatory.cancel_jobs_for_key("b") == 1
+    assert await purgatory.jobs.cancel_for_key("a") == 0
+    assert await purgatory.jobs.cancel_for_key("b") == 1
     assert (await handle.get()).outcome is JobOutcome.CANCELLED
 
 
@@ -159,7 +159,7 @@ async def test_an_expired_cursor_stores_nothing(make_purgatory: Make, log: Log) 
             await purgatory.defer("note", delay=9, keys=["k"], since=since)
         with pytest.raises(BadCursorError):
             await purgatory.defer("note", delay=9, keys=["k"], since="nonsense")
-        assert (await purgatory.job_counts()).waiting == 0
+        assert (await purgatory.jobs.counts()).waiting == 0
 
 
 @pytest.mark.parametrize("trimmed", [1, 2])
@@ -184,7 +184,7 @@ async def test_a_cursor_that_expires_meanwhile_leaves_no_job(
             return
         with pytest.raises(CursorExpiredError):
             await deferring
-        counts = await purgatory.job_counts()
+        counts = await purgatory.jobs.counts()
         assert (counts.waiting, counts.cancelled) == (0, 1)
 
 
@@ -202,7 +202,7 @@ async def test_a_repeat_counts_what_the_first_call_could_not(
         store.error = StoreUnavailableError("away")
         with pytest.raises(StoreUnavailableError):
             await purgatory.defer("note", delay=900, keys=["k"], **options)
-        assert (await purgatory.job_counts()).waiting == 1
+        assert (await purgatory.jobs.counts()).waiting == 1
         store.error = None
         handle = await purgatory.defer("note", delay=900, keys=["k"], **options)
         assert (await handle.wait(1)).outcome is JobOutcome.FIRED

@@ -1,4 +1,4 @@
-"""The jobs of a purgatory: its store, its worker, and the waits for jobs."""
+"""The jobs of a purgatory: what an application does with them, and its worker on their store."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ import secrets
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
-from purgatory.job_errors import (
-    JobError,
-    JobNotFoundError,
-    StoreError,
-    StoreUnavailableError,
-)
+from purgatory.errors import PurgatoryDrainingError
+from purgatory.job_errors import InvalidJobError, JobError, StoreError, StoreUnavailableError
 from purgatory.jobs.bounded_wait import BoundedWait
+from purgatory.jobs.commands import JobCommands
 from purgatory.jobs.end_listeners import on_job_end
 from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.job_watchers import JobWatchers, ParkOperation
-from purgatory.jobs.key_jobs import KeyJobs
-from purgatory.jobs.missed_fires import AddResult, MissedFires, SignalHistory
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.queries import HandlerState
-from purgatory.jobs.model.spec import JobSpec
-from purgatory.jobs.model.steps import Add, Added, AddStatus, Cancel, CancelForKey, Fire, accepted
+from purgatory.jobs.model.spec import JobOptions, JobSpec
+from purgatory.jobs.model.steps import Add, Added, AddStatus, Fire
 from purgatory.jobs.other_workers import OtherWorkers, overlap_ms
 from purgatory.jobs.outbox_relay import FireAll, OutboxRelay
-from purgatory.jobs.pending_fires import PendingFires, PendingRecords
+from purgatory.jobs.pending_fires import PendingFires
 from purgatory.jobs.store_opener import StoreOpener
 from purgatory.jobs.stores.memory import MemoryJobStore
 from purgatory.jobs.stores.outbox import Outbox
 from purgatory.jobs.stores.protocol import CanHurry, CountsHandlers, JobStore, ListsWorkers
+from purgatory.jobs.worker.missed_fires import AddResult, MissedFires, SignalHistory
 from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.jobs.worker.statistics import JobStatistics, WorkerCounters
 from purgatory.jobs.worker.store_retry import OUTAGES
 from purgatory.json_value import VALUE, encode_json
 from purgatory.operations.operation_listeners import Listener, Recorder
+from purgatory.signals.memory import MemorySignals
+from purgatory.signals.shared_signals import SharedSignals
+from purgatory.status import Status
 from purgatory.timer import SystemTimer
+from purgatory.timer.seconds import Seconds, seconds_of
 from purgatory.trace_context import current_traceparent
 from purgatory.turn_budget import TurnBudget
 
@@ -51,10 +51,13 @@ ACKNOWLEDGE_S: Final = 1.0
 _LOOKED_UP_TOGETHER: Final = 16
 
 
-class JobService:
-    """The store of one purgatory, and a worker on it from each opening to its closing.
+class Jobs(JobCommands):
+    """The jobs of one purgatory, as `Purgatory.jobs`: defer, read and change them; and its worker.
 
-    On the purgatory's event loop. A purgatory without a store has none.
+    On the purgatory's event loop; the worker runs from each opening to its closing. Every coroutine
+    here raises PurgatoryClosedError, WrongThreadError, and StoreUnavailableError: then the request
+    may or may not be done, and repeating it is safe, except for `defer` without an idempotency key,
+    `retry` and `reschedule`, which say how.
     """
 
     def __init__(
@@ -63,41 +66,38 @@ class JobService:
         handlers: JobHandlers,
         *,
         timer: SystemTimer,
-        history: SignalHistory,
+        signals: MemorySignals,
         park: ParkOperation,
         require_open: Callable[[], object],
         delay_ms: Callable[[float], int],
         fire_all: FireAll,
-        records: PendingRecords | None,
+        shared_signals: SharedSignals | None,
         settings: WorkerSettings | None = None,
         listeners: Iterable[Listener | Recorder] = (),
     ) -> None:
-        """Prepare. `history`, `park`, `require_open` and `delay_ms` are those of the purgatory.
+        """Prepare. `signals`, `park`, `require_open` and `delay_ms` are those of the purgatory.
 
-        `fire_all` fires what transactions have stored. `records` are the signals that are shared
+        `fire_all` fires what transactions have stored. `shared_signals` are those that are shared
         with other processes, if they are: they also keep the fires whose jobs are not decided yet.
 
         Those `listeners` that record jobs are called with each job that ended by this process, once
         the store has recorded it.
         """
-        self.store = store
+        super().__init__(store)
         if isinstance(store, MemoryJobStore):
             # Other stores have the clock of their server, which all workers share.
             store.use_clock(timer.clock)
         self.handlers = handlers
-        self.limits = store.limits
         self.settings = WorkerSettings() if settings is None else settings
         self.require_open = require_open
         self.delay_ms = delay_ms
         self.clock = timer.clock
         self.watchers = JobWatchers(store, self.get, park=park, timer=timer)
-        self._on_end = on_end = on_job_end(listeners)
-        self._key_jobs = KeyJobs(store, on_end)
-        self.history = history
-        self._missed_fires = MissedFires(store, history, on_end)
+        self.on_end = on_job_end(listeners)
+        self._missed_fires = MissedFires(store, SignalHistory(signals, shared_signals), self.on_end)
         self._timer = timer
         self._fire_all = fire_all
-        self._records = records
+        self._shared_signals = shared_signals
         self.allows_separate_workers = False
         """True once others may run jobs of the store although signals are in memory."""
         # By the store's clock: the newest job that was acknowledged here.
@@ -108,7 +108,7 @@ class JobService:
 
     def set_listeners(self, listeners: Iterable[Listener | Recorder]) -> None:
         """Replace the listeners; while closed."""
-        self._on_end = self._key_jobs.on_end = self._missed_fires.on_end = on_job_end(listeners)
+        self.on_end = self._missed_fires.on_end = on_job_end(listeners)
 
     def _prepare(self) -> None:
         """Make what is used from one opening to its closing, on one event loop."""
@@ -119,12 +119,12 @@ class JobService:
             timer=self._timer,
             worker=worker,
             settings=self.settings,
-            on_end=self._on_end,
+            on_end=self.on_end,
             counters=self._counters,
             history=self._missed_fires,
         )
         self._other_workers: OtherWorkers | None = None
-        is_looking = self._records is None and not self.allows_separate_workers
+        is_looking = self._shared_signals is None and not self.allows_separate_workers
         if is_looking and isinstance(self.store, ListsWorkers):
             lease_ms, grace_ms = self.settings.lease_ms, self.settings.grace_ms
             self._other_workers = OtherWorkers(
@@ -136,16 +136,16 @@ class JobService:
                 self.store,
                 origin=_worker_name(),
                 fire_all=self._fire_all,
-                is_shared=self._records is not None,
-                on_cancelled=self._key_jobs.notify_ends,
+                is_shared=self._shared_signals is not None,
+                on_cancelled=self._notify_ends,
                 clock=self.clock,
             )
         self._opener = StoreOpener(self.store, self._start)
         self._pending_fires = PendingFires(
             self.store,
-            self._records,
+            self._shared_signals,
             is_open=lambda: self._opener.is_open,
-            on_end=self._on_end,
+            on_end=self.on_end,
             clock=self.clock,
         )
         self._draining: asyncio.Task[None] | None = None
@@ -215,35 +215,74 @@ class JobService:
         store = self.ready()
         return await store.handler_counts() if isinstance(store, CountsHandlers) else None
 
-    async def add(self, specs: Sequence[JobSpec]) -> Sequence[AddResult]:
-        """Store jobs; return for each what was done, or why it was refused.
+    async def defer(
+        self,
+        handler: str,
+        payload: Any = None,
+        *,
+        since: str | Mapping[str, str] | None = None,
+        session: object | None = None,
+        **options: Unpack[JobOptions],
+    ) -> JobHandle:
+        """Add a job and return its handle; see `Purgatory.defer`."""
+        spec = self.spec(handler, payload, since=since, **options)
+        [added] = await self.add([spec], session=session)
+        if not isinstance(added, Added):
+            raise added
+        return JobHandle(self, added.job.id, added)
 
-        What fired since the positions of a spec counts; raises what `MissedFires.count` raises.
+    def spec(
+        self,
+        handler: str,
+        payload: Any = None,
+        *,
+        since: str | Mapping[str, str] | None = None,
+        **options: Unpack[JobOptions],
+    ) -> JobSpec:
+        """Return the checked job that `defer` would add; raises what `defer` raises. No I/O."""
+        self.require_open()
+
+        def encode(payload: Any, max_bytes: int) -> str:
+            return self.handlers.payload_of(handler).encode(payload, max_bytes)
+
+        wall_ms = self.clock.wall_ms()
+        spec = JobSpec.of(
+            handler, payload, wall_ms=wall_ms, limits=self.limits, encode=encode, **options
+        )
+        if since is None:
+            return spec
+        return replace(spec, since=self._missed_fires.positions(spec.keys, since))
+
+    async def add(
+        self, specs: Sequence[JobSpec], *, session: object | None = None
+    ) -> Sequence[AddResult]:
+        """Add jobs made by `spec`; return for each what was done, or why it was refused.
+
+        With `session` in its transaction; without, at once, and then what fired since the positions
+        of a spec counts. Raises what `MissedFires.count` raises.
         """
-        specs = self._traced(specs)
-        results = await self.ready().run([Add(spec) for spec in specs])
-        for result in results:
-            if isinstance(result, Added):
-                self._acked_ms = max(self._acked_ms, result.job.created_ms)
-        self._note_deferred(results)
-        if not any(spec.since for spec in specs):
-            return results
-        return await self._missed_fires.count(specs, results)
-
-    async def add_in(self, session: object, specs: Sequence[JobSpec]) -> list[Added | JobError]:
-        """Store jobs in the transaction of `session`."""
-        outbox, _ = self._outbox()
-        results = await outbox.add_in(session, self._traced(specs))
-        # A rollback takes the job back, and its id is that of no other.
-        self._note_deferred(results)
-        return results
-
-    def _traced(self, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
-        """Return the specs with the current trace context, if there is one."""
+        has_since = any(spec.since for spec in specs)
         traceparent = current_traceparent(self.handlers.propagation)
-        if traceparent is None:
-            return specs
-        return [replace(spec, traceparent=traceparent) for spec in specs]
+        if traceparent is not None:
+            specs = [replace(spec, traceparent=traceparent) for spec in specs]
+        results: Sequence[Added | JobError]
+        if session is None:
+            results = await self.ready().run([Add(spec) for spec in specs])
+            for result in results:
+                if isinstance(result, Added):
+                    self._acked_ms = max(self._acked_ms, result.job.created_ms)
+        elif has_since:
+            raise InvalidJobError(
+                "since is given with a session: what fires until its commit would not count; "
+                "leave one of them out",
+                param="since",
+            )
+        else:
+            outbox, _ = self._outbox()
+            results = await outbox.add_in(session, specs)
+        # If a transaction is rolled back, that takes the job back, and its id is that of no other.
+        self._note_deferred(results)
+        return await self._missed_fires.count(specs, results) if has_since else results
 
     def _note_deferred(self, results: Sequence[Added | JobError]) -> None:
         note = self.handlers.on_deferred
@@ -278,12 +317,10 @@ class JobService:
             )
         return store, self._relay
 
-    async def get(self, job_id: str) -> Job:
-        """Return a job; raise JobNotFoundError."""
-        [job] = await self.ready().get([job_id])
-        if job is None:
-            raise JobNotFoundError(job_id)
-        return job
+    def handle(self, job_id: str) -> JobHandle:
+        """Return a handle of a job; see `Purgatory.job`."""
+        self.require_open()
+        return JobHandle(self, job_id)
 
     def may_wait_on(self, key: str) -> bool:
         """Return False only if certainly no job waits on `key`. Immediate."""
@@ -310,7 +347,7 @@ class JobService:
         fired_ns, acked_ms = self.clock.now_ns(), self._acked_ms
         error: StoreError | None = None
         if not self._pending_fires.must_wait(key):
-            deciding = self._key_jobs.begin(Fire(key, value_json))
+            deciding = self._begin_to_decide(Fire(key, value_json))
             # Whatever comes of it if that takes too long: what is decided twice is decided once.
             if await self._fire_wait.wait(deciding):
                 try:
@@ -322,19 +359,6 @@ class JobService:
         raise error or StoreUnavailableError(
             "the job store is away, and this process can keep no more fires for it"
         )
-
-    async def cancel(self, job_id: str, *, if_version: int | None = None) -> Job:
-        """Cancel a job and return it; raise the error of `Cancel`."""
-        [result] = await self.ready().run([Cancel(job_id, if_version=if_version)])
-        job = accepted(result)
-        if self._on_end is not None:
-            self._on_end(job)
-        return job
-
-    async def cancel_for_key(self, key: str) -> int:
-        """Cancel every job on `key`; return how many. It continues if the caller is cancelled."""
-        self.ready()
-        return await self._key_jobs.decide(CancelForKey(key))
 
     async def _start(self) -> None:
         self._pending_fires.start()
@@ -369,6 +393,81 @@ class JobService:
             stopping.append(self._relay.stop())
         # Together: each may wait for a server that hangs.
         await asyncio.gather(*stopping)
+
+
+class JobHandle:
+    """A job by its id. No I/O until a method is called, and the job need not exist.
+
+    Every method raises JobNotFoundError if it does not, and StoreUnavailableError.
+    """
+
+    __slots__ = ("_jobs", "added", "id")
+
+    def __init__(self, jobs: Jobs, job_id: str, added: Added | None = None) -> None:
+        """Name a job. Called by `Jobs.defer` and `Jobs.handle`."""
+        self._jobs = jobs
+        self.id = job_id
+        self.added = added
+        """The store's response to `defer`: the job as stored, and whether it is new."""
+
+    def __repr__(self) -> str:
+        """Show the id."""
+        return f"<JobHandle {self.id}>"
+
+    async def get(self) -> Job:
+        """Return the job as it is now."""
+        return await self._jobs.get(self.id)
+
+    async def cancel(self) -> Job:
+        """Cancel the job and return it; see `Jobs.cancel`."""
+        return await self._jobs.cancel(self.id)
+
+    async def wait(self, timeout: Seconds | None = None) -> Job:
+        """Return the job once it is done, failed or cancelled.
+
+        Raises TimeoutError after `timeout` seconds (None: no limit), PurgatoryDrainingError when
+        the purgatory drains, LimitReachedError if too many wait already, and TypeError or
+        InvalidTimeoutError for an invalid timeout.
+        """
+        return await self._wait_until(lambda job: job.state.is_final, timeout)
+
+    async def wait_changed(self, version: int, timeout: Seconds | None = None) -> Job:
+        """Return the job once its version is not `version`; raises what `wait` raises."""
+        return await self._wait_until(lambda job: job.version != version, timeout)
+
+    async def _wait_until(self, is_met: Callable[[Job], bool], timeout: Seconds | None) -> Job:
+        timeout = seconds_of(timeout)
+        timeout_ms = None if timeout is None else self._jobs.delay_ms(timeout)
+        task = _WaitingTask()
+        job, status = await self._jobs.watchers.wait_until(
+            self.id, is_met, timeout_ms=timeout_ms, sleep=task.sleep, wake=task.wake
+        )
+        if status is Status.EXPIRED:
+            assert timeout is not None
+            raise TimeoutError(f"job {self.id} is still {job.state} after {timeout:g} seconds")
+        if status is Status.DRAINED:
+            raise PurgatoryDrainingError(
+                f"the purgatory drains while job {self.id} is {job.state}: ask another process"
+            )
+        return job
+
+
+class _WaitingTask:
+    """Suspends the task that waits for a job."""
+
+    __slots__ = ("_woken",)
+
+    def __init__(self) -> None:
+        self._woken: asyncio.Future[bool] | None = None
+
+    async def sleep(self) -> bool:
+        self._woken = asyncio.get_running_loop().create_future()
+        return await self._woken
+
+    def wake(self) -> None:
+        # The task may have been cancelled in this turn of the loop, and be about to leave.
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(True)
 
 
 def _worker_name() -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 from purgatory.errors import CursorExpiredError
 from purgatory.job_errors import InvalidJobError, JobError, StoreError
@@ -13,24 +12,33 @@ from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import Added, AddStatus, Cancel, FireJob, RunNow
 from purgatory.jobs.stores.protocol import JobStore
 from purgatory.jobs.worker.running.result_reporter import OnJobEnd
+from purgatory.signals.memory import MemorySignals
+from purgatory.signals.shared_signals import SharedSignals
+from purgatory.signals.signal import Signal
 
 AddResult = Added | JobError | CursorExpiredError
 """The result of adding a job, or why it was refused."""
 
 
-class SignalHistory(Protocol):
-    """The history of the signals of keys, as far as jobs need it."""
+class SignalHistory:
+    """What fired since a position: in this process, or in all that share signals."""
+
+    def __init__(self, signals: MemorySignals, shared: SharedSignals | None) -> None:
+        """Read `signals`, which are a copy of `shared`, if there are any."""
+        self._signals = signals
+        self._shared = shared
 
     def position(self, key: str, cursor: str) -> int:
         """Return the position of a cursor; raise BadCursorError or CursorExpiredError."""
-        ...
+        return self._signals.position(key, cursor)
 
     async def read_to_end(self, keys: Iterable[str]) -> None:
         """Return once every signal of `keys` that fired before the call is here.
 
         Raises SignalsUnavailableError.
         """
-        ...
+        if self._shared is not None:
+            await self._shared.read_to_end(tuple(keys))
 
     def fired_since(self, since: Iterable[tuple[str, int]]) -> list[tuple[str, str]]:
         """Return the keys that fired after their positions, with the first value of each.
@@ -38,31 +46,18 @@ class SignalHistory(Protocol):
         In the order in which they fired, the values as compact JSON. Raises CursorExpiredError if a
         signal may have been lost.
         """
-        ...
-
-
-def positions_since(
-    history: SignalHistory, keys: Sequence[str], since: str | Mapping[str, str]
-) -> tuple[tuple[str, int], ...]:
-    """Return the positions of a cursor for all `keys`, or of one for some of them.
-
-    Raises InvalidJobError, TypeError, BadCursorError and CursorExpiredError.
-    """
-    if not isinstance(since, str | Mapping):
-        raise TypeError(f"since is {since!r}: give a cursor, or a mapping of keys to cursors")
-    if not keys:
-        raise InvalidJobError(
-            "since is given, and there are no keys: give the keys whose fires count", param="since"
-        )
-    if isinstance(since, str):
-        return tuple((key, history.position(key, since)) for key in keys)
-    unknown = [key for key in since if key not in keys]
-    if unknown:
-        raise InvalidJobError(
-            f"since has a cursor for {str(unknown[0])[:64]!r}, which is not one of the job's keys",
-            param="since",
-        )
-    return tuple((key, history.position(key, cursor)) for key, cursor in since.items())
+        signals = self._signals
+        found: list[Signal] = []
+        for key, position in since:
+            if position < signals.earliest(key):
+                # Raises the error of a cursor.
+                signals.position(key, signals.cursor(position))
+            signal = signals.first_after(key, position)
+            if signal is not None:
+                found.append(signal)
+        # Of several logs, offsets do not compare.
+        found.sort(key=_order)
+        return [(signal.key, signal.encoded.decode()) for signal in found]
 
 
 class MissedFires:
@@ -122,8 +117,28 @@ class MissedFires:
     def positions(
         self, keys: Sequence[str], since: str | Mapping[str, str]
     ) -> tuple[tuple[str, int], ...]:
-        """Return what `positions_since` returns."""
-        return positions_since(self._history, keys, since)
+        """Return the positions of a cursor for all `keys`, or of one for some of them.
+
+        Raises InvalidJobError, TypeError, BadCursorError and CursorExpiredError.
+        """
+        history = self._history
+        if not isinstance(since, str | Mapping):
+            raise TypeError(f"since is {since!r}: give a cursor, or a mapping of keys to cursors")
+        if not keys:
+            raise InvalidJobError(
+                "since is given, and there are no keys: give the keys whose fires count",
+                param="since",
+            )
+        if isinstance(since, str):
+            return tuple((key, history.position(key, since)) for key in keys)
+        unknown = [key for key in since if key not in keys]
+        if unknown:
+            raise InvalidJobError(
+                f"since has a cursor for {str(unknown[0])[:64]!r}, which is not one of the job's "
+                "keys",
+                param="since",
+            )
+        return tuple((key, history.position(key, cursor)) for key, cursor in since.items())
 
     async def count_again(self, job: Job, since: tuple[tuple[str, int], ...]) -> None:
         """Count what fired after `since` for a job that waits again; safe to repeat.
@@ -150,3 +165,7 @@ class MissedFires:
     def _note_end(self, job: Job) -> None:
         if self.on_end is not None and job.state.is_final:
             self.on_end(job)
+
+
+def _order(signal: Signal) -> tuple[int, int]:
+    return signal.at_ms, signal.offset

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from purgatory import Purgatory
-from purgatory.event_loop.signal_history import SignalHistory
+from purgatory.jobs.worker.missed_fires import SignalHistory
 from tests.unit.shared_logs import Logs
 
 
