@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 
 import purgatory
 from purgatory import Purgatory
+from purgatory.jobs import Jobs
 from purgatory.jobs.sql import metadata
 from tests.house.imports import ROOT
 
@@ -117,7 +118,7 @@ def missing_classes(page: str, known: set[str]) -> set[str]:
 
 
 def exists(name: str) -> bool:
-    """Return True iff `name` is a module, or in one, or a member of the object `purgatory`."""
+    """Return True iff `name` is a module, or in one, or of `purgatory` or `purgatory.jobs`."""
     module, _, member = name.rpartition(".")
     try:
         importlib.import_module(name)
@@ -125,7 +126,9 @@ def exists(name: str) -> bool:
         if module == "purgatory":
             return hasattr(purgatory, member) or hasattr(Purgatory, member)
         try:
-            return hasattr(importlib.import_module(module), member)
+            if hasattr(importlib.import_module(module), member):
+                return True
+            return module == "purgatory.jobs" and hasattr(Jobs, member)
         except ImportError:
             return hasattr(Purgatory, module.removeprefix("purgatory."))
     return True
@@ -158,9 +161,10 @@ def test_what_a_page_names_exists(page: Path, known_classes: set[str]) -> None:
 def test_what_does_not_exist_is_found() -> None:
     """The test before this one can fail."""
     page = "`purgatory/nowhere.py` `purgatory.nowhere.X` `purgatory.fire` raises NowhereError."
+    page += " `purgatory.jobs.pause` `purgatory.jobs.X`"
     page += "\n```python\nfrom purgatory import Purgatory, Nowhere\n```\n`NoSuchClass(1)`"
     assert missing_paths(page) == {"purgatory/nowhere.py"}
-    assert missing_names(page) == {"purgatory.nowhere.X"}
+    assert missing_names(page) == {"purgatory.nowhere.X", "purgatory.jobs.X"}
     assert missing_imports(page) == {"purgatory.Nowhere"}
     assert missing_classes(page, set()) == {"NowhereError", "NoSuchClass"}
 

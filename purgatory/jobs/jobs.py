@@ -60,6 +60,11 @@ class Jobs(JobCommands):
     `retry` and `reschedule`, which say how.
     """
 
+    allows_separate_workers = False
+    """Set it to True before the purgatory is opened to let other processes run jobs of the same
+    store, unwarned, while signals are in memory: each has its own clients and keys then. `install`
+    does so with `allow_separate_workers=True`."""
+
     def __init__(
         self,
         store: JobStore,
@@ -98,8 +103,6 @@ class Jobs(JobCommands):
         self._timer = timer
         self._fire_all = fire_all
         self._shared_signals = shared_signals
-        self.allows_separate_workers = False
-        """True once others may run jobs of the store although signals are in memory."""
         # By the store's clock: the newest job that was acknowledged here.
         self._acked_ms = 0
         self._counters = WorkerCounters()

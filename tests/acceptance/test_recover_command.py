@@ -16,15 +16,16 @@ from purgatory.jobs import JobContext
 from purgatory.jobs.clients import JobClient
 from purgatory.jobs.model import Bounds, Claim, JobSpec, Start
 from purgatory.jobs.model.job import PARKED_UNTIL_MS
-from purgatory.jobs.sql import SqlJobStore, migrate
+from purgatory.jobs.sql import migrate
 from tests.patience import until
+from tests.step_methods import SqlSteps
 
 
 async def _paused_jobs(path: Path) -> None:
     """Add overdue jobs: parked by a pause, due since the last worker, and of another handler."""
     url = f"sqlite:///{path}"
     await migrate(url)
-    purgatory = Purgatory(jobs=SqlJobStore(url))
+    purgatory = Purgatory(jobs=SqlSteps(url))
 
     @purgatory.handler("mail")
     async def mail(job: JobContext) -> None:
@@ -35,10 +36,10 @@ async def _paused_jobs(path: Path) -> None:
         for misfire in ("skip", "skip", "run", "spread"):
             await purgatory.defer("mail", delay=0, misfire=misfire)
         await until(lambda: _parked(path) == 4)
-    async with JobClient(SqlJobStore(url)) as client:
+    async with JobClient(SqlSteps(url)) as client:
         await client.defer("mail", delay=0, misfire="skip")
         await client.defer("note", delay=0)
-    store = SqlJobStore(url)
+    store = SqlSteps(url)
     await store.open()
     # A worker that ran one of two, and died.
     await store.add([JobSpec.of("charge", wall_ms=0, delay=0) for _ in range(2)])

@@ -5,13 +5,13 @@ import sys
 
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from purgatory.jobs.sql import SqlJobStore
+from tests.step_methods import SqlSteps
 
 
 async def claim_all(url: str, schema: str) -> None:
     options = {"server_settings": {"search_path": schema}} if schema else {}
     engine = create_async_engine(url, connect_args=options)
-    store = SqlJobStore(engine)
+    store = SqlSteps(engine)
     await store.open()
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)

@@ -4,12 +4,12 @@ import asyncio
 import sys
 
 from purgatory.jobs.model import JobSpec
-from purgatory.jobs.sql import SqlJobStore
 from purgatory.timer import SystemClock
+from tests.step_methods import SqlSteps
 
 
 async def defer_all(url: str) -> None:
-    store = SqlJobStore(url)
+    store = SqlSteps(url)
     await store.open()
     _say("ready")
     while key := (await asyncio.to_thread(sys.stdin.readline)).strip():

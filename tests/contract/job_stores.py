@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from purgatory.jobs import JobLimits, JobStore, MemoryJobStore
-from purgatory.jobs.stores.step_methods import StepMethods
+from purgatory.jobs import JobLimits, JobStore
+from tests.step_methods import MemorySteps, StepMethods
 
 
 class ContractStore(JobStore, StepMethods, Protocol):
@@ -45,7 +45,7 @@ class MemoryJobStores:
     """Jobs in memory: one object stands for all, as processes cannot share it."""
 
     def __init__(self, limits: JobLimits, now_ms: Callable[[], int]) -> None:
-        self._store = MemoryJobStore(limits=limits, now_ms=now_ms)
+        self._store = MemorySteps(limits=limits, now_ms=now_ms)
 
     async def connect(self) -> ContractStore:
         await self._store.open()

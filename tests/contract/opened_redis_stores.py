@@ -12,7 +12,7 @@ from redis.asyncio.cluster import RedisCluster
 
 from purgatory.jobs import Job
 from purgatory.jobs.model import Added, JobSpec
-from purgatory.jobs.redis import RedisJobStore
+from tests.step_methods import RedisSteps
 
 LEASE_MS = 30_000
 
@@ -23,8 +23,8 @@ def spec(payload: Any = None, **options: Any) -> JobSpec:
 
 
 @asynccontextmanager
-async def opened(given: str | Redis | RedisCluster, **options: Any) -> AsyncIterator[RedisJobStore]:
-    store = RedisJobStore(given, **options)
+async def opened(given: str | Redis | RedisCluster, **options: Any) -> AsyncIterator[RedisSteps]:
+    store = RedisSteps(given, **options)
     await store.open()
     try:
         yield store
@@ -32,13 +32,13 @@ async def opened(given: str | Redis | RedisCluster, **options: Any) -> AsyncIter
         await store.close()
 
 
-async def added(store: RedisJobStore, *specs: JobSpec) -> list[Job]:
+async def added(store: RedisSteps, *specs: JobSpec) -> list[Job]:
     results = await store.add(specs)
     assert all(isinstance(result, Added) for result in results), results
     return [result.job for result in results if isinstance(result, Added)]
 
 
-async def claimed(store: RedisJobStore) -> list[Job]:
+async def claimed(store: RedisSteps) -> list[Job]:
     return (await store.claim("w", within_ms=0, limit=100, lease_ms=LEASE_MS)).jobs
 
 

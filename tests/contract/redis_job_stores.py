@@ -8,8 +8,8 @@ from collections.abc import Callable
 import redis
 
 from purgatory.jobs import JobLimits
-from purgatory.jobs.redis import RedisJobStore
 from tests.contract.job_stores import ContractStore
+from tests.step_methods import RedisSteps
 
 
 class RedisJobStores:
@@ -23,10 +23,10 @@ class RedisJobStores:
         self._now_ms = now_ms
         self._shards = shards
         self._prefix = f"test-{secrets.token_hex(8)}"
-        self._open: list[RedisJobStore] = []
+        self._open: list[RedisSteps] = []
 
     async def connect(self) -> ContractStore:
-        store = RedisJobStore(
+        store = RedisSteps(
             self._url, self._prefix, self._shards, limits=self._limits, now_ms=self._now_ms
         )
         await store.open()
@@ -34,7 +34,7 @@ class RedisJobStores:
         return store
 
     async def disconnect(self, store: ContractStore) -> None:
-        assert isinstance(store, RedisJobStore)
+        assert isinstance(store, RedisSteps)
         self._open.remove(store)
         await store.close()
 

@@ -14,9 +14,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.schema import CreateSchema
 
 from purgatory.jobs import JobLimits
-from purgatory.jobs.sql import VERSION_TABLE, SqlJobStore, metadata, migrations_path
+from purgatory.jobs.sql import VERSION_TABLE, metadata, migrations_path
 from purgatory.jobs.sql.tables import jobs
 from tests.contract.job_stores import ContractStore
+from tests.step_methods import SqlSteps
 
 HEAD = ScriptDirectory(str(migrations_path().parent)).get_current_head()
 
@@ -44,7 +45,7 @@ class SqliteJobStores:
         return create_async_engine(self.url)
 
     async def connect(self) -> ContractStore:
-        store = SqlJobStore(self.url, limits=self._limits, now_ms=self._now_ms)
+        store = SqlSteps(self.url, limits=self._limits, now_ms=self._now_ms)
         await store.open()
         self._stores.append(store)
         return store
@@ -87,7 +88,7 @@ class PostgresqlJobStores:
     async def connect(self) -> ContractStore:
         await self.make_ready()
         engine = self.engine()
-        store = SqlJobStore(engine, limits=self._limits, now_ms=self._now_ms)
+        store = SqlSteps(engine, limits=self._limits, now_ms=self._now_ms)
         await store.open()
         self._engines[store] = engine
         return store

@@ -19,8 +19,8 @@ from purgatory.jobs.model import (
     Resume,
     RunNow,
 )
-from purgatory.jobs.redis import RedisJobStore
 from tests.contract.world import LEASE_MS, World
+from tests.step_methods import RedisSteps
 from tests.valkey_server import ValkeyServer
 
 
@@ -151,7 +151,7 @@ async def test_pausing_and_claiming_at_the_same_time(world: World) -> None:
 
 async def test_resuming_one_of_many_is_in_batches(lone_redis_server: ValkeyServer) -> None:
     """What waits for other handlers does not hold up a server of Redis in a single script."""
-    store = RedisJobStore(lone_redis_server.url, limits=JobLimits(max_batch=10))
+    store = RedisSteps(lone_redis_server.url, limits=JobLimits(max_batch=10))
     await store.open()
     names = ["a"] * 35 + ["b"] * 5 + ["a"] * 35
     await store.add([JobSpec.of(name, wall_ms=0, delay=0) for name in names])

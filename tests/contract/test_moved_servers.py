@@ -19,7 +19,6 @@ from purgatory.errors import OwnershipUnavailableError, SignalsUnavailableError
 from purgatory.group_commit import RoundTripTimeout
 from purgatory.jobs import StoreUnavailableError
 from purgatory.jobs.model import StoreReadOnlyError
-from purgatory.jobs.redis import RedisJobStore
 from purgatory.ownership.lease_store import Acquire, LeaseRecord, Read
 from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.redis_server.script import lost_connection
@@ -31,13 +30,14 @@ from tests.chaos.signals.proxy import Proxy
 from tests.chaos.signals.servers import ClusterServers
 from tests.contract.opened_redis_stores import Heard, added, opened, spec
 from tests.patience import PATIENCE_S, until
+from tests.step_methods import RedisSteps
 from tests.valkey_server import ValkeyServer
 
 TIMEOUT_S = 20.0
 
 
 @asynccontextmanager
-async def opened_all(url: str) -> AsyncIterator[tuple[list[Purgatory], list[RedisJobStore]]]:
+async def opened_all(url: str) -> AsyncIterator[tuple[list[Purgatory], list[RedisSteps]]]:
     """Open three purgatories that share signals, and two job stores."""
     async with AsyncExitStack() as stack:
         signals = [RedisSignals(url, timeout=TIMEOUT_S) for _ in range(3)]
@@ -66,7 +66,7 @@ async def each_knows_all(purgatories: Sequence[Purgatory], key: str) -> None:
             wait.cancel()
 
 
-async def each_hears_others(stores: Sequence[RedisJobStore]) -> None:
+async def each_hears_others(stores: Sequence[RedisSteps]) -> None:
     """Return once each store object hears of jobs that the other adds."""
     for here, there in (stores, reversed(stores)):
         heard = Heard()

@@ -14,12 +14,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from purgatory.jobs import JobState
 from purgatory.jobs.model import Added, JobSpec, StoreBusyError
-from purgatory.jobs.sql import SqlJobStore, locked_rows
+from purgatory.jobs.sql import locked_rows
 from purgatory.jobs.sql.database.engine import make_engine
 from purgatory.jobs.sql.statements import Statements
 from purgatory.jobs.sql.tables import jobs
 from tests.contract.sql_job_stores import PostgresqlJobStores
 from tests.patience import PATIENCE_S
+from tests.step_methods import SqlSteps
 
 LEASE_MS = 1_000
 
@@ -34,8 +35,8 @@ async def stores(postgresql_job_stores: Any) -> AsyncIterator[PostgresqlJobStore
 
 
 @asynccontextmanager
-async def opened(engine: AsyncEngine) -> AsyncIterator[SqlJobStore]:
-    store = SqlJobStore(engine)
+async def opened(engine: AsyncEngine) -> AsyncIterator[SqlSteps]:
+    store = SqlSteps(engine)
     await store.open()
     try:
         yield store
@@ -44,7 +45,7 @@ async def opened(engine: AsyncEngine) -> AsyncIterator[SqlJobStore]:
         await engine.dispose()
 
 
-async def add(store: SqlJobStore, count: int, **options: Any) -> list[str]:
+async def add(store: SqlSteps, count: int, **options: Any) -> list[str]:
     specs = [JobSpec.of("note", wall_ms=0, **({"delay": 0} | options)) for _ in range(count)]
     assert all(isinstance(each, Added) for each in await store.add(specs))
     return [spec.id for spec in specs]
@@ -187,7 +188,7 @@ async def test_a_host_that_vanishes_within_a_transaction(stores: PostgresqlJobSt
         lost = create_async_engine(
             through, connect_args={"server_settings": {"search_path": stores.schema}, "ssl": False}
         )
-        store = SqlJobStore(lost)
+        store = SqlSteps(lost)
         await store.open()
         claiming = asyncio.create_task(
             store.claim("gone", within_ms=0, limit=99, lease_ms=LEASE_MS)

@@ -25,11 +25,11 @@ from purgatory.jobs.model import (
     StoreNotReadyError,
     StoreReadOnlyError,
 )
-from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.redis.change_subscription import ChangeSubscription
 from purgatory.redis_server.server import RedisServer
 from tests.contract.opened_redis_stores import LEASE_MS, Heard, added, claimed, opened, spec
 from tests.patience import PATIENCE_S
+from tests.step_methods import RedisSteps
 from tests.valkey_server import ValkeyServer
 
 
@@ -49,7 +49,7 @@ async def test_what_was_acknowledged_survives_the_server(lone_redis_server: Valk
     acknowledged: list[Job] = []
     is_under_way = asyncio.Event()
 
-    async def caller(store: RedisJobStore, part: list[JobSpec]) -> None:
+    async def caller(store: RedisSteps, part: list[JobSpec]) -> None:
         for one in part:
             acknowledged.extend(await added(store, one))
             if len(acknowledged) > 200:
@@ -226,7 +226,7 @@ async def test_a_server_that_evicts_is_refused(lone_redis_server: ValkeyServer) 
     with lone_redis_server.client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
     with pytest.raises(StoreNotReadyError, match=r"allkeys-lru.*set it to noeviction"):
-        await RedisJobStore(lone_redis_server.url).open()
+        await RedisSteps(lone_redis_server.url).open()
 
 
 async def test_a_server_that_begins_to_evict_is_told_of(lone_redis_server: ValkeyServer) -> None:
@@ -248,7 +248,7 @@ async def test_a_server_without_persistence_is_told_of(lone_redis_server: Valkey
         (warning,) = await store.check()
         assert "appendonly is no" in warning
     with pytest.raises(StoreNotReadyError, match="appendonly is no: set it to yes"):
-        await RedisJobStore(lone_redis_server.url, fsync=True).open()
+        await RedisSteps(lone_redis_server.url, fsync=True).open()
 
 
 async def test_memory_that_runs_out_is_told_of(lone_redis_server: ValkeyServer) -> None:
@@ -307,7 +307,7 @@ async def test_a_server_that_became_a_replica_takes_nothing(
             with pytest.raises(StoreReadOnlyError, match="connect to the primary"):
                 await store.add([spec()])
         with pytest.raises(StoreNotReadyError, match="replica"):
-            await RedisJobStore(lone_redis_server.url).open()
+            await RedisSteps(lone_redis_server.url).open()
 
 
 class Name:
@@ -366,7 +366,7 @@ async def test_a_server_that_is_not_there_is_unavailable() -> None:
     """At once, and opening can be tried again."""
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
-        store = RedisJobStore(f"redis://127.0.0.1:{nobody.getsockname()[1]}")
+        store = RedisSteps(f"redis://127.0.0.1:{nobody.getsockname()[1]}")
         for _ in range(2):
             with pytest.raises(StoreUnavailableError):
                 await store.open()
@@ -388,15 +388,15 @@ async def test_a_server_that_hangs_is_unavailable(lone_redis_server: ValkeyServe
 def test_what_cannot_work_is_refused_at_once() -> None:
     """With the way out."""
     with pytest.raises(ValueError, match="give a name without braces"):
-        RedisJobStore("redis://localhost", prefix="a{b}")
+        RedisSteps("redis://localhost", prefix="a{b}")
     with pytest.raises(ValueError, match="give a number from 1 to 1024"):
-        RedisJobStore("redis://localhost", shards=0)
+        RedisSteps("redis://localhost", shards=0)
     with pytest.raises(ValueError, match="turn it off"):
-        RedisJobStore(Redis(decode_responses=True))
+        RedisSteps(Redis(decode_responses=True))
     with pytest.raises(ValueError, match="has decode_responses: jobs are bytes, take it out"):
-        RedisJobStore("redis://localhost?decode_responses=1")
+        RedisSteps("redis://localhost?decode_responses=1")
     with pytest.raises(ValueError, match=r"'redis://\*\*\*@localhost' is not a Redis URL: give"):
-        RedisJobStore("redis://user:sec/ret@localhost")
+        RedisSteps("redis://user:sec/ret@localhost")
 
 
 # Records that are none

@@ -17,9 +17,9 @@ from purgatory.jobs.model import (
     JobFilter,
     StoreNotReadyError,
 )
-from purgatory.jobs.redis import RedisJobStore
 from tests.contract.opened_redis_stores import LEASE_MS, Heard, added, claimed, opened, spec
 from tests.patience import PATIENCE_S
+from tests.step_methods import RedisSteps
 from tests.valkey_server import ValkeyServer
 
 
@@ -95,7 +95,7 @@ async def test_another_number_of_shards_is_refused(
     async with opened(redis_server.url, prefix=prefix, shards=first) as store:
         await added(store, *(spec(number) for number in range(10)))
     with pytest.raises(StoreNotReadyError, match=f"are in {first} shards.*: give shards={first}"):
-        await RedisJobStore(redis_server.url, prefix, then).open()
+        await RedisSteps(redis_server.url, prefix, then).open()
     async with opened(redis_server.url, prefix=prefix, shards=first) as store:
         assert len(await claimed(store)) == 10
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import uvloop
 
 from purgatory.jobs import StoreUnavailableError
-from purgatory.jobs.redis import RedisJobStore
 from tests.chaos.signals.proxy import Proxy
 from tests.contract.opened_redis_stores import spec
+from tests.step_methods import RedisSteps
 from tests.valkey_server import ValkeyServer
 
 
@@ -26,7 +26,7 @@ async def _cut_many(path: str) -> Counter[str]:
     """Add jobs while connections are cut all the time; return which errors that raised."""
     raised: Counter[str] = Counter()
     async with Proxy(path) as proxy:
-        store = RedisJobStore(f"redis://127.0.0.1:{proxy.port}", timeout=5)
+        store = RedisSteps(f"redis://127.0.0.1:{proxy.port}", timeout=5)
         await store.open()
 
         async def add() -> None:

@@ -10,8 +10,8 @@ from redis import Redis
 
 from purgatory.jobs import JobState
 from purgatory.jobs.model import HandlerState, JobLimits, JobSpec
-from purgatory.jobs.redis import RedisJobStore
 from tests.patience import PATIENCE_S
+from tests.step_methods import RedisSteps
 from tests.valkey_server import ValkeyServer
 
 
@@ -19,7 +19,7 @@ from tests.valkey_server import ValkeyServer
 async def test_ids_that_are_no_text_end_no_count(redis_server: ValkeyServer, start: bytes) -> None:
     """A batch that ends with one is followed by the next, also if no record has the id."""
     prefix = f"damaged-{start.hex()}"
-    store = RedisJobStore(redis_server.url, prefix=prefix, limits=JobLimits(max_batch=2))
+    store = RedisSteps(redis_server.url, prefix=prefix, limits=JobLimits(max_batch=2))
     await store.open()
     try:
         await store.add([JobSpec.of("note", wall_ms=0, delay=60) for _ in range(2)])

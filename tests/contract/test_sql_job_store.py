@@ -26,7 +26,7 @@ from purgatory.jobs.model import (
     StoreOutOfSpaceError,
     StoreReadOnlyError,
 )
-from purgatory.jobs.sql import SqlJobStore, migrate
+from purgatory.jobs.sql import migrate
 from purgatory.jobs.sql.records import record_of
 from purgatory.jobs.sql.statements import Statements
 from purgatory.jobs.sql.statements import reads as read_statements
@@ -36,6 +36,7 @@ from purgatory.timer import SystemClock
 from tests.contract.postgresql_server import PostgresqlServer
 from tests.contract.sql_job_stores import SqlJobStores
 from tests.patience import PATIENCE_S
+from tests.step_methods import SqlSteps
 
 
 def spec(**options: Any) -> JobSpec:
@@ -64,8 +65,8 @@ def statements(engine: AsyncEngine) -> Iterator[list[str]]:
 
 
 @pytest.fixture
-async def store(engine: AsyncEngine, statements: list[str]) -> AsyncIterator[SqlJobStore]:
-    store = SqlJobStore(engine)
+async def store(engine: AsyncEngine, statements: list[str]) -> AsyncIterator[SqlSteps]:
+    store = SqlSteps(engine)
     await store.open()
     statements.clear()
     yield store
@@ -76,7 +77,7 @@ async def store(engine: AsyncEngine, statements: list[str]) -> AsyncIterator[Sql
 
 
 async def test_a_hundred_callers_share_a_transaction(
-    store: SqlJobStore, statements: list[str]
+    store: SqlSteps, statements: list[str]
 ) -> None:
     """Jobs, keys and counts are each one statement."""
     specs = [spec(keys=["k"]) for _ in range(100)]
@@ -91,7 +92,7 @@ async def test_what_is_asked_at_once_is_done_in_bounded_steps(
     engine: AsyncEngine, statements: list[str]
 ) -> None:
     """A batch of any size holds neither the event loop nor locks for as long as it takes."""
-    store = SqlJobStore(engine, limits=JobLimits(max_batch=10))
+    store = SqlSteps(engine, limits=JobLimits(max_batch=10))
     await store.open()
     specs = [spec(dedupe_key=f"d{number % 20}") for number in range(25)]
     statements.clear()
@@ -103,7 +104,7 @@ async def test_what_is_asked_at_once_is_done_in_bounded_steps(
 
 
 async def test_those_who_run_jobs_share_a_transaction_too(
-    store: SqlJobStore, statements: list[str]
+    store: SqlSteps, statements: list[str]
 ) -> None:
     """A batch takes a handful of statements, however many jobs."""
     await store.add([spec(delay=0) for _ in range(50)])
@@ -118,7 +119,7 @@ async def test_those_who_run_jobs_share_a_transaction_too(
 
 
 async def test_fires_on_keys_without_jobs_share_a_look_up(
-    store: SqlJobStore, statements: list[str]
+    store: SqlSteps, statements: list[str]
 ) -> None:
     """One statement, and no transaction."""
     fires = [store.fire([Fire(f"k{number}", "0")], limit=1) for number in range(100)]
@@ -129,7 +130,7 @@ async def test_fires_on_keys_without_jobs_share_a_look_up(
 
 @pytest.mark.parametrize("is_cancelled", [False, True], ids=["fired", "cancelled"])
 async def test_steps_on_many_keys_share_a_search(
-    store: SqlJobStore, statements: list[str], is_cancelled: bool
+    store: SqlSteps, statements: list[str], is_cancelled: bool
 ) -> None:
     """As many statements for fifty keys as for two, and each key has its own jobs."""
     counts = []
@@ -152,7 +153,7 @@ async def test_keys_with_more_jobs_than_a_batch_are_searched_one_by_one(
     engine: AsyncEngine,
 ) -> None:
     """Each has as many fired as may be at once, and says that there are others."""
-    store = SqlJobStore(engine, limits=JobLimits(max_batch=5))
+    store = SqlSteps(engine, limits=JobLimits(max_batch=5))
     await store.open()
     for number in range(4):
         await store.add([spec(keys=[f"k{number}"]) for _ in range(2 * number)])
@@ -168,7 +169,7 @@ async def test_keys_with_more_jobs_than_a_batch_are_searched_one_by_one(
 
 
 async def test_those_who_ask_for_jobs_share_a_look_up(
-    store: SqlJobStore, statements: list[str]
+    store: SqlSteps, statements: list[str]
 ) -> None:
     """So that thousands may wait for the ends of theirs. Each gets what it asked for."""
     ids = [spec().id for _ in range(100)]
@@ -183,7 +184,7 @@ async def test_those_who_ask_for_jobs_share_a_look_up(
 
 
 async def test_what_is_asked_often_is_searched_by_index(
-    store: SqlJobStore, engine: AsyncEngine, database: SqlJobStores
+    store: SqlSteps, engine: AsyncEngine, database: SqlJobStores
 ) -> None:
     """On tables with history, of which nothing is read."""
     now_ms = await store.now_ms()
@@ -244,7 +245,7 @@ async def test_what_is_asked_often_is_searched_by_index(
 
 
 async def test_only_so_many_blocked_jobs_are_counted(
-    engine: AsyncEngine, store: SqlJobStore, monkeypatch: pytest.MonkeyPatch
+    engine: AsyncEngine, store: SqlSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And parked ones: a dashboard asks each second, and each of them is an entry to read."""
     await store.run([Pause("note")])
@@ -284,7 +285,7 @@ async def _plan(engine: AsyncEngine, statement: Any, parameters: dict[str, Any])
 
 
 async def test_two_processes_never_claim_the_same_job(
-    store: SqlJobStore, database: SqlJobStores
+    store: SqlSteps, database: SqlJobStores
 ) -> None:
     """Each job is claimed once, whoever comes first."""
     specs = [spec(delay=0) for _ in range(60)]
@@ -309,7 +310,7 @@ async def test_two_processes_never_claim_the_same_job(
 
 @pytest.mark.parametrize("new_database", ["postgresql"], indirect=True)
 async def test_a_fire_that_waited_looks_at_what_it_waited_for(
-    store: SqlJobStore, engine: AsyncEngine
+    store: SqlSteps, engine: AsyncEngine
 ) -> None:
     """A job that was replaced meanwhile, and is on another key now, is not fired."""
     one = spec(keys=["old"], dedupe_key="d")
@@ -331,7 +332,7 @@ async def test_a_fire_that_waited_looks_at_what_it_waited_for(
 
 
 @pytest.mark.parametrize("new_database", ["postgresql"], indirect=True)
-async def test_dedupe_keys_are_taken_in_one_order(store: SqlJobStore, engine: AsyncEngine) -> None:
+async def test_dedupe_keys_are_taken_in_one_order(store: SqlSteps, engine: AsyncEngine) -> None:
     """So that of two who add the same ones, one waits, and not each for the other."""
     now_ms = await store.now_ms()
     theirs = [record_of(spec(dedupe_key=key).job(now_ms, now_ms + 60_000)) for key in ("a", "b")]
@@ -356,7 +357,7 @@ async def test_dedupe_keys_are_taken_in_one_order(store: SqlJobStore, engine: As
 
 FIRST, SECOND = "0" * 32, "1" * 32
 # Batches that come upon the second job first.
-UNORDERED: dict[str, Callable[[SqlJobStore], list[Awaitable[Any]]]] = {
+UNORDERED: dict[str, Callable[[SqlSteps], list[Awaitable[Any]]]] = {
     "by id": lambda store: [
         store.renew([JobClaim(SECOND, 1)], lease_ms=60_000),
         store.cancel(FIRST),
@@ -376,7 +377,7 @@ UNORDERED: dict[str, Callable[[SqlJobStore], list[Awaitable[Any]]]] = {
 @pytest.mark.parametrize("new_database", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("steps", UNORDERED.values(), ids=list(UNORDERED))
 async def test_jobs_are_locked_in_one_order(
-    store: SqlJobStore, engine: AsyncEngine, steps: Callable[[SqlJobStore], list[Awaitable[Any]]]
+    store: SqlSteps, engine: AsyncEngine, steps: Callable[[SqlSteps], list[Awaitable[Any]]]
 ) -> None:
     """So that of two whose batches have the same jobs, one waits, and not each for the other."""
     await store.add(
@@ -402,7 +403,7 @@ async def test_jobs_are_locked_in_one_order(
 
 
 async def test_a_caller_that_leaves_leaves_no_transaction_open(
-    store: SqlJobStore, database: SqlJobStores
+    store: SqlSteps, database: SqlJobStores
 ) -> None:
     """Whatever it was waiting for; others write at once."""
     other = await database.connect()
@@ -424,7 +425,7 @@ async def test_a_caller_that_leaves_leaves_no_transaction_open(
 async def test_a_close_that_is_cancelled_lets_go_of_every_connection(engine: AsyncEngine) -> None:
     """Whatever it waited for when it was."""
     for turns in range(1, 13):
-        store = SqlJobStore(engine)
+        store = SqlSteps(engine)
         await store.open()
         await store.add([spec()])
         doing = asyncio.gather(store.add([spec()]), store.get(["0"]), store.counts())
@@ -448,7 +449,7 @@ async def test_a_server_that_was_killed_is_found_again() -> None:
     server = PostgresqlServer()
     try:
         await migrate(server.url)
-        store = SqlJobStore(server.url)
+        store = SqlSteps(server.url)
         await store.open()
         one = spec(keys=["k"])
         await store.add([one])
@@ -492,7 +493,7 @@ async def test_a_full_disk_is_said_to_be_full(database: SqlJobStores) -> None:
                     " FOR EACH STATEMENT EXECUTE FUNCTION no_room()"
                 )
             )
-    store = SqlJobStore(engine)
+    store = SqlSteps(engine)
     await store.open()
     with pytest.raises(StoreOutOfSpaceError, match="nothing was stored"):
         await store.add([JobSpec.of("note", "x" * 60_000, wall_ms=0, delay=1) for _ in range(20)])
@@ -536,7 +537,7 @@ async def test_a_database_that_takes_no_writes_is_said_to_be_read_only(
         connection.commit()
 
     event.listen(engine.sync_engine, "connect", forbid)
-    store = SqlJobStore(engine)
+    store = SqlSteps(engine)
     await store.open()
     with pytest.raises(StoreReadOnlyError, match="nothing was done"):
         await store.add([spec()])
@@ -564,7 +565,7 @@ async def test_a_database_that_takes_no_writes_is_said_to_be_read_only(
     ],
 )
 async def test_a_corrupt_row_is_set_aside_by_whoever_reads_it(
-    store: SqlJobStore, engine: AsyncEngine, column: str, value: str
+    store: SqlSteps, engine: AsyncEngine, column: str, value: str
 ) -> None:
     """The counts are right again, and its neighbour is not touched."""
     bad, good = spec(delay=0), spec(delay=0)
@@ -582,7 +583,7 @@ async def test_a_corrupt_row_is_set_aside_by_whoever_reads_it(
     ]
 
 
-async def test_one_who_asks_for_nonsense_fails_alone(store: SqlJobStore) -> None:
+async def test_one_who_asks_for_nonsense_fails_alone(store: SqlSteps) -> None:
     """What a database cannot hold is not in it, or is refused; others are served."""
     good, bad, none = await asyncio.gather(
         store.add([spec()]),

@@ -33,16 +33,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from purgatory.jobs import StoreUnavailableError
 from purgatory.jobs.model import JobSpec, StoreNotReadyError, StoreReadOnlyError
-from purgatory.jobs.sql import (
-    VERSION_TABLE,
-    SqlJobStore,
-    metadata,
-    migrate,
-    migrate_in,
-    migrations_path,
-)
+from purgatory.jobs.sql import VERSION_TABLE, metadata, migrate, migrate_in, migrations_path
 from tests.contract.postgresql_server import PostgresqlServer
 from tests.contract.sql_job_stores import HEAD
+from tests.step_methods import SqlSteps
 
 ROOT = Path(__file__).parents[2]
 NAMES = [table.name for table in metadata.sorted_tables]
@@ -88,7 +82,7 @@ def tables(connection: Connection) -> set[str]:
 
 async def works(url: URL) -> None:
     """A store takes a job and has it."""
-    store = SqlJobStore(url)
+    store = SqlSteps(url)
     await store.open()
     spec = JobSpec.of("note", wall_ms=0, delay=1, keys=["k"])
     await store.add([spec])
@@ -162,7 +156,7 @@ async def test_a_sqlite_file_that_another_connection_sets_up_is_tried_again(
 
 async def test_a_database_without_tables_says_how_to_make_them(url: URL) -> None:
     """And the command does it."""
-    store = SqlJobStore(url)
+    store = SqlSteps(url)
     with pytest.raises(StoreNotReadyError, match=r"python -m purgatory\.jobs\.sql URL"):
         await store.open()
     # Not as an argument, which the list of processes shows.
@@ -186,7 +180,7 @@ async def test_tables_of_another_version_are_refused(
     change = text(f"UPDATE {VERSION_TABLE} SET version_num = '{revision}'")
     await run(url, lambda connection: connection.execute(change))
     with pytest.raises(StoreNotReadyError, match=complaint):
-        await SqlJobStore(url).open()
+        await SqlSteps(url).open()
 
 
 async def test_two_versions_at_once_are_refused(url: URL) -> None:
@@ -195,7 +189,7 @@ async def test_two_versions_at_once_are_refused(url: URL) -> None:
     also = text(f"INSERT INTO {VERSION_TABLE} VALUES ('purgatory_9999')")
     await run(url, lambda connection: connection.execute(also))
     with pytest.raises(StoreNotReadyError, match=f"{HEAD}, purgatory_9999"):
-        await SqlJobStore(url).open()
+        await SqlSteps(url).open()
 
 
 async def test_tables_of_a_later_version_are_not_migrated(url: URL) -> None:
@@ -211,7 +205,7 @@ async def test_tables_of_a_later_version_are_not_migrated(url: URL) -> None:
 async def test_tables_that_vanish_are_said_to_be_missing(url: URL) -> None:
     """Also once it is open."""
     await migrate(url)
-    store = SqlJobStore(url)
+    store = SqlSteps(url)
     await store.open()
     await migrate(url, "base")
     with pytest.raises(StoreNotReadyError, match="migrate"):
@@ -276,7 +270,7 @@ async def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path) -> None
     with pytest.raises(StoreUnavailableError, match="cannot be reached"):
         await migrate(url)
     with pytest.raises(StoreUnavailableError, match="cannot be reached"):
-        await SqlJobStore(url).open()
+        await SqlSteps(url).open()
 
 
 @pytest.mark.parametrize("any_server", ["postgresql"], indirect=True)
@@ -290,7 +284,7 @@ async def test_a_server_that_is_no_primary_any_more_is_left(url: URL) -> None:
         )
 
     await migrate(url)
-    store = SqlJobStore(url)
+    store = SqlSteps(url)
     await let_new_sessions("on")
     await store.open()
     await asyncio.gather(*(store.counts() for _ in range(5)))
@@ -310,7 +304,7 @@ async def test_a_server_that_lets_nobody_in_is_not_ready(
     with pytest.raises(
         StoreNotReadyError, match=f"refuses the login.*{next(iter(wrong.values()))}"
     ):
-        await SqlJobStore(url).open()
+        await SqlSteps(url).open()
 
 
 async def test_a_database_that_lacks_characters_is_not_ready(
@@ -331,7 +325,7 @@ async def test_a_database_that_lacks_characters_is_not_ready(
     with pytest.raises(StoreNotReadyError, match=r"encoding LATIN1.*ENCODING 'UTF8'"):
         await migrate(latin)
     with pytest.raises(StoreNotReadyError, match=r"encoding LATIN1.*ENCODING 'UTF8'"):
-        await SqlJobStore(latin).open()
+        await SqlSteps(latin).open()
 
 
 def test_no_sql_can_be_written_without_a_connection() -> None:
@@ -344,21 +338,21 @@ def test_no_sql_can_be_written_without_a_connection() -> None:
 async def test_only_what_keeps_jobs_is_taken() -> None:
     """Memory forgets, and other databases are not tested."""
     with pytest.raises(ValueError, match="name a file"):
-        SqlJobStore("sqlite://")
+        SqlSteps("sqlite://")
     engine: AsyncEngine = create_async_engine("sqlite+aiosqlite:///:memory:")
     with pytest.raises(ValueError, match="MemoryJobStore"):
-        SqlJobStore(engine)
+        SqlSteps(engine)
     with pytest.raises(ValueError, match=r"'postgresql://\*\*\*@host:x/name' is not the URL"):
-        SqlJobStore("postgresql://user:secret@host:x/name")
+        SqlSteps("postgresql://user:secret@host:x/name")
     for driver in ("postgresql+psycopg", "postgresql+psycopg2", "sqlite+pysqlite"):
         with pytest.raises(ValueError, match=r"is not the URL.*another driver takes an Async"):
-            SqlJobStore(f"{driver}://user:secret@host/name")
+            SqlSteps(f"{driver}://user:secret@host/name")
     wrong: list[Any] = [create_engine("sqlite:///jobs.db"), b"sqlite:///jobs.db", Path("jobs.db")]
     for argument in wrong:
         with pytest.raises(TypeError, match=r"url_or_engine is of .*: give a URL.* or an Async"):
-            SqlJobStore(argument)
+            SqlSteps(argument)
     with pytest.raises(ValueError, match="mysql cannot be a database of jobs"):
-        SqlJobStore("mysql+aiomysql://host/name")
+        SqlSteps("mysql+aiomysql://host/name")
 
 
 @pytest.mark.parametrize(
@@ -394,10 +388,10 @@ async def test_tables_of_an_earlier_version_are_refused_until_they_are_migrated(
     with pytest.raises(
         StoreNotReadyError, match=f"at revision {earlier}, .* needs {next_revision}: run"
     ):
-        await SqlJobStore(url).open()
+        await SqlSteps(url).open()
     await migrate(url)
     await run(url, lambda connection: migrate_in(connection, earlier))
     await works(url)
     await run(url, lambda connection: migrate_in(connection, earlier, downgrade=True))
     with pytest.raises(StoreNotReadyError, match=f"at revision {earlier}"):
-        await SqlJobStore(url).open()
+        await SqlSteps(url).open()

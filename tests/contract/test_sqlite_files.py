@@ -16,8 +16,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from purgatory import Purgatory
 from purgatory.jobs import StoreUnavailableError
 from purgatory.jobs.model import JobSpec, StoreNotReadyError
-from purgatory.jobs.sql import SqlJobStore, migrate, migrate_in
+from purgatory.jobs.sql import migrate, migrate_in
 from tests.patience import until
+from tests.step_methods import SqlSteps
 
 # A process that, if it may, moves the write-ahead log into the database and deletes it.
 TAKE_THE_LOG = (
@@ -30,8 +31,8 @@ def spec() -> JobSpec:
     return JobSpec.of("note", wall_ms=0, delay=1)
 
 
-async def opened(path: Path) -> SqlJobStore:
-    store = SqlJobStore(f"sqlite:///{path}")
+async def opened(path: Path) -> SqlSteps:
+    store = SqlSteps(f"sqlite:///{path}")
     await store.open()
     return store
 
@@ -78,7 +79,7 @@ async def test_a_file_of_the_applications_migration_gives_no_warning(
     engine = create_async_engine(url, connect_args={"timeout": 0.2})
     async with engine.begin() as connection:
         await connection.run_sync(migrate_in)
-    store = SqlJobStore(url if is_url else engine)
+    store = SqlSteps(url if is_url else engine)
     await store.open()
     assert await store.check() == []
     await store.close()
@@ -110,7 +111,7 @@ async def test_the_lock_of_another_transaction_is_named(tmp_path: Path) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path / 'jobs'}"
     await migrate(url)
     engine = create_async_engine(url, connect_args={"timeout": 0.05})
-    async with Purgatory(jobs=SqlJobStore(engine)) as purgatory:
+    async with Purgatory(jobs=SqlSteps(engine)) as purgatory:
         purgatory.handled_elsewhere(["note"])
         async with AsyncSession(engine) as first, AsyncSession(engine) as second:
             await purgatory.defer("note", delay=600, session=first)
@@ -143,7 +144,7 @@ async def test_a_file_that_is_gone_is_not_ready(
     engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
     await migrate(engine)
     target = path.with_name("jobs.db-wal") if "log" in how else path
-    purgatory = Purgatory(jobs=SqlJobStore(f"sqlite:///{path}" if is_url else engine))
+    purgatory = Purgatory(jobs=SqlSteps(f"sqlite:///{path}" if is_url else engine))
     purgatory.handler("note")(lambda job: None)
     async with purgatory:
         waiting = await purgatory.defer("note", delay=600, keys=["k"])

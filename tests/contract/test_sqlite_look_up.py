@@ -13,9 +13,10 @@ import pytest
 
 from purgatory import Purgatory
 from purgatory.jobs.model import Fire, JobSpec
-from purgatory.jobs.sql import SqlJobStore, migrate
+from purgatory.jobs.sql import migrate
 from purgatory.jobs.sql.sqlite import look_up
 from purgatory.timer import SystemClock
+from tests.step_methods import SqlSteps
 
 # PURGATORY_RACES=1000000 for the long form.
 RACES = int(os.environ.get("PURGATORY_RACES", "200"))
@@ -36,9 +37,9 @@ async def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def store(path: Path) -> AsyncIterator[SqlJobStore]:
+async def store(path: Path) -> AsyncIterator[SqlSteps]:
     """An open store on it."""
-    store = SqlJobStore(f"sqlite:///{path}")
+    store = SqlSteps(f"sqlite:///{path}")
     await store.open()
     yield store
     await store.close()
@@ -48,7 +49,7 @@ def spec(*keys: str) -> JobSpec:
     return JobSpec.of("note", wall_ms=SystemClock().wall_ms(), delay=600, keys=keys)
 
 
-class CountedStore(SqlJobStore):
+class CountedStore(SqlSteps):
     """A store that counts the steps it is asked for."""
 
     fires = 0
@@ -72,7 +73,7 @@ async def test_a_fire_on_a_key_without_jobs_runs_no_step(path: Path) -> None:
         assert store.fires == 1
 
 
-async def test_no_job_of_another_process_is_missed(path: Path, store: SqlJobStore) -> None:
+async def test_no_job_of_another_process_is_missed(path: Path, store: SqlSteps) -> None:
     """A fire right after the other process has its acknowledgement finds the job, every time."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.contract.deferring_process", f"sqlite:///{path}"),
@@ -95,7 +96,7 @@ async def test_no_job_of_another_process_is_missed(path: Path, store: SqlJobStor
         await process.wait()
 
 
-async def test_fires_race_with_deferring_here(store: SqlJobStore) -> None:
+async def test_fires_race_with_deferring_here(store: SqlSteps) -> None:
     """What was acknowledged before the fire is found, whatever is being written meanwhile."""
 
     async def defer_and_fire(number: int) -> None:
@@ -110,7 +111,7 @@ async def test_fires_race_with_deferring_here(store: SqlJobStore) -> None:
     await asyncio.gather(*map(defer_and_fire, range(KEYS)))
 
 
-async def test_a_file_that_is_locked_may_have_jobs(path: Path, store: SqlJobStore) -> None:
+async def test_a_file_that_is_locked_may_have_jobs(path: Path, store: SqlSteps) -> None:
     """The look-up waits for nobody: the step does, elsewhere."""
     await store.add([spec("key")])
     other = sqlite3.connect(path, isolation_level=None)
@@ -122,7 +123,7 @@ async def test_a_file_that_is_locked_may_have_jobs(path: Path, store: SqlJobStor
 
 
 async def test_after_slow_look_ups_the_store_is_asked(
-    store: SqlJobStore, monkeypatch: pytest.MonkeyPatch
+    store: SqlSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that hangs stops the event loop a few times, and not for each fire."""
     monkeypatch.setattr(look_up, "_SLOW_NS", -1)
@@ -133,7 +134,7 @@ async def test_after_slow_look_ups_the_store_is_asked(
 
 async def test_without_the_log_of_writes_too(path: Path) -> None:
     """Where SQLite cannot use WAL, a writer keeps readers out."""
-    store = SqlJobStore(f"sqlite:///{path}")
+    store = SqlSteps(f"sqlite:///{path}")
     with sqlite3.connect(path) as other:
         other.execute("PRAGMA journal_mode = DELETE")
     other.close()

@@ -33,6 +33,7 @@ from purgatory.operations import OperationEvent
 from purgatory.signals.log_entry import EntryType
 from purgatory.signals.shared_signals import PendingRecord
 from purgatory.testing import AutojumpEventLoop
+from tests.step_methods import MemorySteps
 from tests.unit.shared_logs import Logs
 
 START_MS = 1_800_000_000_000
@@ -93,7 +94,7 @@ class Log(list[Run]):
         return [round((run.at_ms - START_MS) / 1000, 2) for run in self]
 
 
-class Database(MemoryJobStore):
+class Database(MemorySteps):
     """Jobs of all processes."""
 
     def __init__(self, limits: JobLimits | None = None) -> None:

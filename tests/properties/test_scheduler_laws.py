@@ -18,7 +18,6 @@ from purgatory.jobs import (
     JobLimits,
     JobOutcome,
     JobState,
-    MemoryJobStore,
     RetryPolicy,
     StoreUnavailableError,
     WorkerSettings,
@@ -29,6 +28,7 @@ from purgatory.jobs.model import Fire, JobSpec
 from purgatory.jobs.worker import JobScheduler
 from purgatory.testing import AutojumpEventLoop
 from purgatory.timer import SystemTimer
+from tests.step_methods import MemorySteps
 
 START_MS = 1_800_000_000_000
 LEASE_MS = 6_000
@@ -45,7 +45,7 @@ SETTINGS = WorkerSettings(
 class Wire:
     """One process's way to the store: a step may be lost before it, or its answer behind it."""
 
-    def __init__(self, store: MemoryJobStore, faults: list[str]) -> None:
+    def __init__(self, store: MemorySteps, faults: list[str]) -> None:
         self._store = store
         self._faults = faults
         self.is_dead = False
@@ -153,7 +153,7 @@ class World:
         assert isinstance(loop, AutojumpEventLoop)
         loop.clock.set_wall(START_MS)
         self._clock = loop.clock
-        self.store = MemoryJobStore(now_ms=loop.clock.wall_ms, limits=JobLimits(horizon_ms=10_000))
+        self.store = MemorySteps(now_ms=loop.clock.wall_ms, limits=JobLimits(horizon_ms=10_000))
         self.runs: Counter[str] = Counter()
         self.cancelled: set[str] = set()
         self.missing: list[str] = []

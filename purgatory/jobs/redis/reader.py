@@ -29,18 +29,18 @@ MAX_COUNTED: Final = 100_000
 
 
 class RedisReader:
-    """Merges what each shard found."""
+    """The queries of a RedisJobStore: each merges what the shards found."""
 
     def __init__(self, shards: RedisShards, records: JobRecords, limits: JobLimits) -> None:
         self._shards = shards
         self._records = records
-        self._limits = limits
+        self.limits: JobLimits = limits
 
     async def now_ms(self) -> int:
         """Return the server's clock."""
         return min(int(result) for result in await self._shards.ask_all(step_of("now_ms")))
 
-    async def next_due_ms(self, handlers: Sequence[str] | None) -> int | None:
+    async def next_due_ms(self, handlers: Sequence[str] | None = None) -> int | None:
         """Return the earliest due_ms of the jobs that can be claimed now."""
         found = await self._shards.ask_all(step_of("next_due_ms", names_field(handlers)))
         return min((int(due_ms) for due_ms in found if due_ms), default=None)
@@ -50,9 +50,9 @@ class RedisReader:
         found = await self._shards.ask_each([step_of("get", job_id) for job_id in job_ids])
         return [await self._records.job(record) for record in found]
 
-    async def query(self, where: JobFilter, *, after: str | None, limit: int) -> JobPage:
+    async def query(self, where: JobFilter, *, after: str | None = None, limit: int) -> JobPage:
         """Return a page of the jobs that match, having looked at a batch at most."""
-        limit = self._limits.cut(limit)
+        limit = self.limits.cut(limit)
         filters = (where.state, where.handler, where.key, where.concurrency_key)
         step = step_of("query", after, limit, *filters, "1" if where.is_blocked else None)
         jobs: list[Job] = []
@@ -104,7 +104,7 @@ class RedisReader:
             if not last:
                 return found
 
-    async def workers(self, limit: int) -> dict[str, int]:
+    async def workers(self, *, limit: int) -> dict[str, int]:
         """Return workers and when each was last at work, of about `limit` jobs of each shard."""
         seen: dict[str, int] = {}
         for reply in await self._shards.ask_all(step_of("workers", limit)):
@@ -123,9 +123,9 @@ class RedisReader:
             parked += int(count)
         return Paused(tuple(sorted(names - {ALL_HANDLERS})), ALL_HANDLERS in names, parked)
 
-    async def quarantined(self, limit: int) -> list[QuarantinedRecord]:
+    async def quarantined(self, *, limit: int) -> list[QuarantinedRecord]:
         """Return quarantined records, the latest last."""
-        limit = self._limits.cut(limit)
+        limit = self.limits.cut(limit)
         records = []
         for reply in await self._shards.ask_all(step_of("quarantined", limit)):
             for record in netstrings(reply):

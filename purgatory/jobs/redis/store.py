@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from purgatory.group_commit import RoundTripTimeout
 from purgatory.job_errors import StoreNotReadyError
-from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.model.queries import (
-    HandlerState,
-    JobCounts,
-    JobFilter,
-    JobPage,
-    QuarantinedRecord,
-)
 from purgatory.jobs.model.spec import MAX_REQUESTS
-from purgatory.jobs.model.steps import Paused, Result, Step
+from purgatory.jobs.model.steps import Result, Step
 from purgatory.jobs.redis.adder import JobAdder
 from purgatory.jobs.redis.change_listeners import ChangeListeners
 from purgatory.jobs.redis.change_subscription import ChangeSubscription
@@ -31,7 +23,6 @@ from purgatory.jobs.redis.step_codec import step_of
 from purgatory.jobs.redis.step_runner import StepRunner
 from purgatory.jobs.stores.close_once import CloseOnce
 from purgatory.jobs.stores.protocol import StoreListener
-from purgatory.jobs.stores.step_methods import StepMethods
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client
 from purgatory.redis_server.server import RedisServer
 from purgatory.redis_server.server_settings import ServerSettings
@@ -41,7 +32,7 @@ from purgatory.wrong_type import wrong_type
 _MAX_TIMEOUT_S = 60
 
 
-class RedisJobStore(StepMethods):
+class RedisJobStore(RedisReader):
     """A `JobStore` in Redis 6.2 or Valkey.
 
     A job's record lies in the hash of the minute that it is due in, and a claim goes through those
@@ -86,7 +77,6 @@ class RedisJobStore(StepMethods):
             )
         if isinstance(shards, bool) or not 1 <= shards <= 1_024:
             raise ValueError(f"shards is {shards!r}: give a number from 1 to 1024")
-        self.limits: JobLimits = JobLimits() if limits is None else limits
         self._now_ms = now_ms
         self._timeout = RoundTripTimeout(timeout)
         self._server = RedisServer(url_or_client, "jobs", self._timeout)
@@ -94,7 +84,7 @@ class RedisJobStore(StepMethods):
             raise ValueError("fsync=True needs one server: set appendfsync to always in a cluster")
         self._is_fsynced = fsync
         self._listeners = ChangeListeners()
-        self._shards = RedisShards(
+        parts = RedisShards(
             RedisShard(
                 f"{{{prefix}:jobs:{number}}}:",
                 settings=self._script_settings,
@@ -104,10 +94,11 @@ class RedisJobStore(StepMethods):
             )
             for number in range(shards)
         )
-        records = JobRecords(self._shards)
-        self._reader = RedisReader(self._shards, records, self.limits)
-        adder = JobAdder(self._shards, records, self._reader, self._listeners, self.limits)
-        self._runner = StepRunner(self._shards, records, self._reader, adder, self.limits)
+        limits = JobLimits() if limits is None else limits
+        records = JobRecords(parts)
+        super().__init__(parts, records, limits)
+        adder = JobAdder(parts, records, self, self._listeners, limits)
+        self._runner = StepRunner(parts, records, self, adder, limits)
         self._subscription: ChangeSubscription | None = None
         self._closing = CloseOnce(self._close)
 
@@ -159,10 +150,6 @@ class RedisJobStore(StepMethods):
         settings = await self._settings()
         return settings.faults + settings.warnings
 
-    async def now_ms(self) -> int:
-        """Return the server's clock."""
-        return await self._reader.now_ms()
-
     @property
     def hears_others(self) -> bool:
         """True while the subscription holds."""
@@ -186,41 +173,6 @@ class RedisJobStore(StepMethods):
     def may_wait_on(self, key: str) -> bool:
         """Return True: another process may have put a job on any key since we looked."""
         return True
-
-    async def next_due_ms(self, handlers: Sequence[str] | None = None) -> int | None:
-        """Return the earliest due_ms of the jobs that can be claimed now."""
-        return await self._reader.next_due_ms(handlers)
-
-    async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
-        """Return jobs by id; None for an id without a job."""
-        return await self._reader.get(job_ids)
-
-    async def query(self, where: JobFilter, *, after: str | None = None, limit: int) -> JobPage:
-        """Return a page of the jobs that match, having looked at a batch at most."""
-        return await self._reader.query(where, after=after, limit=limit)
-
-    async def counts(self) -> JobCounts:
-        """Return how many jobs are in each state, and are blocked."""
-        return await self._reader.counts()
-
-    async def handler_counts(self) -> Mapping[HandlerState, int] | None:
-        """Return how many jobs of each handler wait and run, and what blocks them.
-
-        None if that are very many.
-        """
-        return await self._reader.handler_counts()
-
-    async def workers(self, *, limit: int) -> Mapping[str, int]:
-        """Return workers and when each was last at work, of about `limit` jobs of each shard."""
-        return await self._reader.workers(limit)
-
-    async def paused(self) -> Paused:
-        """Return the handlers that are paused, and how many jobs are parked."""
-        return await self._reader.paused()
-
-    async def quarantined(self, *, limit: int) -> list[QuarantinedRecord]:
-        """Return quarantined records, the latest last."""
-        return await self._reader.quarantined(limit)
 
     def _script_settings(self, tag: str) -> bytes:
         limits = self.limits

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from sqlalchemy import Connection, select
 
+from purgatory.errors import PurgatoryClosedError
 from purgatory.group_commit import GroupCommit
 from purgatory.job_errors import CorruptJobError
 from purgatory.jobs.model.job import BLOCKED_BY, Job, JobState
@@ -32,22 +34,13 @@ T = TypeVar("T")
 MAX_COUNTED: Final = 100_000
 
 
-class JobReader:
-    """Queries for the pool of connections.
+class SqlReader(ABC):
+    """The queries of an SqlJobStore, in the pool of connections."""
 
-    `quarantine` takes the ids of corrupt records that were read.
-    """
-
-    def __init__(
-        self,
-        database: Database,
-        clock: DatabaseClock,
-        limits: JobLimits,
-        *,
-        quarantine: Callable[[list[str]], Awaitable[None]],
-    ) -> None:
+    def __init__(self, database: Database, clock: DatabaseClock, limits: JobLimits) -> None:
+        self.limits: JobLimits = limits
         self._database = database
-        self._read = database.read
+        self._is_open = False
         self._statements = database.statements.reads
         self._many = database.statements.dialect.many
         self._clock = clock
@@ -55,50 +48,40 @@ class JobReader:
         self._next_due = [
             self._statements.next_due(clock.expression, of_handlers=each) for each in (False, True)
         ]
-        self._limits = limits
-        self._quarantine = quarantine
         self._keys = GroupCommit(self._look_up, weigh=list.__len__, max_weight=limits.max_batch)
         # Thousands may poll for the end of a job each: they share one query too.
         self._gets = GroupCommit(self._get_all, weigh=len, max_weight=limits.max_batch)
 
-    async def close(self) -> None:
-        """Wait for the queries under way."""
-        await self._keys.join()
-        await self._gets.join()
-        await self._database.join()
-
-    async def warnings(self) -> list[str]:
-        """Return warnings about the database's settings."""
-        return await self._read(setting_warnings)
+    async def check(self) -> list[str]:
+        """Return warnings about the database's settings, and about the pool of an engine."""
+        return [*self._database.check_pool(), *await self._read(setting_warnings)]
 
     async def now_ms(self) -> int:
-        """Return the clock."""
+        """Return the server's clock; this machine's for SQLite."""
+        self._require_open()
         local_ms = self._clock.local_ms()
         if local_ms is not None:
             return local_ms
         clock = select(self._clock.expression)
         return int(await self._read(lambda connection: connection.scalars(clock).one()))
 
-    async def next_due_ms(self, handlers: Sequence[str] | None) -> int | None:
+    async def next_due_ms(self, handlers: Sequence[str] | None = None) -> int | None:
         """Return the earliest due_ms of the jobs that can be claimed now."""
         statement = self._next_due[handlers is not None]
         asked = None if handlers is None else {"handlers": self._many(handlers)}
         return await self._read(lambda connection: connection.scalars(statement, asked).one())
 
-    async def have_jobs(self, keys: list[str]) -> list[bool]:
-        """Return for each key whether an undecided job is on it."""
-        found: list[bool] = await self._keys.submit(keys)
-        return found
-
     async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
         """Return jobs by id; None for an id without a job."""
+        self._require_open()
         if not job_ids:
             return []
         jobs: list[Job | None] = await self._gets.submit(job_ids)
         return jobs
 
-    async def query(self, where: JobFilter, *, after: str | None, limit: int) -> JobPage:
+    async def query(self, where: JobFilter, *, after: str | None = None, limit: int) -> JobPage:
         """Return a page of the jobs that match, having looked at a batch at most."""
+        self._require_open()
         asked = {
             "state": where.state,
             "handler": where.handler,
@@ -111,8 +94,8 @@ class JobReader:
         if not all(map(is_storable, given.values())):
             return JobPage([], next=None)
         filters = len(given) - (after is not None) + where.is_blocked
-        limit = self._limits.cut(limit)
-        looked_at = self._limits.max_batch if filters > 1 else limit
+        limit = self.limits.cut(limit)
+        looked_at = self.limits.max_batch if filters > 1 else limit
         statement = self._statements.page_ids(where, is_first=after is None)
         parameters = {**given, "limit": looked_at + 1}
         rows = await self._read(lambda connection: connection.execute(statement, parameters).all())
@@ -130,7 +113,7 @@ class JobReader:
         return JobPage(found, next=None if not rows or rows[-1][0] == last else last)
 
     async def counts(self) -> JobCounts:
-        """Return how many jobs are in each state: a sum of a few rows; and are blocked."""
+        """Return how many jobs are in each state, a sum of a few rows; and are blocked."""
         statement = self._statements.counts
         row = await self._read(lambda connection: connection.execute(statement).mappings().one())
         return JobCounts(**{name: int(count) for name, count in row.items()})
@@ -151,7 +134,7 @@ class JobReader:
             for handler, state, until_ms, count in rows
         }
 
-    async def workers(self, limit: int) -> dict[str, int]:
+    async def workers(self, *, limit: int) -> dict[str, int]:
         """Return workers and when each was last at work, of about `limit` jobs."""
         statement = self._statements.workers(self._clock.expression)
         asked = {"limit": limit}
@@ -169,7 +152,7 @@ class JobReader:
 
         return await self._read(read)
 
-    async def quarantined(self, limit: int) -> list[QuarantinedRecord]:
+    async def quarantined(self, *, limit: int) -> list[QuarantinedRecord]:
         """Return quarantined records, the latest last."""
         statement = self._statements.quarantined
         rows = await self._read(
@@ -178,21 +161,46 @@ class JobReader:
         return [QuarantinedRecord(*row) for row in reversed(rows)]
 
     async def stored_fires(
-        self, origin: str, *, is_own: bool, after: int, limit: int
+        self, origin: str, *, is_own: bool = True, after: int = 0, limit: int
     ) -> list[StoredFire]:
-        """Return the first fires of `origin`, or of all others."""
+        """Return the first fires of `origin`, or of all others, in order."""
         reads = self._statements
         statement = reads.own_fires if is_own else reads.fires_of_others
         asked = {"origin": origin, "after": after, "limit": limit}
         rows = await self._read(lambda connection: connection.execute(statement, asked).all())
         return [StoredFire(*row) for row in rows]
 
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise PurgatoryClosedError("the store of jobs is not open: open it first")
+
+    def _read(self, query: Callable[[Connection], T]) -> Awaitable[T]:
+        self._require_open()
+        return self._database.read(query)
+
+    @abstractmethod
+    async def _quarantine(self, job_ids: list[str]) -> None:
+        """Quarantine the records with these ids, which are corrupt."""
+
+    async def _have_jobs(self, keys: list[str]) -> list[bool]:
+        """Return for each key whether an undecided job is on it."""
+        found: list[bool] = await self._keys.submit(keys)
+        return found
+
+    async def _join_reads(self) -> None:
+        """Wait for the queries under way, which go on while the store closes."""
+        await self._keys.join()
+        await self._gets.join()
+        await self._database.join()
+
     async def _look_up(self, batch: list[list[str]]) -> list[list[bool]]:
         """Return for each caller's keys whether an undecided job is on them."""
         keys = {key for asked in batch for key in asked if is_storable(key)}
         given = {"keys": self._many(keys)}
         statement = self._statements.keys_with_jobs
-        found = set(await self._read(lambda connection: connection.scalars(statement, given).all()))
+        found = set(
+            await self._database.read(lambda connection: connection.scalars(statement, given).all())
+        )
         return [[key in found for key in asked] for asked in batch]
 
     async def _get_all(self, batch: list[Sequence[str]]) -> list[list[Job | None]]:
@@ -204,7 +212,7 @@ class JobReader:
     async def _get(self, job_ids: Sequence[str]) -> dict[str, Job]:
         asked = {"ids": self._many(job_ids)}
         statement = self._statements.get
-        records = await self._read(
+        records = await self._database.read(
             lambda connection: connection.execute(statement, asked).mappings().all()
         )
         jobs = {}

@@ -11,20 +11,11 @@ from typing import Any
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from purgatory.errors import PurgatoryClosedError
 from purgatory.group_commit import GroupCommit
 from purgatory.job_errors import JobError, StoreError
-from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.model.queries import (
-    HandlerState,
-    JobCounts,
-    JobFilter,
-    JobPage,
-    QuarantinedRecord,
-)
 from purgatory.jobs.model.spec import JobSpec
-from purgatory.jobs.model.steps import Added, Fire, KeyFired, Paused, Renew, Result, Start, Step
+from purgatory.jobs.model.steps import Added, Fire, KeyFired, Renew, Result, Start, Step
 from purgatory.jobs.sql.application.steps import ApplicationSteps
 from purgatory.jobs.sql.batch_runner import BatchRunner, RowLockedError, Steps, Write
 from purgatory.jobs.sql.database.clock import DatabaseClock
@@ -32,18 +23,17 @@ from purgatory.jobs.sql.database.database import Database
 from purgatory.jobs.sql.job_transaction import Quarantine, TakeFires
 from purgatory.jobs.sql.locked_rows import LockedRows
 from purgatory.jobs.sql.migrations import check_revision
-from purgatory.jobs.sql.reader import JobReader
+from purgatory.jobs.sql.reader import SqlReader
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
 from purgatory.jobs.stores.close_once import CloseOnce
 from purgatory.jobs.stores.outbox import OnCommit, StoredFire, TakenFires
 from purgatory.jobs.stores.protocol import StoreListener
-from purgatory.jobs.stores.step_methods import StepMethods
 from purgatory.jobs.stores.store_listeners import StoreListeners
 
 _log = logging.getLogger("purgatory.jobs")
 
 
-class SqlJobStore(StepMethods):
+class SqlJobStore(SqlReader):
     """A `JobStore` in SQLite, for the processes of one machine, or in PostgreSQL.
 
     Steps of all callers go through one connection, batch by batch, each batch a transaction
@@ -62,10 +52,9 @@ class SqlJobStore(StepMethods):
 
         Raises ValueError for another database than these two, and for SQLite in memory.
         """
-        self.limits: JobLimits = JobLimits() if limits is None else limits
-        self._database = Database(url_or_engine, is_fast=True)
-        clock = DatabaseClock(self._database.statements.dialect, now_ms)
-        database = self._database
+        database = Database(url_or_engine, is_fast=True)
+        clock = DatabaseClock(database.statements.dialect, now_ms)
+        super().__init__(database, clock, JobLimits() if limits is None else limits)
         self._commit = self._group_commit(database.write, clock)
         # Kinds of steps that no others hold up: leases must not run out, nor jobs be late.
         self._own_commits: dict[type[Step[Any]], GroupCommit[Steps]] = {}
@@ -75,8 +64,6 @@ class SqlJobStore(StepMethods):
                 self._own_commits[kind] = self._group_commit(write, clock)
         self._apart = LockedRows(self._runner(database.write_apart, clock))
         self._application = ApplicationSteps(database, clock, self.limits, announce=self._announce)
-        self._reader = JobReader(self._database, clock, self.limits, quarantine=self._quarantine)
-        self._is_open = False
         self._closing = CloseOnce(self._close)
         self._listeners = StoreListeners()
 
@@ -108,21 +95,13 @@ class SqlJobStore(StepMethods):
 
     async def _close(self) -> None:
         try:
-            await self._reader.close()
+            await self._join_reads()
             await self._commit.join()
             for commit in self._own_commits.values():
                 await commit.join()
             await self._apart.join()
         finally:
             await self._database.close()
-
-    async def check(self) -> list[str]:
-        """Return warnings about the database's settings, and about the pool of an engine."""
-        return [*self._database.check_pool(), *await self._opened_reader().warnings()]
-
-    async def now_ms(self) -> int:
-        """Return the server's clock; this machine's for SQLite."""
-        return await self._opened_reader().now_ms()
 
     @property
     def hears_others(self) -> bool:
@@ -185,53 +164,11 @@ class SqlJobStore(StepMethods):
             traceparent=traceparent,
         )
 
-    async def stored_fires(
-        self, origin: str, *, is_own: bool = True, after: int = 0, limit: int
-    ) -> list[StoredFire]:
-        """Return the first fires of `origin`, or of all others, in order."""
-        reader = self._opened_reader()
-        return await reader.stored_fires(origin, is_own=is_own, after=after, limit=limit)
-
     async def take_fires(self, fires: Sequence[StoredFire]) -> TakenFires:
         """Decide the jobs on the keys of fires, and remove these, in one transaction."""
         [taken] = await self._submit([TakeFires(tuple(fires))])
         found: TakenFires = taken
         return found
-
-    async def next_due_ms(self, handlers: Sequence[str] | None = None) -> int | None:
-        """Return the earliest due_ms of the jobs that can be claimed now."""
-        return await self._opened_reader().next_due_ms(handlers)
-
-    async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
-        """Return jobs by id; None for an id without a job."""
-        return await self._opened_reader().get(job_ids)
-
-    async def query(self, where: JobFilter, *, after: str | None = None, limit: int) -> JobPage:
-        """Return a page of the jobs that match, having looked at a batch at most."""
-        return await self._opened_reader().query(where, after=after, limit=limit)
-
-    async def counts(self) -> JobCounts:
-        """Return how many jobs are in each state, and are blocked."""
-        return await self._opened_reader().counts()
-
-    async def handler_counts(self) -> dict[HandlerState, int] | None:
-        """Return how many jobs of each handler wait and run, and what blocks them.
-
-        None if that are very many.
-        """
-        return await self._opened_reader().handler_counts()
-
-    async def workers(self, *, limit: int) -> dict[str, int]:
-        """Return workers and when each was last at work, of about `limit` jobs."""
-        return await self._opened_reader().workers(limit)
-
-    async def paused(self) -> Paused:
-        """Return the handlers that are paused, and how many jobs are parked."""
-        return await self._opened_reader().paused()
-
-    async def quarantined(self, *, limit: int) -> list[QuarantinedRecord]:
-        """Return quarantined records, the latest last."""
-        return await self._opened_reader().quarantined(limit)
 
     def _runner(self, write: Write[Any], clock: DatabaseClock) -> BatchRunner:
         statements = self._database.statements
@@ -241,17 +178,9 @@ class SqlJobStore(StepMethods):
         run = self._runner(write, clock).run
         return GroupCommit(run, weigh=len, max_weight=self.limits.max_batch)
 
-    def _require_open(self) -> None:
-        if not self._is_open:
-            raise PurgatoryClosedError("the store of jobs is not open: open it first")
-
-    def _opened_reader(self) -> JobReader:
-        self._require_open()
-        return self._reader
-
     async def _fire(self, steps: list[Fire]) -> list[Any]:
         # Most keys have no jobs: looking for them needs no transaction.
-        have_jobs = await self._reader.have_jobs([step.key for step in steps])
+        have_jobs = await self._have_jobs([step.key for step in steps])
         with_jobs = [step for step, has_jobs in zip(steps, have_jobs, strict=True) if has_jobs]
         fired = iter(await self._submit(with_jobs) if with_jobs else ())
         return [next(fired) if has_jobs else KeyFired() for has_jobs in have_jobs]

@@ -53,13 +53,12 @@ from purgatory.jobs.model.transitions import (
 )
 from purgatory.jobs.stores.memory_index import MemoryIndex
 from purgatory.jobs.stores.protocol import StoreListener
-from purgatory.jobs.stores.step_methods import StepMethods
 from purgatory.jobs.stores.store_listeners import StoreListeners
 from purgatory.timer import Clock, SystemClock
 from purgatory.timer.clock import NS_PER_MS
 
 
-class MemoryJobStore(StepMethods):
+class MemoryJobStore:
     """A `JobStore` for tests, and for jobs that may die with their process.
 
     Claiming costs O(log n) a job, whatever else waits. Finished jobs stay until they are pruned.

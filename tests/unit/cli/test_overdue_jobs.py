@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from purgatory.cli.overdue_jobs import overdue_warnings
-from purgatory.jobs import MemoryJobStore
 from purgatory.jobs.model import JobSpec
 from purgatory.testing import MockClock
+from tests.step_methods import MemorySteps
 
 
 async def test_busy_workers_and_missing_handlers_are_apart() -> None:
     """A worker that is busy holds jobs of its handlers; those of another are held by none."""
     clock = MockClock(1_800_000_000_000)
-    store = MemoryJobStore(now_ms=clock.wall_ms)
+    store = MemorySteps(now_ms=clock.wall_ms)
     await store.open()
 
     async def add(handler: str, delay: float = 0) -> None:

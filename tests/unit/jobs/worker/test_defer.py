@@ -18,12 +18,12 @@ from purgatory.jobs import (
     JobLimits,
     JobOutcome,
     JobState,
-    MemoryJobStore,
     UnknownHandlerError,
     WorkerSettings,
 )
 from purgatory.jobs.clients import JobClient
 from purgatory.jobs.model import IdempotencyConflictError, JobSpec, NoJobStoreError
+from tests.step_methods import MemorySteps
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms, on_time
 
@@ -109,7 +109,7 @@ async def test_a_fire_cancels_a_job_that_wants_it(purgatory: Purgatory, log: Log
 
 
 async def test_a_fire_decides_more_jobs_than_a_step_takes(
-    purgatory: Purgatory, store: MemoryJobStore
+    purgatory: Purgatory, store: MemorySteps
 ) -> None:
     """All of them, in several steps, though the caller is cancelled."""
     specs = [
@@ -138,7 +138,7 @@ async def test_many_jobs_run_in_order_of_deadline(purgatory: Purgatory, log: Log
     assert [run.payload for run in log] == [1, 2, 3, 4, 5]
 
 
-async def test_what_is_held_is_bounded(store: MemoryJobStore, make_purgatory: Make) -> None:
+async def test_what_is_held_is_bounded(store: MemorySteps, make_purgatory: Make) -> None:
     """However many are due; those deferred later and due sooner are not late for it."""
     settings = WorkerSettings(max_held=20, max_running=3)
     purgatory = make_purgatory(jobs=store, job_settings=settings)
@@ -241,7 +241,7 @@ async def test_jobs_in_memory_are_by_the_clock_of_their_purgatory(
 ) -> None:
     """As in tests, where it is not the machine's."""
     leap(3_600_000)
-    purgatory = make_purgatory(jobs=MemoryJobStore())
+    purgatory = make_purgatory(jobs=MemorySteps())
     purgatory.handler("note")(log)
     async with purgatory:
         begun_ms = now_ms()

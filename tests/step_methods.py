@@ -1,4 +1,4 @@
-"""A method for each step, on top of `JobStore.run`."""
+"""Stores with a method for each step, on top of `JobStore.run`, as tests call them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from purgatory.job_errors import JobError
+from purgatory.jobs import MemoryJobStore
 from purgatory.jobs.model.deadline import Deadline
 from purgatory.jobs.model.job import Job, JobClaim
 from purgatory.jobs.model.spec import JobSpec
@@ -31,14 +32,12 @@ from purgatory.jobs.model.steps import (
     Step,
     accepted,
 )
+from purgatory.jobs.redis import RedisJobStore
+from purgatory.jobs.sql import SqlJobStore
 
 
 class StepMethods(Protocol):
-    """Methods for direct use of a store. Stores inherit them; the protocol does not require them.
-
-    Each is documented with its step. A method on a single job raises the error that is its step's
-    result.
-    """
+    """Each is documented with its step; one on a single job raises the error that is its result."""
 
     async def run(self, steps: Sequence[Step[Result]]) -> list[Result]:
         """Run steps, as `JobStore.run` does."""
@@ -104,3 +103,15 @@ class StepMethods(Protocol):
     async def _run_one(self, step: Step[Result | JobError]) -> Result:
         (result,) = await self.run([step])
         return accepted(result)
+
+
+class MemorySteps(MemoryJobStore, StepMethods):
+    """Jobs in memory."""
+
+
+class RedisSteps(RedisJobStore, StepMethods):
+    """Jobs in Redis."""
+
+
+class SqlSteps(SqlJobStore, StepMethods):
+    """Jobs in a database."""
