@@ -18,12 +18,12 @@ from purgatory.jobs import (
     JobLimits,
     JobOutcome,
     JobState,
+    MemoryJobStore,
     UnknownHandlerError,
     WorkerSettings,
 )
 from purgatory.jobs.clients import JobClient
 from purgatory.jobs.model import IdempotencyConflictError, JobSpec, NoJobStoreError
-from tests.step_methods import MemorySteps
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms, on_time
 
@@ -108,14 +108,12 @@ async def test_a_fire_cancels_a_job_that_wants_it(purgatory: Purgatory, log: Log
     assert log == []
 
 
-async def test_a_fire_decides_more_jobs_than_a_step_takes(
-    purgatory: Purgatory, store: MemorySteps
-) -> None:
+async def test_a_fire_decides_more_jobs_than_a_step_takes(purgatory: Purgatory) -> None:
     """All of them, in several steps, though the caller is cancelled."""
     specs = [
         purgatory.jobs.spec("note", delay=900, keys=["k"], on_fire="cancel") for _ in range(2_500)
     ]
-    await store.add(specs)
+    await purgatory.jobs.add(specs)
     assert (await purgatory.fire("k")).jobs == 2_500
     assert (await purgatory.jobs.counts()).cancelled == 2_500
 
@@ -138,7 +136,7 @@ async def test_many_jobs_run_in_order_of_deadline(purgatory: Purgatory, log: Log
     assert [run.payload for run in log] == [1, 2, 3, 4, 5]
 
 
-async def test_what_is_held_is_bounded(store: MemorySteps, make_purgatory: Make) -> None:
+async def test_what_is_held_is_bounded(store: MemoryJobStore, make_purgatory: Make) -> None:
     """However many are due; those deferred later and due sooner are not late for it."""
     settings = WorkerSettings(max_held=20, max_running=3)
     purgatory = make_purgatory(jobs=store, job_settings=settings)
@@ -241,7 +239,7 @@ async def test_jobs_in_memory_are_by_the_clock_of_their_purgatory(
 ) -> None:
     """As in tests, where it is not the machine's."""
     leap(3_600_000)
-    purgatory = make_purgatory(jobs=MemorySteps())
+    purgatory = make_purgatory(jobs=MemoryJobStore())
     purgatory.handler("note")(log)
     async with purgatory:
         begun_ms = now_ms()
