@@ -37,7 +37,7 @@ TOGETHER = tuple(
 FIRST = re.compile(
     r"tests/(pipeline/|chaos/|test_packaging|benchmarks/test_jobs_bench|benchmarks/test_bench"
     r"|contract/test_job_store_laws|acceptance/test_join_group|security/test_fuzz_scopes"
-    r"|properties/)"
+    r"|bad_input/test_openapi_schemathesis|properties/)"
 )
 
 

@@ -6,11 +6,11 @@ short if it does, so that thousands of requests take seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import CHECKS
@@ -45,34 +45,28 @@ NEEDS_MORE = {
 }
 ACCEPTANCE: list[Any] = [CHECKS.get_one("positive_data_acceptance")]
 
-APP = create_app(Settings(default_wait=0.0, max_wait=0.01, max_stream=0.01))
-OPERATIONS = operations_of(APP)
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """The service, as it is served by default."""
-    with serve(APP, APP.state.purgatory, KINDS[-1]) as running:
-        yield running.url
-
 
 # Hypothesis takes any use of `random` during a draw for one by the strategy. Here it is the server,
 # in a thread beside: its worker draws pauses between retries of the jobs that were added.
 @pytest.mark.filterwarnings(
     "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
 )
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
-def test_the_documentation_is_true(address: str, operation: Any) -> None:
+def test_the_documentation_is_true(subtests: pytest.Subtests) -> None:
     """Statuses, media types, headers and bodies as documented; what is not allowed is refused."""
-    for mode in GenerationMode:
-        _check(address, operation, mode)
+    app = create_app(Settings(default_wait=0.0, max_wait=0.01, max_stream=0.01))
+    operations = operations_of(app)
+    examples = made_up(15, len(operations) * len(GenerationMode))
+    with serve(app, app.state.purgatory, KINDS[-1]) as service:
+        for operation, mode in itertools.product(operations, GenerationMode):
+            with subtests.test(operation.label, mode=mode.value):
+                _check(service.url, operation, mode, examples)
 
 
-def _check(address: str, operation: Any, mode: GenerationMode) -> None:
+def _check(address: str, operation: Any, mode: GenerationMode, examples: settings) -> None:
     excluded = ACCEPTANCE if operation.label in NEEDS_MORE else []
 
     @given(operation.as_strategy(generation_mode=mode))
-    @made_up(15, len(OPERATIONS) * len(GenerationMode))
+    @examples
     def check(case: Case[Any]) -> None:
         case.call_and_validate(base_url=address, timeout=PATIENCE_S, excluded_checks=excluded)
 

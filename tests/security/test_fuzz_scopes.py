@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
+from fastapi import FastAPI
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from schemathesis import Case
 from schemathesis.checks import CHECKS
@@ -19,8 +21,6 @@ from tests.patience import PATIENCE_S
 from tests.security.permissions import ANONYMOUS, CASES, KEY, SCOPES, SECRET
 from tests.security.victims_world import TOKENS, VICTIM, create_service
 
-APP = create_service(default_wait=0.0, max_wait=0.01)
-OPERATIONS = operations_of(APP)
 # What OpenAPI allows may be refused for lack of a scope, or of what it is about.
 ACCEPTANCE: list[Any] = [CHECKS.get_one("positive_data_acceptance")]
 
@@ -33,10 +33,10 @@ class Victim:
     job: str
 
 
-@pytest.fixture(scope="module")
-def victim() -> Iterator[Victim]:
+@contextmanager
+def victim_of(app: FastAPI) -> Iterator[Victim]:
     """A job, and a key that has fired."""
-    with serve(APP, APP.state.purgatory, KINDS[-1]) as running:
+    with serve(app, app.state.purgatory, KINDS[-1]) as running:
         headers = {"Authorization": f"Bearer {VICTIM}"}
         with httpx.Client(base_url=f"{running.url}/purgatory", headers=headers) as client:
             assert client.post(f"/keys/{KEY}", json={"value": SECRET}).status_code == 201
@@ -50,14 +50,23 @@ def victim() -> Iterator[Victim]:
 @pytest.mark.filterwarnings(
     "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
 )
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
-def test_made_up_requests_with_every_scope(victim: Victim, operation: Any) -> None:
+def test_made_up_requests_with_every_scope(subtests: pytest.Subtests) -> None:
     """Every response is documented; those who may not see a thing learn nothing of it."""
+    app = create_service(default_wait=0.0, max_wait=0.01)
+    operations = operations_of(app)
+    examples = made_up(30, len(operations))
+    with victim_of(app) as victim:
+        for operation in operations:
+            with subtests.test(operation.label):
+                _check(app.state.store, victim, operation, examples)
+
+
+def _check(store: Any, victim: Victim, operation: Any, examples: settings) -> None:
     name = operation.definition.raw["operationId"]
     seeing = frozenset().union(*(case.sees for case in CASES if case.operation == name))
 
     @given(operation.as_strategy(), st.sampled_from([*ANONYMOUS, *SCOPES]))
-    @made_up(30, len(OPERATIONS))
+    @examples
     def check(case: Case[Any], label: str) -> None:
         if label not in seeing:
             of_victim = {"key": KEY, "id": victim.job}
@@ -65,7 +74,6 @@ def test_made_up_requests_with_every_scope(victim: Victim, operation: Any) -> No
                 name: of_victim.get(name, value) for name, value in case.path_parameters.items()
             }
         headers = {"Authorization": f"Bearer {TOKENS.get(label, label.replace(' ', '-'))}"}
-        store = APP.state.store
         store.asked.clear()
         response = case.call(
             base_url=victim.url, headers=headers if label != "no token" else {}, timeout=PATIENCE_S
