@@ -15,6 +15,7 @@ import purgatory
 from purgatory import Purgatory
 from purgatory.jobs import Jobs
 from purgatory.jobs.sql import metadata
+from tests.cases import cases
 from tests.house.imports import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -150,7 +151,7 @@ def known_classes() -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@cases("page", PAGES)
 def test_what_a_page_names_exists(page: Path, known_classes: set[str]) -> None:
     """Each path, module and class in the docs is one of this commit."""
     text = page.read_text(encoding="utf-8")

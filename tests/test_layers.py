@@ -9,8 +9,7 @@ import importlib.util
 import subprocess
 import sys
 
-import pytest
-
+from tests.cases import cases
 from tests.house.imports import ROOT, cimports, files, imports_of_file, module_name
 from tests.house.rules import PUBLIC, ROOMS, VENDORS, is_within, violations, violations_of
 
@@ -65,7 +64,7 @@ def test_examples_import_names_that_we_promise() -> None:
     assert used - promised == set()
 
 
-@pytest.mark.parametrize("vendor", VENDORS)
+@cases("vendor", VENDORS)
 def test_a_vendor_is_refused_outside_its_rooms(vendor: str) -> None:
     """A vendor is refused in every room that is not named for it, and allowed where it is."""
     allowed = {name for name in ROOMS if is_within(name, VENDORS[vendor])}
@@ -73,8 +72,8 @@ def test_a_vendor_is_refused_outside_its_rooms(vendor: str) -> None:
     assert not any(violations(name, f"import {vendor}") for name in VENDORS[vendor])
 
 
-@pytest.mark.parametrize(
-    ("importer", "source", "complaint"),
+@cases(
+    "importer, source, complaint",
     [
         ("purgatory.timer.wheel", "import asyncio", "no event loop"),
         ("purgatory.timer.wheel", "from time import monotonic", "purgatory.timer.clock"),
@@ -107,8 +106,8 @@ def test_what_breaks_a_rule_is_refused(importer: str, source: str, complaint: st
     assert any(complaint in sentence for sentence in violations(importer, source))
 
 
-@pytest.mark.parametrize(
-    ("importer", "source"),
+@cases(
+    "importer, source",
     [
         ("purgatory.timer.clock", "import time"),
         ("purgatory.timer.wheel", "from .task import TimerTask"),
@@ -162,7 +161,7 @@ def test_declarations_of_cython_count() -> None:
     assert "core imports nothing else of ours" in sentence
 
 
-@pytest.mark.parametrize("vendor", ["anyio", "fastapi", "pydantic", "starlette"])
+@cases("vendor", ["anyio", "fastapi", "pydantic", "starlette"])
 def test_vendors_are_blocked_in_the_test_above(vendor: str) -> None:
     """The test before this one can fail."""
     result = _import_without_vendors(vendor)

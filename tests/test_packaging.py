@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import purgatory
+from tests.cases import cases
 
 ROOT = Path(__file__).parent.parent
 DISTRIBUTION = "fastapi-purgatory"
@@ -152,7 +153,7 @@ def test_the_wheel_holds_the_library_and_nothing_else(wheel_files: set[str]) -> 
     assert any(name.endswith("/licenses/LICENSE") for name in about)
 
 
-@pytest.mark.parametrize("folder", ["app", "docs", "tests"])
+@cases("folder", ["app", "docs", "tests"])
 def test_requirements_are_exact_files(folder: str) -> None:
     """The same commit installs the same bytes, from whatever registry pip is set up with."""
     text = re.sub(r" \\\n +", " ", (ROOT / folder / "requirements.txt").read_text())
@@ -171,7 +172,7 @@ def test_no_file_names_a_registry_or_a_path_of_one_machine() -> None:
     ] == []
 
 
-@pytest.mark.parametrize(
+@cases(
     "line",
     [
         "Install it from pypi{dot}org",

@@ -6,7 +6,7 @@ import pkgutil
 import subprocess
 import sys
 
-import pytest
+from tests.cases import cases
 
 # What the README and the tutorial need. The rest is in the rooms, each with its own `__all__`.
 NAMES = {
@@ -48,7 +48,7 @@ ROOMS = [
 ]
 
 
-@pytest.mark.parametrize("module", NAMES)
+@cases("module", NAMES)
 def test_the_exported_names_are_these(module: str) -> None:
     """And few: who adds one decides that it belongs here, rather than in a room."""
     exported = importlib.import_module(module).__all__
@@ -56,7 +56,7 @@ def test_the_exported_names_are_these(module: str) -> None:
     assert len(exported) <= MAXIMUM[module]
 
 
-@pytest.mark.parametrize("module", [*NAMES, *ROOMS])
+@cases("module", [*NAMES, *ROOMS])
 def test_every_exported_name_is_there_and_documented(module: str) -> None:
     """`__all__` is the interface, for people as for type checkers."""
     imported = importlib.import_module(module)
@@ -66,7 +66,7 @@ def test_every_exported_name_is_there_and_documented(module: str) -> None:
         assert not (inspect.isclass(item) or inspect.isfunction(item)) or item.__doc__, name
 
 
-@pytest.mark.parametrize("module", [*NAMES, "purgatory.pipeline"])
+@cases("module", [*NAMES, "purgatory.pipeline"])
 def test_no_exported_name_hides_a_package(module: str) -> None:
     """`import purgatory.pipeline.replay as replay` is a package, and not a function in it."""
     imported = importlib.import_module(module)
@@ -85,7 +85,7 @@ def test_every_error_is_in_the_room_for_errors() -> None:
     assert own == set(errors.__all__)
 
 
-@pytest.mark.parametrize("module", ROOMS)
+@cases("module", ROOMS)
 def test_each_room_can_be_imported_first(module: str) -> None:
     """No import works only because another came before it."""
     command = [sys.executable, "-c", f"from {module} import *"]

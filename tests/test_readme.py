@@ -21,6 +21,7 @@ from purgatory.fastapi import WaitSettings
 from purgatory.jobs import JobContext, MemoryJobStore
 from purgatory.testing import AutojumpEventLoop
 from tests.acceptance.process_server import ProcessServer
+from tests.cases import cases
 from tests.pages.blocks import patient
 from tests.patience import PATIENCE_S
 
@@ -148,7 +149,7 @@ async def test_the_database_case_of_the_readme_misses_nothing() -> None:
         assert (outcome.is_fired, outcome.value) == (True, "paid meanwhile")
 
 
-@pytest.mark.parametrize(("is_paid", "state"), [(False, "cancelled"), (True, "unpaid")])
+@cases("is_paid, state", [(False, "cancelled"), (True, "unpaid")])
 def test_the_job_of_the_readme_runs_unless_its_key_fires(is_paid: bool, state: str) -> None:
     """In virtual time: fifteen minutes pass at once."""
     source = code(README, "python")[2]
@@ -246,7 +247,7 @@ def test_the_table_of_limits_is_true() -> None:
     )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@cases("page", PAGES)
 def test_links_lead_somewhere(page: Path) -> None:
     """Each link to a file of the repository names one that is there."""
     targets = re.findall(r"\]\(([^)#:]+)\)", page.read_text())

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 
-import pytest
-
 from purgatory.client import RefusedError
 from purgatory.errors import CursorExpiredError, LimitReachedError, PurgatoryError
 from purgatory.jobs import (
@@ -21,11 +19,12 @@ from purgatory.jobs import (
     StoreUnavailableError,
 )
 from purgatory.jobs.model import CorruptJobError
+from tests.cases import cases
 
 JOB = Job(id="1", handler="note", payload_json="null", deadline_ms=3, due_ms=3, created_ms=1)
 
 
-@pytest.mark.parametrize(
+@cases(
     "error",
     [
         PurgatoryError(),
@@ -42,7 +41,6 @@ JOB = Job(id="1", handler="note", payload_json="null", deadline_ms=3, due_ms=3, 
         JobsNotFiredError("k", "a-1", "away"),
         RefusedError(422, {"type": "/problems/bad-parameter", "detail": "no"}),
     ],
-    ids=lambda error: type(error).__name__,
 )
 def test_an_error_is_copied_as_it_is(error: PurgatoryError) -> None:
     """Also through pickle, as from a process of a pool, which else would hang or break."""

@@ -20,6 +20,7 @@ from purgatory.json_value import decode_json, is_too_deep, stored_value
 from purgatory.limits import MAX_JSON_DEPTH
 from purgatory.signals import MemorySignals
 from purgatory.testing import MockClock
+from tests.cases import cases
 
 texts = st.text('[]{}"\\a\x00é\n', max_size=6)
 values = st.recursive(
@@ -104,7 +105,7 @@ def test_what_is_accepted_does_not_depend_on_the_caller(
     assert sys.getrecursionlimit() == limit
 
 
-@pytest.mark.parametrize(("inner", "reason"), [(float("nan"), "Out of range"), (b"", "bytes")])
+@cases("inner, reason", [(float("nan"), "Out of range"), (b"", "bytes")])
 def test_what_else_is_wrong_with_a_value_is_said_from_anywhere(inner: Any, reason: str) -> None:
     """Also if that is found only at the second attempt, with more of the stack."""
     value = nested(60, value=inner)

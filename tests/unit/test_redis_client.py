@@ -11,11 +11,12 @@ import redis
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.signals.redis import RedisSignals
+from tests.cases import cases
 
 
-@pytest.mark.parametrize("make", [RedisSignals, RedisJobStore, RedisLeaseStore])
-@pytest.mark.parametrize(
-    ("given", "shown"),
+@cases("make", [RedisSignals, RedisJobStore, RedisLeaseStore])
+@cases(
+    "given, shown",
     [
         (5, "5 of <class 'int'>"),
         (None, "None of <class 'NoneType'>"),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from purgatory.jobs import RetryPolicy
+from tests.cases import cases
 
 
 def test_ceilings_double_up_to_the_maximum() -> None:
@@ -19,9 +20,7 @@ def test_ceilings_double_up_to_the_maximum() -> None:
     assert [slower.ceiling_ms(attempt) for attempt in (1, 2, 3, 10**6)] == [100, 150, 225, 1_000]
 
 
-@pytest.mark.parametrize(
-    ("jitter", "shortest_ms"), [(0.5, 51), (1.0, 0), (0.25, 76), (0.0, 101), (1 / 3, 68)]
-)
+@cases("jitter, shortest_ms", [(0.5, 51), (1.0, 0), (0.25, 76), (0.0, 101), (1 / 3, 68)])
 def test_the_share_jitter_of_a_delay_is_random(jitter: float, shortest_ms: int) -> None:
     """From the ceiling, both included, down to what is not random."""
     drawn = 0.0
@@ -38,8 +37,8 @@ def test_delays_differ() -> None:
     assert 400 <= min(delays) <= max(delays) <= 800
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
+@cases(
+    "options, name",
     [
         ({"first_ms": 0}, "first_ms"),
         ({"first_ms": 2, "max_ms": 1}, "first_ms"),

@@ -12,7 +12,6 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, is_typeddict
 
-import pytest
 from starlette.requests import Request
 
 import purgatory
@@ -34,6 +33,7 @@ from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.signals.redis import RedisSignals
 from purgatory.testing import AutojumpEventLoop, MockClock, current_clock
 from purgatory.timer.seconds import Seconds
+from tests.cases import cases
 
 # Numbers that are no durations, and durations in a unit that their name tells.
 NO_DURATIONS = re.compile(r"factor|jitter|random|sample|now|(.*_)?ms")
@@ -261,8 +261,8 @@ def become(take: Callable[[Any], Any], duration: Seconds) -> object:
     return taken
 
 
-@pytest.mark.parametrize("name", sorted(TAKEN))
-@pytest.mark.parametrize("seconds", [0.0625, -1.0])
+@cases("name", sorted(TAKEN))
+@cases("seconds", [0.0625, -1.0])
 def test_a_timedelta_is_its_seconds(name: str, seconds: float) -> None:
     """Also where it is refused: the same error."""
     taken = become(TAKEN[name], seconds)

@@ -1,13 +1,13 @@
 """The API pages of the service; tests/browser/test_docs_page.py shows them in a browser."""
 
-import pytest
 from starlette.testclient import TestClient
 
 from app.main import create_app
 from app.settings import Settings
+from tests.cases import cases
 
 
-@pytest.mark.parametrize("page", ["/docs", "/redoc", "/"])
+@cases("page", ["/docs", "/redoc", "/"])
 def test_head_is_get_without_a_body(page: str) -> None:
     """As FastAPI's own pages answer it, which these replace."""
     client = TestClient(create_app(Settings()))

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from app.settings import Settings
 from app.unknown_settings import unknown_settings
 from purgatory import Limits
+from tests.cases import cases
 
 
 def test_settings_are_known() -> None:
@@ -23,8 +24,8 @@ def test_settings_are_known() -> None:
     assert unknown_settings(environment | dict.fromkeys(of_others, "1")) == []
 
 
-@pytest.mark.parametrize(
-    ("variable", "hint"),
+@cases(
+    "variable, hint",
     [
         ("PURGATORY_MAX_PARKD", "did you mean PURGATORY_MAX_PARKED?"),
         ("PURGATORY_TOKNS", "did you mean PURGATORY_TOKENS?"),
@@ -63,10 +64,8 @@ def test_the_lease_of_jobs_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None
             Settings()
 
 
-@pytest.mark.parametrize(
-    "name", ["max_signal_age", "journal_max_age", "callback_timeout", "job_grace", "max_wait"]
-)
-@pytest.mark.parametrize("value", ["inf", "nan"])
+@cases("name", ["max_signal_age", "journal_max_age", "callback_timeout", "job_grace", "max_wait"])
+@cases("value", ["inf", "nan"])
 def test_seconds_are_a_finite_number(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
@@ -106,10 +105,7 @@ def test_every_limit_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {name: limits[name] for name in names} == values
 
 
-@pytest.mark.parametrize(
-    ("host", "address"),
-    [("127.0.0.1", "http://127.0.0.1:8000"), ("::1", "http://[::1]:8000")],
-)
+@cases("host, address", [("127.0.0.1", "http://127.0.0.1:8000"), ("::1", "http://[::1]:8000")])
 def test_the_address_is_one_to_click_on(
     monkeypatch: pytest.MonkeyPatch, host: str, address: str
 ) -> None:

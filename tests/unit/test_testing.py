@@ -19,6 +19,7 @@ from purgatory import Purgatory
 from purgatory.jobs import JobContext, MemoryJobStore
 from purgatory.testing import AutojumpEventLoop, DeadlockError, MockClock
 from purgatory.testing.working_threads import Activity, WorkingThreads
+from tests.cases import cases
 
 Result = TypeVar("Result")
 
@@ -185,7 +186,7 @@ def test_another_thread_is_given_a_moment() -> None:
     assert run(main(), patience=60) == "from a thread"
 
 
-@pytest.mark.parametrize("work", ["a sleep", "a query", "computing", "a call of a call"])
+@cases("work", ["a sleep", "a query", "computing", "a call of a call"])
 def test_time_stands_still_while_a_thread_is_at_work(work: str) -> None:
     """However it works, and whoever waits for it: the timer comes later."""
 

@@ -8,13 +8,13 @@ import weakref
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 
-import pytest
 import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory.testing import MockClock
 from purgatory.turn_budget import TURN_NS, TurnBudget, is_turn_taken, resume_in_turn
+from tests.cases import cases
 
 costs = st.lists(st.integers(min_value=0, max_value=2 * TURN_NS), max_size=50)
 
@@ -128,9 +128,7 @@ def test_every_second_turn_is_for_all() -> None:
     assert asyncio.run(call_all()) == "a-a-a-a-aa"
 
 
-@pytest.mark.parametrize(
-    "new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
-)
+@cases("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_what_waits_ends_with_a_closed_loop(new_loop: Callable[[], AbstractEventLoop]) -> None:
     """Nothing of the process keeps the loop, though nobody has resumed."""
     loop = new_loop()

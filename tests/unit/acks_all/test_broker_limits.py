@@ -11,6 +11,7 @@ from examples.acks_all.errors import BrokerBusy, BrokerClosing
 from examples.acks_all.log import Log
 from purgatory import Limits
 from purgatory.fastapi import DelayedResponse
+from tests.cases import cases
 from tests.unit.acks_all.broker import A, B, open_broker
 
 
@@ -83,8 +84,8 @@ def test_a_log_measures_what_it_reads() -> None:
     assert (log.start_offset, log.end_offset, log.size) == (3, 3, 0)
 
 
-@pytest.mark.parametrize(
-    ("settings_", "complaint"),
+@cases(
+    "settings_, complaint",
     [
         ({"broker_id": 7}, "broker_id 7"),
         ({"min_insync_replicas": 4}, "give 1 to 3"),

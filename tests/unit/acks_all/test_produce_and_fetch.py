@@ -3,10 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-import pytest
-
 from examples.acks_all.config import BrokerConfig
 from examples.acks_all.topic_partition import TopicPartition
+from tests.cases import cases
 from tests.unit.acks_all.broker import PATIENT, A, B, Broker, open_broker
 
 NOWHERE = TopicPartition("nowhere", 0)
@@ -136,15 +135,14 @@ async def test_a_fetch_does_not_wait_for_nothing() -> None:
         assert broker.purgatory.parked == 0
 
 
-@pytest.mark.parametrize(
-    ("happen", "slug"),
+@cases(
+    "happen, slug",
     [
         (lambda broker: broker.manager.fail_storage(A), "storage-failed"),
         (lambda broker: broker.manager.change_leader(A, 1, 1), "not-leader"),
         (lambda broker: broker.manager.change_leader(A, None, 1), "not-leader"),
         (lambda broker: broker.manager.change_leader(A, 0, 1), "fenced-leader-epoch"),
     ],
-    ids=["storage fails", "another leader", "no leader", "another epoch"],
 )
 async def test_a_fetch_is_told_of_a_partition_that_fails(
     happen: Callable[[Broker], object], slug: str

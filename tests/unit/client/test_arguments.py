@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from purgatory.client import AsyncClient, Client, Job, JobNotFoundError
 from purgatory.client.errors import error_of_problem
 from purgatory.client.requests import base_url, follow_cursor, job_body
+from tests.cases import cases
 
 URL = "http://127.0.0.1:1"
 
@@ -56,14 +57,14 @@ def test_a_time_has_a_zone() -> None:
     assert job_body("note", None, None, datetime(2027, 1, 1, tzinfo=UTC), {})["at"]
 
 
-@pytest.mark.parametrize("url", ["localhost", "localhost:80", "http://", "http://a:b", "ftp://a"])
+@cases("url", ["localhost", "localhost:80", "http://", "http://a:b", "ftp://a"])
 def test_an_address_has_a_host(url: str) -> None:
     """The error names the form."""
     with pytest.raises(ValueError, match="http://host:port"):
         base_url(url, "/purgatory")
 
 
-@pytest.mark.parametrize("token", ["", "secret\n", "sec ret", "secr\u00e9t", "\r\nX-Other: secret"])
+@cases("token", ["", "secret\n", "sec ret", "secr\u00e9t", "\r\nX-Other: secret"])
 def test_a_token_fits_into_a_header(token: str) -> None:
     """Else each request would fail as if the server were away, and the error would show it."""
     for kind in (Client, AsyncClient):
@@ -73,7 +74,7 @@ def test_a_token_fits_into_a_header(token: str) -> None:
         kind(URL, token="secret~+/._-==")
 
 
-@pytest.mark.parametrize("name", ["", "a\n", " a", "a ", "\u00e9", "x" * 256])
+@cases("name", ["", "a\n", " a", "a ", "\u00e9", "x" * 256])
 def test_the_name_of_a_request_fits_into_a_header(name: str) -> None:
     """Else it would be repeated as if the server were away, or have another name each time."""
     with Client(URL) as client:

@@ -16,6 +16,7 @@ from purgatory.client.requests import Reply, Request
 from purgatory.errors import BadCursorError, CursorExpiredError, InvalidTimeoutError
 from purgatory.jobs import JobNotFoundError
 from purgatory.testing import MockClock
+from tests.cases import cases
 
 DOWN = Failure(ConnectionError("refused"))
 
@@ -249,9 +250,7 @@ def test_a_look_takes_one_request(clock: MockClock, flows: Flows) -> None:
     assert script.run(flows.wait(["k"], 0, {})).cursors == {"k": "c-1"}
 
 
-@pytest.mark.parametrize(
-    ("url", "prefix"), [("localhost", "/p"), ("http://h:8000", "p"), ("http://h:x", "/p")]
-)
+@cases("url, prefix", [("localhost", "/p"), ("http://h:8000", "p"), ("http://h:x", "/p")])
 def test_addresses_that_cannot_work(url: str, prefix: str) -> None:
     """Refused before any request."""
     with pytest.raises(ValueError, match="is '"):

@@ -12,6 +12,7 @@ from purgatory.event_loop.expiration_reaper import STEP, ExpirationReaper
 from purgatory.event_loop.sliced_runner import SLICE_NS
 from purgatory.testing import AutojumpEventLoop, MockClock
 from purgatory.timer import SystemTimer
+from tests.cases import cases
 
 Args = TypeVarTuple("Args")
 
@@ -235,7 +236,7 @@ async def test_stopping_in_a_task_arms_nothing() -> None:
     bench.timer.close()
 
 
-@pytest.mark.parametrize("restarts", [False, True])
+@cases("restarts", [False, True])
 async def test_stopping_in_a_task_ends_the_turn(*, restarts: bool) -> None:
     """What is due behind it, more than a step, waits until the reaper starts again."""
     bench = Bench()
@@ -260,7 +261,7 @@ async def test_stopping_in_a_task_ends_the_turn(*, restarts: bool) -> None:
     bench.reaper.stop()
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit])
+@cases("error", [asyncio.CancelledError, GeneratorExit])
 async def test_a_base_exception_does_not_stop_what_comes_after(error: type[BaseException]) -> None:
     """The loop's handler hears of it; the rest of the bucket and the next bucket run."""
     bench = Bench()
@@ -312,7 +313,7 @@ async def test_a_turn_does_a_bounded_amount_of_work() -> None:
     assert bench.reaper.longest_turn_ns < SLICE_NS + STEP * slow_ns + 1
 
 
-@pytest.mark.parametrize(("took_ns", "turns"), [(0, 1), (SLICE_NS - 1, 1), (SLICE_NS, 2)])
+@cases("took_ns, turns", [(0, 1), (SLICE_NS - 1, 1), (SLICE_NS, 2)])
 async def test_a_turn_has_as_many_steps_as_it_has_time_for(took_ns: int, turns: int) -> None:
     """What is due in one millisecond runs in one turn, unless that has taken a slice."""
     bench = Bench()

@@ -14,6 +14,7 @@ import uvloop
 
 from purgatory import DelayedOperation, Outcome, Purgatory, Status
 from purgatory.operations import OperationEvent
+from tests.cases import cases
 from tests.garbage import without_collector
 from tests.patience import until_in_turns
 
@@ -311,7 +312,7 @@ async def test_a_task_wakes_in_the_next_turn(purgatory: Purgatory) -> None:
     assert turns == [1, 2, 3]
 
 
-@pytest.mark.parametrize("interrupted", ["a", "b", "d"])
+@cases("interrupted", ["a", "b", "d"])
 def test_an_interrupt_leaves_the_others_to_be_woken(interrupted: str) -> None:
     """A task that raises KeyboardInterrupt when it wakes stops the loop; the rest wakes after.
 

@@ -14,6 +14,7 @@ from purgatory import DelayedOperation, Limits, Outcome, Purgatory, Status
 from purgatory.event_loop.sliced_runner import SLICE_NS, STEP, SlicedRunner
 from purgatory.operations.resumable_batch import ResumableBatch
 from purgatory.testing import AutojumpEventLoop, MockClock
+from tests.cases import cases
 
 Make = Callable[..., Purgatory]
 
@@ -244,7 +245,7 @@ async def test_a_callback_that_raises_in_a_later_slice(
         take_time(0)
 
 
-@pytest.mark.parametrize("number", [3, 150])
+@cases("number", [3, 150])
 async def test_a_callback_that_raises_more_than_an_exception(
     make_purgatory: Make, number: int
 ) -> None:
@@ -317,7 +318,7 @@ async def test_a_walk_that_is_short_ends_in_its_first_slice() -> None:
     assert seen == operations
 
 
-@pytest.mark.parametrize(("took_ns", "is_over"), [(SLICE_NS - 1, True), (SLICE_NS, False)])
+@cases("took_ns, is_over", [(SLICE_NS - 1, True), (SLICE_NS, False)])
 async def test_a_slice_ends_after_a_millisecond(*, took_ns: int, is_over: bool) -> None:
     """With the step in which that has passed; the next slice is in another turn of the loop."""
     take_time(0)

@@ -17,6 +17,7 @@ from purgatory.fastapi import Access, Action, BearerTokens, Problem, new_token
 from purgatory.fastapi.access.bearer_tokens import Scope
 from purgatory.fastapi.http.authorization import READ, Permit
 from purgatory.fastapi.http.raw_request import RawRequest
+from tests.cases import cases
 
 TOKENS = [f"a-token-for-tests-{number}" for number in range(5)]
 
@@ -105,7 +106,7 @@ def test_what_is_no_scope_is_refused_and_not_shown(text: str) -> None:
     assert repr(text) not in str(caught.value)
 
 
-@pytest.mark.parametrize("make", [lambda token: token, _hash], ids=["plain", "hashed"])
+@cases("make", [lambda token: token, _hash])
 def test_a_token_is_known_as_it_is_and_by_its_hash(make: Callable[[str], str]) -> None:
     """The client always sends the token; its hash opens nothing."""
     tokens = BearerTokens([(make(TOKENS[0]), "*")])
@@ -240,8 +241,8 @@ def test_what_is_not_allowed_names_the_scope_for_it() -> None:
         assert (caught.value.status, caught.value.detail) == (403, wanted)
 
 
-@pytest.mark.parametrize(
-    ("entry", "words"),
+@cases(
+    "entry, words",
     [
         (("short", "*"), "token 1 has a length of 5, less than 16, and could be guessed"),
         ((TOKENS[0], ""), "token 1 has no scope, and so allows nothing: write its scopes after it"),
@@ -255,7 +256,7 @@ def test_an_entry_that_is_no_good_has_the_way_out(entry: tuple[str, str], words:
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", " \n", "# nothing\n", ";;"])
+@cases("text", ["", " \n", "# nothing\n", ";;"])
 def test_no_token_at_all_is_refused(text: str) -> None:
     """It would lock everyone out, which nobody means."""
     with pytest.raises(ValueError, match="there are 0 tokens, not 1 to 10000: `purgatory token"):

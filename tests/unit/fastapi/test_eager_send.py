@@ -21,6 +21,7 @@ from purgatory.fastapi.http.eager_send import (
     send_response,
 )
 from purgatory.fastapi.http.raw_response import RawResponse
+from tests.cases import cases
 from tests.conftest import anyio_backend as anyio_backend  # both loops
 from tests.patience import PATIENCE_S, until_in_turns
 
@@ -285,7 +286,7 @@ async def test_from_a_timer_outside_any_task(failures: Failures) -> None:
     assert server.is_answered
 
 
-@pytest.mark.parametrize("more", [0, 1])
+@cases("more", [0, 1])
 async def test_a_long_answer_is_sent_in_pieces(*, more: int) -> None:
     """Of which the last one says that it is the last; those that are sent are not unread."""
     unread = UnreadResponses()
@@ -316,7 +317,7 @@ class Other:
         raise AssertionError
 
 
-@pytest.mark.parametrize("is_cancelled", [False, True])
+@cases("is_cancelled", [False, True])
 async def test_a_long_answer_is_given_up_for_another(*, is_cancelled: bool) -> None:
     """With an error of its own, unless somebody else has cancelled the task as well."""
     unread = UnreadResponses(60, 3 * PIECE)

@@ -16,6 +16,7 @@ from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, ParkDep, create_router
 from purgatory.fastapi.http.problem_kinds import KINDS
 from purgatory.jobs import JobContext, MemoryJobStore
 from purgatory.jobs.callbacks import CALLBACK
+from tests.cases import cases
 from tests.unit.exchange import Exchange, Reply
 
 TOKENS = BearerTokens.from_text("token-of-the-operator *")
@@ -118,9 +119,7 @@ def test_without_authorize_only_watching_is_offered() -> None:
     assert paths(app) == GROUP_PATHS["watch"] | PROBLEMS
 
 
-@pytest.mark.parametrize(
-    "authorize", [ALLOW_ANYONE, TOKENS, lambda: None], ids=["anyone", "tokens", "own"]
-)
+@cases("authorize", [ALLOW_ANYONE, TOKENS, lambda: None])
 def test_with_authorize_everything_is_offered(authorize: Any) -> None:
     """Jobs too, if there is a store for them."""
     app, other = FastAPI(), FastAPI()
@@ -130,7 +129,7 @@ def test_with_authorize_everything_is_offered(authorize: Any) -> None:
     assert paths(app) - paths(other) == GROUP_PATHS["jobs"]
 
 
-@pytest.mark.parametrize("authorize", [None, ALLOW_ANYONE])
+@cases("authorize", [None, ALLOW_ANYONE])
 async def test_jobs_without_a_store(authorize: Any) -> None:
     """404 with the reason, unless the groups were chosen."""
     app, chosen = FastAPI(), FastAPI()
@@ -144,7 +143,7 @@ async def test_jobs_without_a_store(authorize: Any) -> None:
         assert (reply.status, "job store" in reply.json()["detail"]) == (404, False)
 
 
-@pytest.mark.parametrize("asked", [{"keys"}, ["watch", "statistics"], ("jobs",), {"watch"}])
+@cases("asked", [{"keys"}, ["watch", "statistics"], ("jobs",), {"watch"}])
 async def test_endpoints_chooses_what_exists(asked: Any) -> None:
     """The others are not there at all."""
     app = FastAPI()

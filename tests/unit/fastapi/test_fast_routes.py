@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, create_router, install
 from purgatory.fastapi.servers.fast_routes import FastRoute, FastRouteStack, find_fast_routes
+from tests.cases import cases
 from tests.needs import BODY_LIMIT, TELEMETRY
 
 ALL = {
@@ -77,8 +78,8 @@ def test_a_route_that_comes_first() -> None:
         assert found(app) & ALL == ALL - gone
 
 
-@pytest.mark.parametrize(
-    ("path", "is_in_front"),
+@cases(
+    "path, is_in_front",
     [("/", True), ("/purgatory", True), ("/purgatory/keys", True), ("/static", False)],
 )
 def test_a_mount_that_comes_first(path: str, *, is_in_front: bool) -> None:

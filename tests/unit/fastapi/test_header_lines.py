@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from purgatory.fastapi.servers.uvicorn.header_lines import (
     HeaderReader,
 )
 from purgatory.jobs.callbacks import http_connection
+from tests.cases import cases
 
 names = st.sampled_from(["Host", "accept", "X-A", "Prefer", "content-length", "Connection"])
 values = st.text("abc019 ,;=-\t", max_size=8)
@@ -70,8 +70,8 @@ def test_framing_that_takes_a_parser() -> None:
         assert found.is_plain is is_plain
 
 
-@pytest.mark.parametrize(
-    ("headers", "closes"),
+@cases(
+    "headers, closes",
     [
         ([], False),
         (["Connection: keep-alive"], False),
@@ -85,7 +85,7 @@ def test_connection_close(headers: list[str], *, closes: bool) -> None:
     assert _read(*headers).closes is closes
 
 
-@pytest.mark.parametrize(
+@cases(
     "lines",
     [
         b"\r\nhost",
@@ -109,9 +109,7 @@ def test_the_same_lines_are_read_once() -> None:
     assert reader.read(_lines("Host: h", "X-A: 2")) is not first
 
 
-@pytest.mark.parametrize(
-    "name", ["Authorization", "proxy-authorization", "Cookie", "X-Api-Key", "Private-Token"]
-)
+@cases("name", ["Authorization", "proxy-authorization", "Cookie", "X-Api-Key", "Private-Token"])
 def test_credentials_are_not_remembered(name: str) -> None:
     """Nor is any header that is not known to hold none; its block is read once all the same."""
     reader = HeaderReader()

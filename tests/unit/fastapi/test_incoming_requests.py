@@ -10,6 +10,7 @@ import pytest
 from purgatory.fastapi.http.bodies.request_body import read_body
 from purgatory.fastapi.http.bounds.incoming_requests import IncomingRequests
 from purgatory.fastapi.http.problems import Problem
+from tests.cases import cases
 
 
 class _Lingering:
@@ -86,7 +87,7 @@ async def test_a_reading_that_refuses_itself_is_not_cancelled() -> None:
     await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("is_cancelled", [True, False])
+@cases("is_cancelled", [True, False])
 async def test_a_refusal_hides_no_cancellation(is_cancelled: bool) -> None:
     """A task that is cancelled in the turn in which its request is refused ends as cancelled."""
     incoming = IncomingRequests(60, 100)

@@ -14,6 +14,7 @@ from purgatory.fastapi import ALLOW_ANYONE, AccessesDep, install
 from purgatory.fastapi.http.authorization import Access, Action
 from purgatory.fastapi.http.bodies.json_bodies import JsonBody
 from purgatory.jobs import JobContext, MemoryJobStore
+from tests.cases import cases
 from tests.unit.exchange import Exchange, Reply
 
 SMALL = b'{"handler":"note","delay":9000}'
@@ -61,7 +62,7 @@ def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn_budget, "TURN_NS", 0)
 
 
-@pytest.mark.parametrize("line", [LARGE, SMALL, b"x"], ids=["large", "small", "refused"])
+@cases("line", [LARGE, SMALL, b"x"])
 async def test_lines_leave_others_their_turns(line: bytes) -> None:
     """Each of them may be the last one of a turn."""
     app = create_app()
@@ -92,7 +93,7 @@ async def test_a_line_beyond_the_limit_of_a_job_is_not_parsed(
     assert added["status"] == 201 and parsed == [len(LARGE)]
 
 
-@pytest.mark.parametrize("line", [LARGE, SMALL], ids=["large", "small"])
+@cases("line", [LARGE, SMALL])
 async def test_reading_for_an_authorization_leaves_others_their_turns(line: bytes) -> None:
     """Of many small lines, too: each is read before anybody is asked who wants all that."""
     turns, before = Turns(), 0
@@ -131,7 +132,7 @@ def _results(reply: Reply) -> list[dict[str, Any]]:
     return [json.loads(line) for line in reply.body.splitlines()]
 
 
-@pytest.mark.parametrize("line", [b"x", b"{}", b'{"handler":"none","delay":1}'], ids=repr)
+@cases("line", [b"x", b"{}", b'{"handler":"none","delay":1}'])
 async def test_a_batch_of_refused_lines_is_not_read_to_its_end(line: bytes) -> None:
     """The same problem is said once, and the last result says how many lines to send again."""
     app = create_app()

@@ -27,6 +27,7 @@ from purgatory.fastapi.statistics_schemas import StatisticsResponse
 from purgatory.fastapi.watch.parameters import ETAG_CURSOR_PATTERN
 from purgatory.fastapi.watch.schemas import WatchBody, WatchManyResponse, WatchResponse
 from purgatory.jobs import JobLimits, MemoryJobStore
+from tests.cases import cases
 
 PROBLEM = "application/problem+json"
 METHODS = {"get", "post", "put", "patch", "delete", "options", "head"}
@@ -213,7 +214,7 @@ def test_every_refusal_is_documented_as_problem_details(document: dict[str, Any]
         assert set(content[PROBLEM]["schema"]["required"]) == content[PROBLEM]["example"].keys()
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@cases("count", [1, 2, 3])
 def test_the_description_of_a_status_names_each_of_its_problems(count: int) -> None:
     """As a list in Markdown if there are several."""
     slugs = [slug for slug, kind in KINDS.items() if kind.status == 503][:count]

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, ParkDep, Problem, PurgatoryDep, install
 from purgatory.jobs import JobContext, MemoryJobStore
+from tests.cases import cases
 
 PROBLEM = "application/problem+json"
 TOKENS = BearerTokens.from_text("token-of-the-operator *")
@@ -99,9 +100,9 @@ def no_handlers(app: FastAPI) -> None:
     """Leave everything to FastAPI."""
 
 
-@pytest.mark.parametrize("authorize", [None, ALLOW_ANYONE, TOKENS], ids=["none", "anyone", "token"])
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("add_handlers", [no_handlers, add_own_handlers])
+@cases("authorize", [None, ALLOW_ANYONE, TOKENS])
+@cases("when", ["before", "after"])
+@cases("add_handlers", [no_handlers, add_own_handlers])
 async def test_the_application_s_errors_stay_as_they_were(
     add_handlers: Callable[[FastAPI], None], when: str, authorize: Any
 ) -> None:
@@ -154,7 +155,7 @@ async def test_below_our_prefixes_every_error_is_a_problem() -> None:
     assert refused.json()["error"] == {"who": "bob"}
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@cases("when", ["before", "after"])
 async def test_our_exceptions_in_its_endpoints_are_problems(when: str) -> None:
     """Those of ParkDep and of the library, though HTTPException has a handler of its own."""
     app, purgatory = FastAPI(), Purgatory()
@@ -200,8 +201,8 @@ async def test_a_handler_of_its_own_for_our_errors_stays() -> None:
     assert (await ask(app, "GET", "/refused")).json() == {"own": 503}
 
 
-@pytest.mark.parametrize(
-    ("documentation", "hint"),
+@cases(
+    "documentation, hint",
     [
         ({}, ": the endpoints are documented at /docs"),
         ({"docs_url": "/help"}, ": the endpoints are documented at /help"),

@@ -25,6 +25,7 @@ from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
 from purgatory.fastapi.watch.request import WatchRequest
 from purgatory.fastapi.watch.request_parser import WatchParser
 from purgatory.fastapi.watch.settings import WaitSettings
+from tests.cases import cases
 
 PURGATORY: Final = Purgatory(limits=Limits(max_signals_per_key=7))
 PARSER: Final = WatchParser(PURGATORY, WaitSettings(default_wait=4.0, max_wait=6.0))
@@ -80,7 +81,7 @@ def test_an_escaped_query_is_read_as_a_plain_one() -> None:
     assert PARAMETERS.parse(_raw(b"%6cimit=%37"))[LIMIT] == 7
 
 
-@pytest.mark.parametrize("is_escaped", [True, False])
+@cases("is_escaped", [True, False])
 def test_a_query_has_up_to_4096_bytes(*, is_escaped: bool) -> None:
     """Whichever of the two ways it is read."""
     text = Parameter(name="text", location="query", description="A text.", parse=str, default="")

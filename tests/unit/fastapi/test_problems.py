@@ -29,6 +29,7 @@ from purgatory.jobs.model import (
     StoreReadOnlyError,
 )
 from purgatory.jobs.model.job import new_job
+from tests.cases import cases
 
 ERRORS = [
     kind
@@ -123,7 +124,7 @@ def test_clients_are_not_told_why_a_store_fails() -> None:
         assert b"10.1.2.3" not in problem.response("/p", "/p/jobs").body
 
 
-@pytest.mark.parametrize(
+@cases(
     "error",
     [
         errors.InvalidTimeoutError("timeout is -1.0: give a number of seconds from 0 to 60"),
@@ -218,7 +219,7 @@ async def test_exceptions_of_the_application(app: FastAPI, status: int) -> None:
     assert document["title"]
 
 
-@pytest.mark.parametrize(("status", "title"), [(404, "Not Found"), (599, "Error")])
+@cases("status, title", [(404, "Not Found"), (599, "Error")])
 def test_a_problem_of_a_status_is_an_http_exception_of_that_status(status: int, title: str) -> None:
     """For handlers and middleware of the application, which know nothing of kinds."""
     problem = Problem.from_status(status, "no such order", {})
@@ -233,7 +234,7 @@ def test_a_problem_of_a_status_is_an_http_exception_of_that_status(status: int, 
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("outcome", [None, JobOutcome.CANCELLED])
+@cases("outcome", [None, JobOutcome.CANCELLED])
 def test_a_job_that_is_decided_says_how(outcome: JobOutcome | None) -> None:
     """One that was decided and has yet to run has no outcome."""
     job = new_job(

@@ -9,6 +9,7 @@ import pytest
 from purgatory.fastapi.http.bodies.request_body import MAX_DISCARDED, read_body
 from purgatory.fastapi.http.bounds.incoming_requests import IncomingRequests
 from purgatory.fastapi.http.problems import Problem
+from tests.cases import cases
 from tests.unit.exchange import Exchange
 
 
@@ -30,7 +31,7 @@ async def test_a_limit_may_be_above_what_is_read_and_dropped() -> None:
     assert str(limit) in refusal.value.detail
 
 
-@pytest.mark.parametrize("sizes", [[10], [4, 6]])
+@cases("sizes", [[10], [4, 6]])
 async def test_a_body_has_up_to_its_limit(sizes: list[int]) -> None:
     """In any number of pieces, and without a length announced."""
     body = [b"x" * size for size in sizes]
@@ -41,8 +42,8 @@ async def test_a_body_has_up_to_its_limit(sizes: list[int]) -> None:
         await _read(exchange, 10)
 
 
-@pytest.mark.parametrize("more", [0, 1])
-@pytest.mark.parametrize("is_announced", [True, False])
+@cases("more", [0, 1])
+@cases("is_announced", [True, False])
 async def test_so_much_of_a_body_is_discarded(more: int, *, is_announced: bool) -> None:
     """Up to the end, so that the client reads the response; beyond that, no more is read."""
     half = MAX_DISCARDED // 2

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from fastapi import FastAPI
 
 from purgatory import Limits, Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, install
+from tests.cases import cases
 from tests.unit.exchange import Exchange
 from tests.unit.shared_logs import Logs
 
@@ -34,7 +34,7 @@ async def fire(items: list[dict[str, Any]], *, is_shared: bool) -> Any:
     return reply.json()
 
 
-@pytest.mark.parametrize("wrong", [{"key": "a\x01"}, {"key": "b", "value": "x" * 20}])
+@cases("wrong", [{"key": "a\x01"}, {"key": "b", "value": "x" * 20}])
 async def test_the_wrong_item_is_named(wrong: dict[str, Any]) -> None:
     """By its place in the batch."""
     items = [{"key": "a"}, wrong, {"key": "c"}]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from purgatory import Limits
 from purgatory.fastapi.keys.schemas import batch_json, signal_json
+from tests.cases import cases
 
 
-@pytest.mark.parametrize("value_bytes", [1, 3, 100, 1_000, 4_095, 65_536])
+@cases("value_bytes", [1, 3, 100, 1_000, 4_095, 65_536])
 def test_the_largest_value_fits_into_its_body(value_bytes: int) -> None:
     """Escaped, as clients may send it, alone and in a batch."""
     limits = Limits(max_value_bytes=value_bytes)

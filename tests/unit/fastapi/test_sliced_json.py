@@ -24,6 +24,7 @@ from purgatory.fastapi.watch.schemas import watch_json
 from purgatory.jobs import JobLimits
 from purgatory.json_value import MAX_DOCUMENT_DEPTH
 from purgatory.limits import Limits
+from tests.cases import cases
 
 LIMITS = Limits(max_value_bytes=2_000)
 JOB_LIMITS = JobLimits(max_payload_bytes=2_000)
@@ -102,14 +103,13 @@ def test_what_is_no_json_is_refused_in_pieces(data: st.DataObject, document: Any
     assert end == _end(ANY.parse_small, changed) or (is_constant and end == "bad-json")
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         '[,"' + 3_000 * "x" + '"' + 1_100 * ",1" + "]",
         "[" + 1_100 * "1," + ',"' + 3_000 * "x" + '"]',
         '{,"' + 3_000 * "x" + '":1' + "".join(f',"{i}":1' for i in range(1_100)) + "}",
     ],
-    ids=["first", "last", "name"],
 )
 def test_a_comma_with_nothing_before_it_is_no_json(text: str) -> None:
     """Also before an item that is longer than a piece; so many items may be refused before."""
@@ -134,8 +134,8 @@ NAMES = ",".join(f'"{n:x}":1' for n in range(50_000))
 ITEMS = ",".join(["[],{}"] * 50_000)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "detail"),
+@cases(
+    "name, text, detail",
     [
         ("signal", f"{{{NAMES}}}", "/0: there is no such field"),
         ("signal", f'{{"value":[{ITEMS}]}}', "/value: it takes more than 2000 bytes"),
@@ -153,7 +153,6 @@ ITEMS = ",".join(["[],{}"] * 50_000)
         ("job", f'{{"callback":{{"headers":{{{NAMES}}}}}}}', "/callback/headers: it has more than"),
         ("actions", f'{{"targets":[{"1," * 5_000}1]}}', "/targets: it has more than 500 items"),
     ],
-    ids=lambda value: value[:30] if isinstance(value, str) else value,
 )
 def test_counts_are_bounded_before_they_are_built(name: str, text: str, detail: str) -> None:
     """No more of a body is decoded than is allowed."""

@@ -23,6 +23,7 @@ from purgatory.fastapi.watch.request import WatchRequest, WatchTerms
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
 from purgatory.jobs import MemoryJobStore
 from purgatory.testing import AutojumpEventLoop
+from tests.cases import cases
 from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange
 
@@ -238,7 +239,7 @@ async def test_too_many_parked_requests_of_a_client(
     assert registry.clients._clients == {}
 
 
-@pytest.mark.parametrize(("max_parked", "is_counted"), [(100_000, False), (100_001, True)])
+@cases("max_parked, is_counted", [(100_000, False), (100_001, True)])
 async def test_clients_are_counted_if_their_limit_is_below_that_of_all(
     make_purgatory: Callable[..., Purgatory], max_parked: int, *, is_counted: bool
 ) -> None:
@@ -373,7 +374,7 @@ async def test_a_response_of_several_pieces_ends_a_parked_request(
     assert len(exchange.sent) > 2
 
 
-@pytest.mark.parametrize(("size", "is_at_once"), [(10, True), (100_000, False)])
+@cases("size, is_at_once", [(10, True), (100_000, False)])
 async def test_a_long_response_is_not_sent_by_the_task_that_fires(
     make_purgatory: Callable[..., Purgatory], size: int, *, is_at_once: bool
 ) -> None:

@@ -16,6 +16,7 @@ from purgatory.fastapi.sse.request_parser import StreamParser
 from purgatory.fastapi.watch.request import WatchRequest
 from purgatory.fastapi.watch.request_parser import WatchParser
 from purgatory.fastapi.watch.settings import WaitSettings
+from tests.cases import cases
 
 PARSER = WatchParser(Purgatory(), WaitSettings())
 
@@ -74,7 +75,7 @@ async def test_bad_and_expired_cursors_together() -> None:
         assert [error["pointer"] for error in errors] == ["/keys/bad", "/keys/worse"]
 
 
-@pytest.mark.parametrize("is_one", [True, False])
+@cases("is_one", [True, False])
 async def test_a_stream_that_is_not_allowed_is_refused_whatever_is_wrong_with_it(
     *, is_one: bool
 ) -> None:

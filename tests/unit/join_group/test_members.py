@@ -7,6 +7,7 @@ import pytest
 from examples.join_group import errors
 from examples.join_group.protocol_selection import select_protocol
 from examples.join_group.state_table import GroupState
+from tests.cases import cases
 from tests.unit.join_group.group_bench import MOMENT, Bench
 
 
@@ -133,8 +134,8 @@ async def test_a_protocol_is_elected(bench: Bench) -> None:
     assert [member.metadata for member in answers[0].members] == ["r1", "r2", "r3"]
 
 
-@pytest.mark.parametrize(
-    ("ballots", "elected"),
+@cases(
+    "ballots, elected",
     [
         ([["a"]], "a"),
         ([["a", "b"], ["b", "a"]], "a"),

@@ -7,6 +7,7 @@ import pytest
 from examples.join_group import errors
 from examples.join_group.state_table import GroupEvent, GroupState, is_allowed, next_state
 from examples.join_group.watch_keys import heartbeat_key, sync_key
+from tests.cases import cases
 from tests.unit.join_group.group_bench import MOMENT, Bench
 
 ALLOWED = {
@@ -24,8 +25,8 @@ ALLOWED = {
 }
 
 
-@pytest.mark.parametrize("event", GroupEvent)
-@pytest.mark.parametrize("state", GroupState)
+@cases("event", GroupEvent)
+@cases("state", GroupState)
 def test_each_event_in_each_state(state: GroupState, event: GroupEvent) -> None:
     """What the table allows leads to the state it names; all else is refused."""
     following = ALLOWED.get((state, event))

@@ -17,6 +17,7 @@ from examples.join_group.settings import CoordinatorSettings
 from examples.join_group.state_table import GroupState
 from examples.join_group.table import ranges
 from examples.join_group.watch_keys import heartbeat_key, join_key, sync_key
+from tests.cases import cases
 from tests.unit.join_group.group_bench import SETTINGS, Bench
 
 
@@ -99,7 +100,7 @@ async def test_who_may_assign(bench: Bench) -> None:
     assert bench.state is GroupState.COMPLETING_REBALANCE
 
 
-@pytest.mark.parametrize("timeout", [5.999, 300.001])
+@cases("timeout", [5.999, 300.001])
 async def test_a_session_timeout_out_of_bounds(bench: Bench, timeout: float) -> None:
     """Too short and too long are refused, with the bounds; the bounds themselves are fine."""
     with pytest.raises(errors.InvalidSessionTimeout, match="give 6 to 300 seconds") as refusal:
@@ -109,7 +110,7 @@ async def test_a_session_timeout_out_of_bounds(bench: Bench, timeout: float) -> 
         bench.join(session_timeout=bound)
 
 
-@pytest.mark.parametrize("timeout", [0, -1, 300.001])
+@cases("timeout", [0, -1, 300.001])
 async def test_a_rebalance_timeout_out_of_bounds(bench: Bench, timeout: float) -> None:
     """None, negative and too long are refused, with the limit."""
     with pytest.raises(errors.InvalidRebalanceTimeout, match="at most 300 seconds"):
@@ -186,7 +187,7 @@ def test_every_refusal_has_its_own_kind() -> None:
     assert all(400 <= kind.status < 600 and kind.remedy.endswith(".") for kind in kinds)
 
 
-@pytest.mark.parametrize(
+@cases(
     "options",
     [
         {"min_session_timeout": 0},
@@ -213,10 +214,7 @@ def test_an_assignor_is_fair(members: int, partitions: int, protocol: str) -> No
     assert max(sizes) - min(sizes) <= 1
 
 
-@pytest.mark.parametrize(
-    ("numbers", "text"),
-    [((), ""), ((3,), "3"), ((0, 1, 2), "0-2"), ((0, 2, 3, 7), "0 2-3 7")],
-)
+@cases("numbers, text", [((), ""), ((3,), "3"), ((0, 1, 2), "0-2"), ((0, 2, 3, 7), "0 2-3 7")])
 def test_how_the_demonstration_writes_partitions(numbers: tuple[int, ...], text: str) -> None:
     """Runs are drawn together."""
     assert ranges(numbers) == text

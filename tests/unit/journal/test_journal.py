@@ -27,6 +27,7 @@ from purgatory.journal import (
 from purgatory.operations import DelayedOperationPurgatory
 from purgatory.testing import MockClock
 from purgatory.timer import Clock
+from tests.cases import cases
 from tests.journal_batches import complete_files, rows_in
 from tests.patience import PATIENCE_S
 
@@ -353,8 +354,8 @@ def test_keys_are_not_in_the_files_where_they_are_hashed(
     assert all(b"lovelace" not in path.read_bytes() for path in complete_files(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("options", "complaint"),
+@cases(
+    "options, complaint",
     [
         ({"sample": {"park": 1.5}}, "sample of 'park' is 1.5: give a share from 0 to 1"),
         ({"sample": {"park": float("nan")}}, "sample of 'park' is nan"),
@@ -409,8 +410,8 @@ except ImportError as exc:
 """
 
 
-@pytest.mark.parametrize(
-    ("missing", "module", "extra"),
+@cases(
+    "missing, module, extra",
     [
         ("pyarrow", "purgatory.journal", "journal"),
         ("redis", "purgatory.journal.redis_stream", "redis"),

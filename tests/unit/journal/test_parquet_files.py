@@ -14,6 +14,7 @@ import pytest
 from purgatory.journal import EVENT_SCHEMA, ParquetFiles
 from purgatory.journal.schema import SAMPLE_KEY
 from purgatory.testing import MockClock
+from tests.cases import cases
 from tests.journal_batches import (
     batch_at,
     complete_files,
@@ -263,8 +264,8 @@ def test_an_empty_directory_is_refused_by_name() -> None:
     assert ParquetFiles(".").name == "."
 
 
-@pytest.mark.parametrize("name", ["max_age", "max_rows", "max_bytes", "group_rows"])
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
+@cases("name", ["max_age", "max_rows", "max_bytes", "group_rows"])
+@cases("value", [0, -1, float("nan"), float("inf")])
 def test_bounds_are_positive(name: str, value: float, tmp_path: Path) -> None:
     """Or the constructor says which one is not."""
     options: dict[str, Any] = {name: value}

@@ -8,6 +8,7 @@ import pytest
 from starlette.types import Message
 
 from purgatory.fastapi.watch.interruptible_receive import InterruptibleReceive
+from tests.cases import cases
 
 MESSAGE: Message = {"type": "http.disconnect"}
 
@@ -129,7 +130,7 @@ async def test_a_failure_is_raised_and_leaves_nothing() -> None:
     await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("order", [("cancel", "interrupt"), ("interrupt", "cancel")])
+@cases("order", [("cancel", "interrupt"), ("interrupt", "cancel")])
 async def test_a_cancellation_from_elsewhere_is_not_taken_for_an_interruption(
     order: tuple[str, str],
 ) -> None:

@@ -32,7 +32,6 @@ from tests.unit.long_poll.order import Order, poll
         {"If-None-Match": '"1"', "Prefer": "wait=inf"},
         {"If-None-Match": '"1"', "Prefer": "wait"},
     ],
-    ids=str,
 )
 async def test_requests_that_do_not_ask_for_it(
     app: ASGIApp, order: Order, headers: dict[str, str]

@@ -15,6 +15,7 @@ import yaml  # type: ignore[import-untyped]  # it has no types
 
 from purgatory.cli.application import main
 from purgatory.metrics import catalog
+from tests.cases import cases
 
 ROOT = Path(__file__).parents[3]
 ALERTS = ROOT / "purgatory/metrics/alerts.yml"
@@ -64,7 +65,7 @@ def expressions() -> list[str]:
     return [*targets, *(rule["expr"] for rule in rules())]
 
 
-@pytest.mark.parametrize("expression", sorted(set(expressions())))
+@cases("expression", sorted(set(expressions())))
 def test_expressions_have_metrics_and_labels_that_exist(expression: str) -> None:
     """`job` and `instance` are Prometheus's own."""
     known = series()

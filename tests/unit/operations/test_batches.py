@@ -7,6 +7,7 @@ from purgatory.operations import DelayedOperationPurgatory
 from purgatory.operations.delayed_operation_purgatory import UNTRIED
 from purgatory.operations.resumable_batch import ResumableBatch
 from purgatory.timer import TimerTask
+from tests.cases import cases
 from tests.unit.operations.noted_operation import Operation, interrupt, outcomes, watch
 
 
@@ -68,7 +69,7 @@ def test_an_empty_batch(core: DelayedOperationPurgatory) -> None:
     assert (len(batch), batch.advance(1), batch.count) == (0, False, 0)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
+@cases("error", [KeyboardInterrupt, GeneratorExit])
 def test_an_interrupt_while_all_are_taken(error: type[BaseException]) -> None:
     """The others are dealt with all the same, each once; then the first interrupt is raised."""
     seen: list[TimerTask] = []

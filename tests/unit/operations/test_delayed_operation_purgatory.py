@@ -10,6 +10,7 @@ from purgatory import PurgatoryClosedError, Status
 from purgatory.operations import DelayedOperationPurgatory
 from purgatory.testing import MockClock
 from purgatory.timer import MAX_DELAY_MS
+from tests.cases import cases
 from tests.unit.operations.noted_operation import (
     Operation,
     counts,
@@ -60,7 +61,7 @@ def test_cancel_for_key(core: DelayedOperationPurgatory) -> None:
     assert (core.cancel_for_key("test2"), third.calls) == ([third], ["cancellation"])
 
 
-@pytest.mark.parametrize("keys", [[], ()])
+@cases("keys", [[], ()])
 def test_no_keys_are_refused(core: DelayedOperationPurgatory, keys: Sequence[str]) -> None:
     """Case 24: an operation without a key could never be completed by one; it is not tried."""
     operation = Operation()

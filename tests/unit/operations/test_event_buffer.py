@@ -4,13 +4,12 @@ import gc
 import weakref
 from collections.abc import Callable
 
-import pytest
-
 from purgatory import DelayedOperation, Status
 from purgatory.operations import DelayedOperationPurgatory, OperationEvent
 from purgatory.operations.event_buffer import GAP, EventBuffer
 from purgatory.testing import MockClock
 from purgatory.timer import SystemClock
+from tests.cases import cases
 
 MakeCore = Callable[..., DelayedOperationPurgatory]
 
@@ -111,7 +110,7 @@ def test_each_gap_is_marked_once(clock: MockClock) -> None:
     assert (buffer.take(10), buffer.dropped) == ([(0,), GAP], 1_001)
 
 
-@pytest.mark.parametrize("most", [0, 1, 5])
+@cases("most", [0, 1, 5])
 def test_no_more_is_taken_than_asked_for(most: int) -> None:
     """Nor than there is."""
     buffer = EventBuffer(10, SystemClock())

@@ -8,6 +8,7 @@ import pytest
 from purgatory import Status
 from purgatory.operations import DelayedOperationPurgatory
 from purgatory.timer import MAX_DELAY_MS
+from tests.cases import cases
 from tests.unit.operations.noted_operation import (
     MakeCore,
     Operation,
@@ -26,7 +27,7 @@ def test_a_bare_string_is_not_a_list_of_keys(core: DelayedOperationPurgatory) ->
     assert operation.tries == 0
 
 
-@pytest.mark.parametrize("container", [list, tuple])
+@cases("container", [list, tuple])
 def test_a_key_that_cannot_be_hashed_is_refused(
     core: DelayedOperationPurgatory, container: Callable[[list[Any]], Any]
 ) -> None:
@@ -73,8 +74,8 @@ def test_a_delay_beyond_the_limit_leaves_nothing_behind(core: DelayedOperationPu
     operation.cancel()
 
 
-@pytest.mark.parametrize("raiser", [fail, interrupt])
-@pytest.mark.parametrize("number", [1, 2])
+@cases("raiser", [fail, interrupt])
+@cases("number", [1, 2])
 def test_a_try_that_raises_leaves_nothing_behind(
     core: DelayedOperationPurgatory, number: int, raiser: Callable[[], None]
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from purgatory import InvalidKeyError
 from purgatory.operations.watch_key import WATCH_BYTES, check_key, watch_bytes
+from tests.cases import cases
 
 
 class Liar(str):
@@ -24,7 +25,7 @@ class Liar(str):
         return "fine"
 
 
-@pytest.mark.parametrize("text", ["", "\n", "a\x9f", "\ud800", "a" * 257])
+@cases("text", ["", "\n", "a\x9f", "\ud800", "a" * 257])
 def test_of_a_string_of_another_class_counts_what_it_holds(text: str) -> None:
     """Whatever its methods say."""
     with pytest.raises(InvalidKeyError):
@@ -32,14 +33,14 @@ def test_of_a_string_of_another_class_counts_what_it_holds(text: str) -> None:
     check_key(Liar("a"))
 
 
-@pytest.mark.parametrize("key", [UserString("a"), UserString("\n"), b"a", None, 1])
+@cases("key", [UserString("a"), UserString("\n"), b"a", None, 1])
 def test_what_is_no_string_is_no_key(key: Any) -> None:
     """Though it may look like one."""
     with pytest.raises(TypeError, match="not a string: give one such as"):
         check_key(key)
 
 
-@pytest.mark.parametrize("keys", [["a", "b"], ("a",), {"a"}, ["a"] * 1_000])
+@cases("keys", [["a", "b"], ("a",), {"a"}, ["a"] * 1_000])
 def test_several_keys_in_place_of_one(keys: Any) -> None:
     """The error shows the beginning of them, and how to give several."""
     with pytest.raises(TypeError, match=r"not a string: give each key .* park\(\*keys") as caught:
@@ -47,13 +48,13 @@ def test_several_keys_in_place_of_one(keys: Any) -> None:
     assert len(str(caught.value)) < 200
 
 
-@pytest.mark.parametrize("key", ["\u200d" * 256, "a \u200d", "\xa0", "\ud7ff\ue000"])
+@cases("key", ["\u200d" * 256, "a \u200d", "\xa0", "\ud7ff\ue000"])
 def test_what_is_not_printable_may_be_a_key(key: str) -> None:
     """Up to the same length, and with spaces."""
     check_key(key)
 
 
-@pytest.mark.parametrize("key", ["", "\u200d" * 257, "\x1f", "\x7f", "\x9f", "\ud800", chr(0xDFFF)])
+@cases("key", ["", "\u200d" * 257, "\x1f", "\x7f", "\x9f", "\ud800", chr(0xDFFF)])
 def test_the_first_and_last_characters_that_no_key_has(key: str) -> None:
     """Controls, and halves of pairs."""
     with pytest.raises(InvalidKeyError):

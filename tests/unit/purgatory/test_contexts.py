@@ -14,6 +14,7 @@ from purgatory.jobs import JobContext, MemoryJobStore
 from purgatory.operations import OperationEvent
 from purgatory.signals import WaitOperation
 from purgatory.status import Status
+from tests.cases import cases
 from tests.patience import until_in_turns
 from tests.unit.purgatory.waiting import Make, Waiting, parked
 from tests.unit.shared_logs import Logs
@@ -196,8 +197,8 @@ async def _check_law(make_purgatory: Make, wait: Step, complete: Step, **options
     assert sum(what.startswith("listener") for what, _ in seen.names) == 2 * len(seen.operations)
 
 
-@pytest.mark.parametrize("complete", COMPLETERS)
-@pytest.mark.parametrize("wait", WAITERS)
+@cases("complete", COMPLETERS)
+@cases("wait", WAITERS)
 async def test_the_code_of_a_waiter_runs_in_its_context(
     make_purgatory: Make, wait: Step, complete: Step
 ) -> None:
@@ -205,7 +206,7 @@ async def test_the_code_of_a_waiter_runs_in_its_context(
     await _check_law(make_purgatory, wait, complete)
 
 
-@pytest.mark.parametrize("wait", WAITERS)
+@cases("wait", WAITERS)
 async def test_so_it_does_when_an_entry_of_a_shared_log_is_applied(
     make_purgatory: Make, wait: Step
 ) -> None:

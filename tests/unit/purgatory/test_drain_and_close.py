@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -52,16 +51,6 @@ async def test_it_closes_with_the_last_of_those_who_opened_it(make_purgatory: Ma
     assert [*is_open, purgatory.is_open] == [False, True, False]
 
 
-async def test_closing_is_idempotent(make_purgatory: Make) -> None:
-    """Closing what is closed, or was never open, does nothing."""
-    purgatory = make_purgatory()
-    await purgatory.close()
-    async with purgatory:
-        pass
-    await purgatory.close()
-    await purgatory.close()
-
-
 async def test_closing_from_two_tasks_at_once(make_purgatory: Make) -> None:
     """Both return once it is closed."""
     purgatory = make_purgatory()
@@ -94,21 +83,16 @@ async def calls_of(purgatory: Purgatory) -> list[Callable[[], Coroutine[Any, Any
     ]
 
 
-async def test_before_it_is_open_everything_is_refused(make_purgatory: Make) -> None:
-    """With a word on how to open it."""
-    for call in await calls_of(make_purgatory()):
-        with pytest.raises(PurgatoryClosedError, match="use it inside `async with`"):
-            await call()
-
-
-async def test_after_it_is_closed_everything_is_refused(make_purgatory: Make) -> None:
-    """Nothing can be left behind any more."""
+async def test_before_it_is_open_and_after_everything_is_refused(make_purgatory: Make) -> None:
+    """With a word on how to open it; closing what is closed, or was never open, does nothing."""
     purgatory = make_purgatory()
-    async with purgatory:
-        pass
-    for call in await calls_of(purgatory):
-        with pytest.raises(PurgatoryClosedError):
-            await call()
+    for _ in range(2):
+        await purgatory.close()
+        for call in await calls_of(purgatory):
+            with pytest.raises(PurgatoryClosedError, match="use it inside `async with`"):
+                await call()
+        async with purgatory:
+            pass
 
 
 async def test_from_another_thread_everything_is_refused(make_purgatory: Make) -> None:
@@ -147,16 +131,3 @@ async def test_the_body_of_async_with_may_fail(make_purgatory: Make) -> None:
     with pytest.raises(ZeroDivisionError):
         await serve()
     assert (await tasks[0]).status is Status.DRAINED
-
-
-async def test_many_purgatories_on_one_loop(make_purgatory: Make) -> None:
-    """They know nothing of one another."""
-    async with AsyncExitStack() as stack:
-        purgatories = [await stack.enter_async_context(make_purgatory()) for _ in range(3)]
-        tasks = [await parked(purgatory, "a", timeout=5) for purgatory in purgatories]
-        await purgatories[0].fire("a")
-        assert [(await task).status for task in tasks] == [
-            Status.FIRED,
-            Status.EXPIRED,
-            Status.EXPIRED,
-        ]

@@ -17,16 +17,13 @@ from purgatory import (
     Status,
 )
 from purgatory.timer import MAX_DELAY_MS
+from tests.cases import cases
 from tests.unit.purgatory.waiting import Make, Waiting, parked
 
 # What is refused
 
 
-@pytest.mark.parametrize(
-    "timeout",
-    [float("nan"), float("inf"), -float("inf"), -1, -0.001, 1e300, 10**400],
-    ids=repr,
-)
+@cases("timeout", [float("nan"), float("inf"), -float("inf"), -1, -0.001, 1e300, 10**400])
 async def test_a_timeout_out_of_range(make_purgatory: Make, timeout: float) -> None:
     """Is an InvalidTimeoutError, which is a ValueError, and says what is allowed."""
     async with make_purgatory() as purgatory:
@@ -34,18 +31,7 @@ async def test_a_timeout_out_of_range(make_purgatory: Make, timeout: float) -> N
             await purgatory.park("a", timeout=timeout)
 
 
-async def test_an_infinite_timeout_is_refused_whatever_the_limit(make_purgatory: Make) -> None:
-    """A timeout is a finite number of seconds."""
-    try:
-        limits = Limits(max_timeout=float("inf"))
-    except ValueError:
-        return
-    async with make_purgatory(limits=limits) as purgatory:
-        with pytest.raises(InvalidTimeoutError):
-            await purgatory.park("a", timeout=float("inf"))
-
-
-@pytest.mark.parametrize("timeout", [True, False, "5", None, 1 + 0j, [1]], ids=repr)
+@cases("timeout", [True, False, "5", None, 1 + 0j, [1]])
 async def test_a_timeout_that_is_no_number(make_purgatory: Make, timeout: Any) -> None:
     """Is a TypeError."""
     async with make_purgatory() as purgatory:
@@ -53,24 +39,14 @@ async def test_a_timeout_that_is_no_number(make_purgatory: Make, timeout: Any) -
             await purgatory.park("a", timeout=timeout)
 
 
-async def test_the_longest_timeout(make_purgatory: Make) -> None:
-    """Is allowed, and can be cancelled."""
-    async with make_purgatory() as purgatory:
-        task = await parked(purgatory, "a", timeout=purgatory.limits.max_timeout)
-        await purgatory.cancel("a")
-        await task
-
-
-@pytest.mark.parametrize("seconds", [0.07, 0.1, 2.007, 4.001, 4.35, 0.000_000_001])
+@cases("seconds", [0.07, 0.1, 2.007, 4.001, 4.35, 0.000_000_001])
 def test_seconds_become_milliseconds_rounded_up(seconds: float) -> None:
     """Without the errors of binary fractions: 2.007 s is 2,007 ms, and 1 ns is 1 ms."""
     expected = max(1, round(seconds * 1_000))
     assert Purgatory().delay_ms(seconds) == expected
 
 
-@pytest.mark.parametrize(
-    "key", ["", "x" * 257, "a\nb", "\x00", "\x7f", "\x85", "\ud800"], ids=ascii
-)
+@cases("key", ["", "x" * 257, "a\nb", "\x00", "\x7f", "\x85", "\ud800"])
 async def test_a_key_that_is_refused(make_purgatory: Make, key: str) -> None:
     """By park, fire and cancel alike, before anything is changed."""
     async with make_purgatory() as purgatory:
@@ -84,33 +60,13 @@ async def test_a_key_that_is_refused(make_purgatory: Make, key: str) -> None:
         assert (purgatory.parked, purgatory.signals.head()) == (0, 0)
 
 
-@pytest.mark.parametrize("key", ["a", "x" * 256, "a b", "é\u00a0\u200d\ue000", "🙂", "a/b?c#d%"])
+@cases("key", ["a", "x" * 256, "a b", "é\u00a0\u200d\ue000", "🙂", "a/b?c#d%"])
 async def test_a_key_that_is_allowed(make_purgatory: Make, key: str) -> None:
     """1 to 256 characters, of whatever script."""
     async with make_purgatory() as purgatory:
         task = await parked(purgatory, key)
         await purgatory.fire(key)
         assert (await task).key == key
-
-
-@pytest.mark.parametrize("key", [5, None, b"a", ("a",), ["a"]], ids=repr)
-async def test_a_key_that_is_no_string(make_purgatory: Make, key: Any) -> None:
-    """Is a TypeError."""
-    async with make_purgatory() as purgatory:
-        with pytest.raises(TypeError):
-            await purgatory.park(key, timeout=1)
-        with pytest.raises(TypeError):
-            await purgatory.fire(key)
-        assert (purgatory.parked, purgatory.signals.head()) == (0, 0)
-
-
-async def test_no_keys_at_all(make_purgatory: Make) -> None:
-    """Nothing could ever fire it."""
-    async with make_purgatory() as purgatory:
-        with pytest.raises(
-            ValueError, match=r"0 keys: an operation watches 1 to 100.*: give at least one$"
-        ):
-            await purgatory.park(timeout=1)
 
 
 async def test_a_value_that_is_refused_wakes_nobody(make_purgatory: Make) -> None:
@@ -147,7 +103,7 @@ async def test_the_limit_of_parked_operations(make_purgatory: Make) -> None:
         await asyncio.gather(*tasks)
 
 
-@pytest.mark.parametrize(("character", "size"), [("k", 1), ("\u0439", 4), ("\U0001f511", 4)])
+@cases("character, size", [("k", 1), ("\u0439", 4), ("\U0001f511", 4)])
 async def test_the_limit_of_parked_bytes(make_purgatory: Make, character: str, size: int) -> None:
     """Several keys count by the memory of their text; one more is refused, unless for one key."""
     keys = [character * 200 + str(number) for number in range(3)]
@@ -201,10 +157,9 @@ async def test_the_limit_of_parked_operations_on_a_key(make_purgatory: Make) -> 
 async def test_the_limit_of_keys(make_purgatory: Make) -> None:
     """The same key twice is one key."""
     async with make_purgatory(limits=Limits(max_keys_per_operation=2)) as purgatory:
-        with pytest.raises(
-            ValueError, match=r"3 keys: an operation watches 1 to 2, .*: give fewer"
-        ):
-            await purgatory.park("a", "b", "c", timeout=1)
+        for keys, text in ((), "0 keys: .* 1 to 2.*at least one$"), ("abc", "3 keys: .*give fewer"):
+            with pytest.raises(ValueError, match=text):
+                await purgatory.park(*keys, timeout=1)
         task = await parked(purgatory, "a", "b", "a")
         await purgatory.fire("b")
         await task
@@ -245,29 +200,13 @@ async def test_the_limit_of_age(make_purgatory: Make) -> None:
         assert purgatory.statistics().signals.signals == 0
 
 
-@pytest.mark.parametrize("name", [each.name for each in fields(Limits)])
-@pytest.mark.parametrize("value", [0, -1, float("nan")])
+@cases("name", [each.name for each in fields(Limits)])
+@cases("value", [0, -1, float("nan"), float("inf")])
 def test_a_limit_is_above_zero(name: str, value: float) -> None:
     """Anything else is a ValueError that names it."""
     options: dict[str, Any] = {name: value}
     with pytest.raises(ValueError, match=f"{name} is .*: a limit is a finite number above zero"):
         Limits(**options)
-
-
-async def test_a_signal_reaches_those_who_wait_whatever_the_bounds(make_purgatory: Make) -> None:
-    """A fire that was accepted wakes who is parked, also where its value is not kept for long."""
-    try:
-        limits = Limits(max_signal_bytes=8)
-        purgatory = make_purgatory(limits=limits)
-    except ValueError:
-        return
-    async with purgatory:
-        task = await parked(purgatory, "a", timeout=1)
-        try:
-            await purgatory.fire("a", "x" * 20)
-        except InvalidValueError:
-            await purgatory.fire("a")
-        assert (await task).status is Status.FIRED
 
 
 async def test_a_limit_of_timeouts_beyond_that_of_the_timer(make_purgatory: Make) -> None:
@@ -280,27 +219,3 @@ async def test_a_limit_of_timeouts_beyond_that_of_the_timer(make_purgatory: Make
             await purgatory.park("a", timeout=longest + 0.001)
         await purgatory.cancel("a")
         await task
-
-
-def test_what_is_kept_by_default() -> None:
-    """As the documentation of the limits says."""
-    limits = Limits()
-    assert limits.max_signals_per_key == 1_000
-    assert limits.max_signals == 100_000
-    assert limits.max_signal_age == 600
-    assert limits.max_signal_bytes == 2**26
-    assert limits.max_value_bytes == 2**16
-
-
-async def test_a_limit_that_is_reached_is_named(make_purgatory: Make) -> None:
-    """With its value, in the attributes and in the text."""
-    async with make_purgatory(limits=Limits(max_parked=1)) as purgatory:
-        task = await parked(purgatory, "a", timeout=1)
-        with pytest.raises(LimitReachedError) as raised:
-            await purgatory.park("a", timeout=1)
-        error = raised.value
-        assert (error.limit, error.maximum) == ("max_parked", 1)
-        assert str(error) == error.detail and "max_parked" in error.detail
-        await purgatory.fire("a")
-        await task
-    assert str(LimitReachedError(limit="l", maximum=2)) == LimitReachedError.__doc__

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from purgatory.log_text import redacted
+from tests.cases import cases
 
 
-@pytest.mark.parametrize(
-    ("url", "shown"),
+@cases(
+    "url, shown",
     [
         ("redis://localhost:6379/2", "redis://localhost:6379/2"),
         ("redis://user:secret@host:6379/2", "redis://***@host:6379/2"),

@@ -9,10 +9,10 @@ from purgatory import (
     InvalidKeyError,
     LimitReachedError,
     Limits,
-    PurgatoryClosedError,
     Status,
 )
 from purgatory.operations import OperationEvent
+from tests.cases import cases
 from tests.unit.purgatory.waiting import Make, Waiting, now_ms, parked
 
 
@@ -59,7 +59,7 @@ async def test_an_operation_of_ones_own_without_delay(make_purgatory: Make) -> N
         await task
 
 
-@pytest.mark.parametrize(("key", "error"), [("", InvalidKeyError), (b"k", TypeError)])
+@cases("key, error", [("", InvalidKeyError), (b"k", TypeError)])
 async def test_park_operation_checks_each_key(
     make_purgatory: Make, key: Any, error: type[Exception]
 ) -> None:
@@ -70,7 +70,7 @@ async def test_park_operation_checks_each_key(
         assert purgatory.watched_keys() == {}
 
 
-@pytest.mark.parametrize("keys", ["abc", None, 42])
+@cases("keys", ["abc", None, 42])
 async def test_park_operation_takes_lists_of_keys_only(make_purgatory: Make, keys: Any) -> None:
     """`"abc"` would be watched as three keys of one letter."""
     async with make_purgatory() as purgatory:
@@ -119,14 +119,3 @@ async def test_what_is_refused_is_counted(make_purgatory: Make) -> None:
         assert found["a bound of our own"] == 1
         await purgatory.drain()
         await asyncio.gather(*tasks)
-
-
-async def test_a_check_needs_an_open_purgatory(make_purgatory: Make) -> None:
-    """As everything else does: nobody would run the rest of a long one."""
-    purgatory = make_purgatory()
-    with pytest.raises(PurgatoryClosedError):
-        await purgatory.check("a")
-    async with purgatory:
-        assert await purgatory.check("a") == 0
-    with pytest.raises(PurgatoryClosedError):
-        await purgatory.check("a")

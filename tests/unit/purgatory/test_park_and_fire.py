@@ -3,13 +3,13 @@
 import asyncio
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
 from purgatory import DelayedOperation, Limits, Outcome, Status
 from purgatory.operations import OperationEvent
+from tests.cases import cases
 from tests.unit.purgatory.waiting import Make, now_ms, parked
 
 # Parking and firing
@@ -102,8 +102,8 @@ async def test_firing_wakes_everybody_on_the_key_and_nobody_else(make_purgatory:
         assert (await other).key == "b"
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
+@cases(
+    "value, expected",
     [((1, 2), "[1, 2]"), ({1: "a"}, "{'1': 'a'}"), (Status.FIRED, "'fired'"), (0.5, "0.5")],
 )
 async def test_a_value_is_as_json_has_it(
@@ -147,17 +147,6 @@ async def test_several_keys_lose_nothing_between_them(make_purgatory: Make) -> N
         assert seen == [("a", 0), ("b", 1), ("b", 2), ("a", 4), ("b", 5)]
 
 
-async def test_a_signal_between_two_parks_is_not_lost(make_purgatory: Make) -> None:
-    """A parked call that was fired goes on from just behind what it saw."""
-    async with make_purgatory() as purgatory:
-        task = await parked(purgatory, "a")
-        await purgatory.fire("a", 1)
-        await purgatory.fire("a", 2)
-        outcome = await task
-        assert outcome.value == 1
-        assert (await purgatory.park("a", timeout=1, cursor=outcome.cursor)).value == 2
-
-
 class Topic(StrEnum):
     ORDERS = "orders"
 
@@ -177,15 +166,6 @@ async def test_a_key_may_be_a_string_of_a_class_of_its_own(make_purgatory: Make)
         purgatory.signals.append("another", None)
         await purgatory.check("orders")
         assert ((await without_signal).key, (await without_signal).value) == ("orders", None)
-
-
-async def test_a_key_given_twice_counts_once(make_purgatory: Make) -> None:
-    """It is one watch and one wake-up."""
-    async with make_purgatory() as purgatory:
-        task = await parked(purgatory, "a", "a")
-        assert purgatory.watched_keys() == {"a": 1}
-        assert (await purgatory.fire("a")).completed == 1
-        await task
 
 
 async def test_a_parked_call_that_is_completed_by_hand(make_purgatory: Make) -> None:
@@ -218,7 +198,7 @@ async def test_a_timeout_of_zero_without_a_cursor_expires_at_once(make_purgatory
         assert (events, purgatory.statistics().wake_ups) == ([], 0)
 
 
-@pytest.mark.parametrize("timeout", [0, 0.0, -0.0])
+@cases("timeout", [0, 0.0, -0.0])
 async def test_a_timeout_of_zero_with_a_cursor_answers_what_fired(
     make_purgatory: Make, timeout: float
 ) -> None:
@@ -245,16 +225,6 @@ async def test_a_timeout_of_zero_is_answered_when_the_purgatory_is_full(
 
 
 # Mistakes
-
-
-@pytest.mark.parametrize("keys", [["a"], ["a", "b"]])
-async def test_a_list_in_place_of_keys(make_purgatory: Make, keys: Any) -> None:
-    """The error says how to give several, alone and beside another key."""
-    async with make_purgatory() as purgatory:
-        for given in ((keys,), (keys, "c")):
-            with pytest.raises(TypeError, match=r"park\(\*keys, timeout=25\)"):
-                await purgatory.park(*given, timeout=1)
-        assert purgatory.parked == 0
 
 
 async def test_a_pydantic_model_is_fired_as_json(make_purgatory: Make) -> None:

@@ -41,15 +41,6 @@ async def test_cancelling_the_task_after_its_key_fired(make_purgatory: Make) -> 
             assert purgatory.parked == 0
 
 
-async def test_a_timeout_around_park(make_purgatory: Make) -> None:
-    """Somebody else's deadline takes the operation out as well."""
-    async with make_purgatory() as purgatory:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(1):
-                await purgatory.park("a", timeout=60)
-        assert (purgatory.parked, purgatory.statistics().timers) == (0, 0)
-
-
 # Cost
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from purgatory import BadCursorError, CursorExpiredError, Limits, Status
+from tests.cases import cases
 from tests.unit.purgatory.waiting import Make
 
 
@@ -68,7 +69,7 @@ async def test_a_cursor_of_another_purgatory_has_expired(make_purgatory: Make) -
             await purgatory.park("a", timeout=1, cursor=cursor)
 
 
-@pytest.mark.parametrize("cursor", ["", "nonsense", "1", "999999999999-1 "])
+@cases("cursor", ["", "nonsense", "1", "999999999999-1 "])
 async def test_a_bad_cursor_is_an_error(make_purgatory: Make, cursor: str) -> None:
     """Alone and in a mapping."""
     async with make_purgatory() as purgatory:
@@ -77,7 +78,7 @@ async def test_a_bad_cursor_is_an_error(make_purgatory: Make, cursor: str) -> No
                 await purgatory.park("a", timeout=1, cursor=given)
 
 
-@pytest.mark.parametrize("cursor", [5, b"0", 0.5, ["0"], {"a": 5}, {"a": b"0"}])
+@cases("cursor", [5, b"0", 0.5, ["0"], {"a": 5}, {"a": b"0"}])
 async def test_a_cursor_of_the_wrong_type_is_a_type_error(
     make_purgatory: Make, cursor: Any
 ) -> None:

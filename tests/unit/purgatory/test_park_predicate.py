@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from purgatory import Outcome, Status
+from tests.cases import cases
 from tests.unit.purgatory.waiting import Make, Waiting, outcomes, parked
 
 
@@ -133,16 +134,8 @@ async def test_a_predicate_that_holds_from_the_start_names_no_key_of_others(
         )
 
 
-async def test_a_predicate_that_never_holds_expires(make_purgatory: Make) -> None:
-    """However often its key fires."""
-    async with make_purgatory() as purgatory:
-        task = await parked(purgatory, "a", timeout=1, until=lambda: False)
-        assert [(await purgatory.fire("a")).completed for _ in range(3)] == [0, 0, 0]
-        assert (await task).status is Status.EXPIRED
-
-
-@pytest.mark.parametrize("number", [1, 2, 3])
-@pytest.mark.parametrize("error", [ZeroDivisionError, LookupError, StopIteration])
+@cases("number", [1, 2, 3])
+@cases("error", [ZeroDivisionError, LookupError, StopIteration])
 async def test_what_a_predicate_raises_is_raised_by_park(
     make_purgatory: Make, number: int, error: type[Exception]
 ) -> None:
@@ -169,7 +162,7 @@ async def test_what_a_predicate_raises_is_raised_by_park(
         assert (purgatory.parked, len(tries)) == (0, number)
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
+@cases("number", [1, 2, 3])
 async def test_a_predicate_that_returns_a_coroutine(make_purgatory: Make, number: int) -> None:
     """It would always hold: a TypeError at once, and no warning of what nobody awaited."""
 
@@ -191,7 +184,7 @@ async def test_a_predicate_that_returns_a_coroutine(make_purgatory: Make, number
         assert (purgatory.parked, len(tries)) == (0, number)
 
 
-@pytest.mark.parametrize("truth", [1, "yes", [0]])
+@cases("truth", [1, "yes", [0]])
 async def test_a_predicate_may_return_anything_that_is_true(
     make_purgatory: Make, truth: object
 ) -> None:
@@ -223,7 +216,7 @@ async def test_a_predicate_whose_caller_was_cancelled(make_purgatory: Make) -> N
         assert purgatory.parked == 0
 
 
-@pytest.mark.parametrize("is_raising", [False, True])
+@cases("is_raising", [False, True])
 async def test_a_predicate_that_ends_its_own_operation(
     make_purgatory: Make, *, is_raising: bool
 ) -> None:

@@ -12,6 +12,7 @@ from purgatory import Purgatory, PurgatoryClosedError, Status, WrongThreadError
 from purgatory.jobs import MemoryJobStore
 from purgatory.purgatory import _open_purgatories
 from purgatory.testing import AutojumpEventLoop, MockClock
+from tests.cases import cases
 from tests.unit.purgatory.waiting import Make, outcomes, parked
 
 
@@ -45,16 +46,6 @@ async def fire_and_wait(purgatory: Purgatory, number: int) -> list[Status]:
         return [fired.status, expired.status]
 
 
-async def test_it_opens_again_on_this_loop(make_purgatory: Make) -> None:
-    """Waits and timers work as before, and what was counted still counts."""
-    purgatory = make_purgatory()
-    for number in range(3):
-        assert await fire_and_wait(purgatory, number) == [Status.FIRED, Status.EXPIRED]
-        assert not purgatory.is_open
-        assert repr(purgatory) == "<Purgatory 'purgatory': closed, 0 parked>"
-    assert outcomes(purgatory) == (3, 3, 0, 0)
-
-
 async def test_it_opens_again_on_another_loop_and_thread(make_purgatory: Make) -> None:
     """As an application does that a test starts a second time."""
     clock = asyncio.get_running_loop().clock  # type: ignore[attr-defined] # of our own loop
@@ -63,6 +54,8 @@ async def test_it_opens_again_on_another_loop_and_thread(make_purgatory: Make) -
     assert await fire_and_wait(purgatory, 1) == expected
     assert run(fire_and_wait(purgatory, 2), clock) == expected
     assert await fire_and_wait(purgatory, 3) == expected
+    assert repr(purgatory) == "<Purgatory 'purgatory': closed, 0 parked>"
+    assert outcomes(purgatory) == (3, 3, 0, 0)
 
 
 async def test_signals_and_cursors_outlive_a_closing(make_purgatory: Make) -> None:
@@ -104,7 +97,7 @@ async def test_what_drains_is_opened_again_once_it_is_closed(make_purgatory: Mak
         assert (await purgatory.park("a", timeout=1)).status is Status.EXPIRED
 
 
-@pytest.mark.parametrize("turns", range(1, 6))
+@cases("turns", range(1, 6))
 async def test_what_closes_is_opened_again_once_it_is_closed(
     make_purgatory: Make, turns: int
 ) -> None:
@@ -185,7 +178,7 @@ async def test_a_caller_of_close_that_is_cancelled(make_purgatory: Make) -> None
     await fire_and_wait(purgatory, 1)
 
 
-@pytest.mark.parametrize("turns", [0, 1, 2, 3])
+@cases("turns", [0, 1, 2, 3])
 def test_a_loop_that_ends_while_it_closes(turns: int) -> None:
     """Every wait has ended, and the next loop begins with none."""
     clock = MockClock()

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from purgatory import Limits, Purgatory, PurgatoryClosedError
 from purgatory.fastapi import BearerTokens, WaitSettings, create_router, install
 from purgatory.jobs import MemoryJobStore
+from tests.cases import cases
 
 TOKEN = "a-token-that-nobody-guesses"
 
@@ -24,8 +25,8 @@ _settings: Any = WaitSettings
 _limits: Any = Limits
 
 
-@pytest.mark.parametrize(
-    ("make", "text"),
+@cases(
+    "make, text",
     [
         (lambda: _purgatory(MemoryJobStore()), "name is .*MemoryJobStore.*jobs=store"),
         (lambda: _purgatory(jobs="sqlite:///a"), "jobs is 'sqlite:///a': give .*SqlJobStore"),
@@ -89,6 +90,8 @@ async def test_several_keys_in_a_list(make_purgatory: Callable[..., Purgatory]) 
             await purgatory.fire(keys)
         with pytest.raises(TypeError, match=text):
             purgatory.cursor(keys)
+        with pytest.raises(TypeError, match=text):
+            await purgatory.park(keys, "c", timeout=1)
 
 
 async def test_not_open() -> None:

@@ -15,12 +15,13 @@ from purgatory.signals.redis.follower import Follower
 from purgatory.signals.redis.own_entries import MAX_OWN
 from purgatory.signals.redis.shard_log import AppendReply, AppendRequest, LogState
 from purgatory.testing import MockClock
+from tests.cases import cases
 from tests.properties.log_model import LogModel
 
 EPOCH = b"000000000001"
 
 
-@pytest.mark.parametrize(
+@cases(
     "message",
     [
         b"",
@@ -94,7 +95,7 @@ async def test_a_value_that_is_no_json_of_ours_reaches_nobody(
     assert line.message.startswith("1 entries") and "the one at 1: " in line.message
 
 
-@pytest.mark.parametrize(
+@cases(
     "entry",
     [
         b"",
@@ -250,8 +251,8 @@ async def test_a_log_that_grows_while_it_is_read_is_left_to_messages() -> None:
     assert (log.pages, follower.replica.applied) == (3, 30)
 
 
-@pytest.mark.parametrize("trims", [False, True])
-@pytest.mark.parametrize("others", [1, 3])
+@cases("trims", [False, True])
+@cases("others", [1, 3])
 async def test_a_loss_expires_the_cursors_of_a_key_once(others: int, *, trims: bool) -> None:
     """However many processes report it: what a client gets after its wait has ended stays good."""
     log = LogModel(per_key=10, in_all=10, page=10)

@@ -9,9 +9,10 @@ from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
 from purgatory.signals.log_replica import MAX_AHEAD, MAX_EPOCHS, MAX_UNKNOWN, LogReplica, Loss
 from purgatory.signals.sharded_signals import ShardedSignals
 from purgatory.testing import MockClock
+from tests.cases import cases
 
 
-@pytest.mark.parametrize("reads", range(5))
+@cases("reads", range(5))
 def test_a_cursor_of_an_unknown_epoch_waits_for_a_read_that_began_after_it(reads: int) -> None:
     """One read may be under way, so the second one tells."""
     replica = _replica()
@@ -24,7 +25,7 @@ def test_a_cursor_of_an_unknown_epoch_waits_for_a_read_that_began_after_it(reads
         replica.position("k", "bbbbbbbbbbbb-1")
 
 
-@pytest.mark.parametrize(("kept", "is_incomplete"), [(5, False), (6, True), (7, False)])
+@cases("kept, is_incomplete", [(5, False), (6, True), (7, False)])
 def test_a_loss_returns_what_was_missing_only_between_its_place_and_the_head(
     kept: int, is_incomplete: bool
 ) -> None:
@@ -47,7 +48,7 @@ def test_pages_note_the_first_that_is_missing_and_the_latest_head() -> None:
     assert loss is not None and loss.is_incomplete
 
 
-@pytest.mark.parametrize(("offsets", "is_incomplete"), [((1, 2, 3), False), ((2, 3), True)])
+@cases("offsets, is_incomplete", [((1, 2, 3), False), ((2, 3), True)])
 def test_a_page_notes_what_is_missing_and_nothing_else(
     offsets: tuple[int, ...], *, is_incomplete: bool
 ) -> None:
@@ -139,8 +140,8 @@ def test_a_position_has_the_offset_of_its_entry_in_the_log() -> None:
     assert [replica.offset_of(position) for position in (before, replica.head())] == [5, 4]
 
 
-@pytest.mark.parametrize(
-    ("epochs", "may_be_old"),
+@cases(
+    "epochs, may_be_old",
     [
         ([Epoch("bbbbbbbbbbbb", 0)], True),
         ([Epoch("aaaaaaaaaaaa", 0)], True),
@@ -157,7 +158,7 @@ def test_a_log_may_be_an_old_one_unless_it_has_one_unknown_epoch(
     assert replica.may_be_old(epochs) == may_be_old
 
 
-@pytest.mark.parametrize(("kept", "is_unknown"), [(4, True), (5, False), (6, False), (7, False)])
+@cases("kept, is_unknown", [(4, True), (5, False), (6, False), (7, False)])
 def test_a_loss_has_the_keys_of_lost_entries(kept: int, *, is_unknown: bool) -> None:
     """Not that of the last entry that is kept; before the first that was read, any key."""
     replica = _replica()
@@ -172,7 +173,7 @@ def test_a_loss_has_the_keys_of_lost_entries(kept: int, *, is_unknown: bool) -> 
     assert loss.has_unknown_keys == is_unknown
 
 
-@pytest.mark.parametrize(("read", "head"), [(5, 5), (6, 7)])
+@cases("read, head", [(5, 5), (6, 7)])
 def test_the_head_moves_past_waits_that_began_ahead_of_a_loss(read: int, head: int) -> None:
     """They are after entries that are lost; if there is none, positions stay as they are."""
     replica = _replica()
@@ -230,8 +231,8 @@ def test_a_cursor_of_an_epoch_that_never_arrived_here_is_before_the_loss() -> No
     assert places == [3, 3, replica.head()]
 
 
-@pytest.mark.parametrize(
-    ("later", "common"),
+@cases(
+    "later, common",
     [
         ([], 2),
         ([Epoch("cccccccccccc", 7)], 4),
@@ -305,7 +306,7 @@ def test_an_epoch_that_the_log_lacks_is_lost_from_its_start() -> None:
     assert (replica.read("k", 0, 9), replica.cursor(replica.head())) == ([], "cccccccccccc-3")
 
 
-@pytest.mark.parametrize("cursor", ["0", "aaaaaaaaaaaa-1"])
+@cases("cursor", ["0", "aaaaaaaaaaaa-1"])
 def test_no_cursor_is_judged_before_the_log_was_read(cursor: str) -> None:
     """Whether what it names was lost is unknown until then."""
     replica = _unread_replica()
@@ -324,7 +325,7 @@ def test_losing_through_an_entry_that_is_here_loses_nothing() -> None:
         replica.position("k", "aaaaaaaaaaaa-3")
 
 
-@pytest.mark.parametrize(("key", "is_lost"), [("known", False), ("k", True), ("new", True)])
+@cases("key, is_lost", [("known", False), ("k", True), ("new", True)])
 def test_losing_through_an_entry_for_all_keys_but_those_that_are_known(
     key: str, *, is_lost: bool
 ) -> None:
@@ -341,7 +342,7 @@ def test_losing_through_an_entry_for_all_keys_but_those_that_are_known(
         assert replica.position(key, "aaaaaaaaaaaa-2") == 2
 
 
-@pytest.mark.parametrize("is_one_key", [True, False])
+@cases("is_one_key", [True, False])
 def test_a_loss_ahead_of_what_is_here_expires_no_cursor_of_a_later_epoch(
     *, is_one_key: bool
 ) -> None:
@@ -366,7 +367,7 @@ def test_what_is_applied_ends_at_the_head() -> None:
     assert [replica.has_applied(position) for position in (3, 4)] == [True, False]
 
 
-@pytest.mark.parametrize("key", ["lost", "never fired"])
+@cases("key", ["lost", "never fired"])
 def test_a_loss_is_noticed_before_it_and_not_behind_it(key: str) -> None:
     """A wait from before it ends, and its error says so; one from behind it goes on."""
     replica = _replica()
@@ -400,7 +401,7 @@ def test_the_next_wait_begins_behind_what_was_read_or_where_this_one_began() -> 
     assert replica.cursor_after(keys, begun, None, 9) == "aaaaaaaaaaaa-9"
 
 
-@pytest.mark.parametrize("is_incomplete", [False, True])
+@cases("is_incomplete", [False, True])
 def test_a_later_epoch_that_begins_at_the_head_loses_only_what_was_missing(
     *, is_incomplete: bool
 ) -> None:
@@ -416,7 +417,7 @@ def test_a_later_epoch_that_begins_at_the_head_loses_only_what_was_missing(
     assert len(replica.read("k", 0, 9)) == (0 if is_incomplete else 3)
 
 
-@pytest.mark.parametrize(("applied", "kept"), [(2, 2), (3, 3), (4, 3), (9, 3)])
+@cases("applied, kept", [(2, 2), (3, 3), (4, 3), (9, 3)])
 def test_cursors_name_the_last_of_several_later_epochs(applied: int, kept: int) -> None:
     """Whether or not something is lost."""
     replica = _replica()
@@ -437,8 +438,8 @@ def test_what_was_missing_in_a_former_log_does_not_return_in_the_next_one() -> N
     assert replica.position("k", "bbbbbbbbbbbb-1") == replica.head()
 
 
-@pytest.mark.parametrize("read", [3, 6])
-@pytest.mark.parametrize("next_kept", [0, 1, 2])
+@cases("read", [3, 6])
+@cases("next_kept", [0, 1, 2])
 def test_what_was_missing_returns_once(read: int, next_kept: int) -> None:
     """The loss after that one is as any other, however little is kept."""
     replica = _replica()
@@ -453,7 +454,7 @@ def test_what_was_missing_returns_once(read: int, next_kept: int) -> None:
     assert second is not None and not second.is_incomplete
 
 
-@pytest.mark.parametrize("losses", [MAX_EPOCHS, MAX_EPOCHS + 1])
+@cases("losses", [MAX_EPOCHS, MAX_EPOCHS + 1])
 def test_a_cursor_from_before_too_many_losses_is_expired(losses: int) -> None:
     """What its offset was in this process is not known any more, though its signal is here."""
     replica = _replica()
@@ -514,9 +515,8 @@ def test_a_cursor_may_be_so_far_ahead() -> None:
         replica.position("k", f"aaaaaaaaaaaa-{last + 1}")
 
 
-@pytest.mark.parametrize(
-    ("count", "error"),
-    [(MAX_UNKNOWN, CursorExpiredError), (MAX_UNKNOWN + 1, SignalsUnavailableError)],
+@cases(
+    "count, error", [(MAX_UNKNOWN, CursorExpiredError), (MAX_UNKNOWN + 1, SignalsUnavailableError)]
 )
 def test_so_many_unknown_epochs_are_remembered(count: int, error: type[Exception]) -> None:
     """One that was forgotten is asked for anew."""
@@ -529,8 +529,8 @@ def test_so_many_unknown_epochs_are_remembered(count: int, error: type[Exception
         replica.position("k", f"{0:012x}-1")
 
 
-@pytest.mark.parametrize(
-    ("count", "error"),
+@cases(
+    "count, error",
     [(2 * MAX_EPOCHS, CursorExpiredError), (2 * MAX_EPOCHS + 1, SignalsUnavailableError)],
 )
 def test_so_many_former_logs_are_remembered(count: int, error: type[Exception]) -> None:

@@ -9,6 +9,7 @@ import pytest
 from purgatory.errors import InvalidValueError
 from purgatory.signals import MemorySignals
 from purgatory.testing import MockClock
+from tests.cases import cases
 
 
 def bounded(**bounds: int) -> MemorySignals:
@@ -25,7 +26,7 @@ def kept(signals: MemorySignals, *owners: str | None) -> list[list[object]]:
     return [[signal.value for signal in signals.read(f"of {owner}", 0, 99)] for owner in owners]
 
 
-@pytest.mark.parametrize(("size", "is_taken"), [(64 * 1024, True), (64 * 1024 + 1, False)])
+@cases("size, is_taken", [(64 * 1024, True), (64 * 1024 + 1, False)])
 def test_a_value_has_up_to_64_kib_by_default(size: int, is_taken: bool) -> None:
     """As JSON, with its quotes."""
     value = "x" * (size - 2)
@@ -45,7 +46,7 @@ def test_an_owner_with_an_equal_part_makes_way_for_itself() -> None:
     assert kept(signals, "a", "b", "c") == [[1, 2], [3, 4], [6]]
 
 
-@pytest.mark.parametrize("owner", ["b", None])
+@cases("owner", ["b", None])
 def test_others_make_way_for_the_only_signal_of_an_owner(owner: str | None) -> None:
     """However large it is: trimmed at once, it would reach nobody."""
     signals = bounded(max_bytes=10, max_value_bytes=10)
@@ -54,7 +55,7 @@ def test_others_make_way_for_the_only_signal_of_an_owner(owner: str | None) -> N
     assert kept(signals, "a", owner) == [[], ["12345678"]]
 
 
-@pytest.mark.parametrize(("max_bytes", "counts"), [(25, [2, 2]), (24, [1, 3])])
+@cases("max_bytes, counts", [(25, [2, 2]), (24, [1, 3])])
 def test_shares_are_of_what_is_full(max_bytes: int, counts: list[int]) -> None:
     """Of the number of signals if there are too many, unless their bytes are too many."""
     signals = bounded(max_signals=4, max_bytes=max_bytes, max_value_bytes=20)
@@ -63,7 +64,7 @@ def test_shares_are_of_what_is_full(max_bytes: int, counts: list[int]) -> None:
     assert [len(values) for values in kept(signals, "a", "b")] == counts
 
 
-@pytest.mark.parametrize("by_bytes", [True, False])
+@cases("by_bytes", [True, False])
 def test_the_largest_share_makes_way(*, by_bytes: bool) -> None:
     """Of bytes if these are too many, else of signals: whoever came first, and whoever fires."""
     bounds = {"max_bytes": 30} if by_bytes else {"max_signals": 7}
@@ -79,7 +80,7 @@ def test_the_largest_share_makes_way(*, by_bytes: bool) -> None:
         assert left == ([1, 5, 1] if by_bytes else [2, 4, 1])
 
 
-@pytest.mark.parametrize(("keys", "forgotten"), [(6, 0), (7, 1), (8, 2)])
+@cases("keys, forgotten", [(6, 0), (7, 1), (8, 2)])
 def test_twice_as_many_keys_as_signals_are_remembered(keys: int, forgotten: int) -> None:
     """Of keys that are not, cursors from before the last signal of the last one are expired."""
     signals = bounded(max_signals=3)

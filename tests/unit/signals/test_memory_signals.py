@@ -10,6 +10,7 @@ import pytest
 from purgatory import BadCursorError, CursorExpiredError, InvalidValueError
 from purgatory.signals import MemorySignals, Signal
 from purgatory.testing import MockClock
+from tests.cases import cases
 from tests.unit.signals.kept_signals import kept, values
 
 
@@ -118,7 +119,7 @@ def test_zero_is_from_the_earliest_that_is_kept(make: Callable[..., MemorySignal
     assert [s.value for s in signals.read("a", signals.position("a", "0"), 9)] == [3, 4]
 
 
-@pytest.mark.parametrize(
+@cases(
     "cursor",
     ["", "1", "00", "x", "-1", "1.5", "0 ", "é", "0" * 12, "0" * 12 + "-", "0" * 12 + "-1e3"],
 )
@@ -128,7 +129,7 @@ def test_a_cursor_that_is_not_one_of_ours(signals: MemorySignals, cursor: str) -
         signals.position("a", cursor)
 
 
-@pytest.mark.parametrize("suffix", ["0", "\n", " ", "\u0661"])
+@cases("suffix", ["0", "\n", " ", "\u0661"])
 def test_a_cursor_with_something_behind_it(signals: MemorySignals, suffix: str) -> None:
     """Is bad, or ahead of every signal, but never taken for what is in front of it."""
     signals.append("a", 1)

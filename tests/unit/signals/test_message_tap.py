@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory.signals.redis.message_tap import MessageTap
 from purgatory.signals.redis.resp import MAX_WAITING
+from tests.cases import cases
 
 
 class Client(asyncio.Protocol):
@@ -78,7 +78,7 @@ def test_each_message_is_taken_or_passed_on_whole_and_in_order(
     assert client.read == b"".join(text for _, text, is_ours in pairs if not is_ours)
 
 
-@pytest.mark.parametrize("junk", [b"?1\r\n", b"$x\r\n", b"%1\r\n", b"*1\r\n" * 20])
+@cases("junk", [b"?1\r\n", b"$x\r\n", b"%1\r\n", b"*1\r\n" * 20])
 def test_what_is_not_understood_is_left_to_the_client(junk: bytes) -> None:
     """And everything after it: where frames begin is not known any more."""
     taken: list[bytes] = []

@@ -6,6 +6,7 @@ import pytest
 
 from purgatory.signals.redis import resp
 from purgatory.signals.redis.resp import MAX_LINE, MAX_PARTS, MAX_WAITING, FrameBuffer, frame_end
+from tests.cases import cases
 
 
 def test_frames_within_frames() -> None:
@@ -16,7 +17,7 @@ def test_frames_within_frames() -> None:
         assert size < frame_end(text[:size], 0) <= len(text)
 
 
-@pytest.mark.parametrize(
+@cases(
     "junk",
     [
         b"?1\r\n",

@@ -15,6 +15,7 @@ from purgatory.group_commit import RoundTripTimeout
 from purgatory.signals.log_entry import EntryType
 from purgatory.signals.redis.shard_log import AppendRequest, ShardLog
 from purgatory.testing import AutojumpEventLoop
+from tests.cases import cases
 
 TIMEOUT_S = 2.0
 
@@ -90,7 +91,7 @@ async def fired_after(log: ShardLog, key: str) -> float:
     return loop.time() - begun_s
 
 
-@pytest.mark.parametrize("knows_scripts", [True, False], ids=["silent", "without-the-script"])
+@cases("knows_scripts", [True, False])
 async def test_a_fire_behind_one_that_hangs_is_refused_in_its_own_time(
     *, knows_scripts: bool
 ) -> None:

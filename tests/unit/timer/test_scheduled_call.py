@@ -11,6 +11,7 @@ import pytest
 from purgatory.testing import MockClock
 from purgatory.timer import ScheduledCall, SystemTimer, TimerTask, compiled
 from purgatory.timer.task import ARRAY_SIZE
+from tests.cases import cases
 
 
 class Session:
@@ -121,8 +122,8 @@ def _pass(clock: MockClock, timer: SystemTimer) -> None:
 
 
 @pytest.mark.skipif(compiled, reason="attributes of the compiled form are not those of Python")
-@pytest.mark.parametrize("is_added", [True, False])
-@pytest.mark.parametrize("delay_ms", [10, 1_000])
+@cases("is_added", [True, False])
+@cases("delay_ms", [10, 1_000])
 def test_no_array_is_longer_than_the_allocator_of_small_objects_serves(
     *, is_added: bool, delay_ms: int
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from purgatory.testing import MockClock
 from purgatory.timer import ScheduledCall, SystemTimer, TimerTask
+from tests.cases import cases
 from tests.unit.timer.timer_bench import HOUR_MS, Bench, Note
 
 
@@ -268,7 +269,7 @@ def test_a_call_is_made_with_its_arguments(bench: Bench) -> None:
     assert calls == ["kept"]
 
 
-@pytest.mark.parametrize("tick_ms", [1, 2, 7])
+@cases("tick_ms", [1, 2, 7])
 def test_a_call_later_is_a_call_that_is_added(tick_ms: int) -> None:
     """Written out for speed, it comes to the same: on every level, at every time, in order."""
     clock = MockClock(1_000)
@@ -289,7 +290,7 @@ def test_a_call_later_is_a_call_that_is_added(tick_ms: int) -> None:
     assert {kind for _, kind in ran[::2]} == {"later"}
 
 
-@pytest.mark.parametrize("options", [{"tick_ms": 0}, {"wheel_size": 1}, {"tick_ms": 1.5}])
+@cases("options", [{"tick_ms": 0}, {"wheel_size": 1}, {"tick_ms": 1.5}])
 def test_a_timer_refuses_a_geometry_that_makes_no_sense(
     clock: MockClock, options: dict[str, int]
 ) -> None:

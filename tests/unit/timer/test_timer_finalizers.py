@@ -14,6 +14,7 @@ import pytest
 from purgatory.testing import MockClock
 from purgatory.timer import ScheduledCall, SystemTimer, TimerTask, compiled
 from purgatory.timer.task import ARRAY_SIZE
+from tests.cases import cases
 
 
 class Session:
@@ -52,7 +53,7 @@ class FailingTask(OwningTask):
         raise ValueError
 
 
-@pytest.mark.parametrize("before", [0, 1, ARRAY_SIZE - 1])
+@cases("before", [0, 1, ARRAY_SIZE - 1])
 def test_a_call_may_be_cancelled_by_what_goes_with_its_callback(before: int) -> None:
     """The inner cancel finds that the outer one was first; nothing else leaves."""
     clock = MockClock(1_000)
@@ -139,7 +140,7 @@ def collect_garbage(nth: int, then: Callable[[], object], during: Callable[[], o
     gc.collect(0)
 
 
-@pytest.mark.parametrize("nth", range(1, 12))
+@cases("nth", range(1, 12))
 def test_a_task_added_by_the_collector_while_a_bucket_is_made_is_not_lost(nth: int) -> None:
     """Whichever of the objects that the timer makes it is that sets the collector off."""
     clock = MockClock(1_000)
@@ -156,7 +157,7 @@ def test_a_task_added_by_the_collector_while_a_bucket_is_made_is_not_lost(nth: i
     assert (sorted(ran), len(timer)) == (["asked for", "from garbage"], 0)
 
 
-@pytest.mark.parametrize("nth", range(1, 20))
+@cases("nth", range(1, 20))
 def test_a_task_cancelled_by_the_collector_while_it_moves_down_stays_cancelled(nth: int) -> None:
     """Whichever object sets the collector off; the array that was made for the task is dropped."""
     clock = MockClock(1_000)
@@ -186,7 +187,7 @@ def test_a_task_cancelled_by_the_collector_while_it_moves_down_stays_cancelled(n
     assert (timer.advance_clock(), ran, len(timer)) == (left, list(range(left)), 0)
 
 
-@pytest.mark.parametrize(
+@cases(
     "code",
     [
         "sys.timer = SystemTimer()",

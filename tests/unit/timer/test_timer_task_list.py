@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from purgatory.timer import PendingTasks, ScheduledCall, TimerTask, TimerTaskList, compiled
 from purgatory.timer.task import ARRAY_SIZE
+from tests.cases import cases
 
 
 def tasks_of(count: int) -> list[TimerTask]:
@@ -113,7 +114,7 @@ def test_removing_from_the_middle_keeps_the_order() -> None:
     assert list(bucket) == [a, c, b]
 
 
-@pytest.mark.parametrize("count", [1, ARRAY_SIZE, ARRAY_SIZE + 1, 3 * ARRAY_SIZE])
+@cases("count", [1, ARRAY_SIZE, ARRAY_SIZE + 1, 3 * ARRAY_SIZE])
 def test_a_bucket_holds_any_number(count: int) -> None:
     """However many arrays it takes, the order is that of arrival."""
     counter = PendingTasks()
@@ -176,8 +177,8 @@ def test_many_that_come_and_go_leave_nothing_behind() -> None:
 
 
 @pytest.mark.skipif(compiled, reason="attributes of the compiled form are not those of Python")
-@pytest.mark.parametrize("make", [TimerTask, lambda delay_ms: ScheduledCall(delay_ms, print)])
-@pytest.mark.parametrize("seed", range(5))
+@cases("make", [TimerTask, lambda delay_ms: ScheduledCall(delay_ms, print)])
+@cases("seed", range(5))
 def test_an_array_closes_up_once_three_of_four_places_are_holes(
     make: Callable[[int], TimerTask], seed: int
 ) -> None:

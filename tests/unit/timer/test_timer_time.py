@@ -7,6 +7,7 @@ import pytest
 
 from purgatory.testing import MockClock
 from purgatory.timer import MAX_DELAY_MS, ScheduledCall, SystemClock, SystemTimer, TimerTask
+from tests.cases import cases
 from tests.unit.timer.timer_bench import HOUR_MS, Bench
 
 
@@ -111,7 +112,7 @@ def test_a_deadline_between_two_ticks_of_the_clock_is_rounded_up(bench: Bench) -
     assert bench.after(0) == ["task"]
 
 
-@pytest.mark.parametrize("start_ns", [0, 1, 2, 999_999, 1_000_000, 1_000_001])
+@cases("start_ns", [0, 1, 2, 999_999, 1_000_000, 1_000_001])
 def test_the_first_task_of_a_clock_near_zero_is_not_early(start_ns: int) -> None:
     """Clocks count from an arbitrary zero; the first deadline is rounded up as any other is."""
     clock = MockClock()
@@ -126,7 +127,7 @@ def test_the_first_task_of_a_clock_near_zero_is_not_early(start_ns: int) -> None
     assert 0 <= ran_ns[0] - start_ns - 5_000_000 < 1_000_000
 
 
-@pytest.mark.parametrize("delay_ms", [MAX_DELAY_MS + 1, 2**63 - 1, 2**100])
+@cases("delay_ms", [MAX_DELAY_MS + 1, 2**63 - 1, 2**100])
 def test_a_delay_beyond_the_limit_is_refused(bench: Bench, delay_ms: int) -> None:
     """Case 20, where Kafka's overflows and runs at once: a clear error, and nothing is added."""
     with pytest.raises(ValueError, match=f"delay_ms is {delay_ms}, beyond the limit"):
@@ -161,7 +162,7 @@ def test_the_longest_delay_of_a_call_is_that_of_a_task(bench: Bench) -> None:
     assert [call.expiration_ms for call in bench.timer.close()] == [1_000 + MAX_DELAY_MS] * 2
 
 
-@pytest.mark.parametrize("delay_ms", [1.0, 2.5, float("nan"), float("inf"), True, "5", None])
+@cases("delay_ms", [1.0, 2.5, float("nan"), float("inf"), True, "5", None])
 def test_a_delay_is_a_whole_number(bench: Bench, delay_ms: int) -> None:
     """Anything else is a TypeError at once, when the task is made or the call is scheduled."""
     with pytest.raises(TypeError, match="not an int"):

@@ -6,6 +6,7 @@ import pytest
 
 from purgatory.testing import MockClock
 from purgatory.timer import SystemTimer, TimerTask, TimingWheel
+from tests.cases import cases
 
 
 class Entry(TimerTask):
@@ -270,14 +271,14 @@ def test_tasks_of_one_tick_run_in_the_order_in_which_they_were_added(
     assert notes == [(name, due_ms) for name in ("far 1", "far 2", "near 1", "near 2")]
 
 
-@pytest.mark.parametrize("tick_ms", [0, -1, 1.5, True, "1", None])
+@cases("tick_ms", [0, -1, 1.5, True, "1", None])
 def test_a_tick_is_a_whole_number_of_at_least_one(tick_ms: int) -> None:
     """Anything else is refused at once."""
     with pytest.raises(ValueError, match="tick_ms"):
         TimingWheel(tick_ms, 5, 0)
 
 
-@pytest.mark.parametrize("wheel_size", [1, 0, -1, 2.0, True, "2", None])
+@cases("wheel_size", [1, 0, -1, 2.0, True, "2", None])
 def test_a_wheel_has_at_least_two_buckets(wheel_size: int) -> None:
     """Anything else is refused at once: one bucket has no span to overflow from."""
     with pytest.raises(ValueError, match="wheel_size"):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 from opentelemetry import trace
 from opentelemetry.trace import SpanContext
 
 from purgatory import Purgatory
 from purgatory.jobs import JobContext, MemoryJobStore
 from purgatory.tracing import PurgatoryTracing
+from tests.cases import cases
 from tests.kept_spans import Provider, ids
 
 
@@ -59,7 +59,7 @@ async def test_every_wait_ends_its_span() -> None:
     assert all("purgatory.keys" not in span.attributes for span in provider.spans)
 
 
-@pytest.mark.parametrize("is_async", [True, False])
+@cases("is_async", [True, False])
 async def test_the_run_of_a_job_is_linked_to_its_defer(is_async: bool) -> None:
     """It is the current span in the handler, also in a thread."""
     provider = Provider()

@@ -15,6 +15,7 @@ from purgatory.fastapi.watch.request import WatchTerms
 from purgatory.fastapi.watch.responses import WatchResponses
 from purgatory.signals import MemorySignals
 from purgatory.testing import MockClock
+from tests.cases import cases
 
 # Of a signal whose value is one digit.
 SIGNAL_BYTES = 120 + 1
@@ -33,7 +34,7 @@ def respond(
     return json.loads(WatchResponses(signals, max_bytes).response(*where, terms, status).body)
 
 
-@pytest.mark.parametrize(("less", "told"), [(0, [1, 2, 3]), (1, [1, 2])])
+@cases("less, told", [(0, [1, 2, 3]), (1, [1, 2])])
 def test_signals_of_a_key_that_just_fit(less: int, told: list[int]) -> None:
     """One byte less leaves the last one for the next response."""
     signals = MemorySignals(clock=MockClock())
@@ -46,7 +47,7 @@ def test_signals_of_a_key_that_just_fit(less: int, told: list[int]) -> None:
     assert document["cursor"] == signals.cursor(2 if less else 4)
 
 
-@pytest.mark.parametrize("less", [0, 1])
+@cases("less", [0, 1])
 def test_signals_of_several_keys_that_just_fit(less: int) -> None:
     """One byte less leaves the last key without a signal, and with the cursor it had."""
     signals = MemorySignals(clock=MockClock())
@@ -78,9 +79,7 @@ def test_each_signal_has_its_own_time() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("at_ms", "at"), [(7, "1970-01-01T00:00:00.007Z"), (-1, "1969-12-31T23:59:59.999Z")]
-)
+@cases("at_ms, at", [(7, "1970-01-01T00:00:00.007Z"), (-1, "1969-12-31T23:59:59.999Z")])
 def test_a_clock_that_was_never_set_has_times_too(at_ms: int, at: str) -> None:
     """Around the beginning of the clock's time, in the first response."""
     signals = MemorySignals(clock=MockClock(at_ms))
@@ -89,7 +88,7 @@ def test_a_clock_that_was_never_set_has_times_too(at_ms: int, at: str) -> None:
     assert signal["at"] == at
 
 
-@pytest.mark.parametrize("is_lost", [True, False])
+@cases("is_lost", [True, False])
 def test_a_drained_wait_keeps_its_cursor_if_signals_were_lost(*, is_lost: bool) -> None:
     """So that the next wait responds 410; from behind the loss it has read what there is."""
     signals = MemorySignals(clock=MockClock())
@@ -102,7 +101,7 @@ def test_a_drained_wait_keeps_its_cursor_if_signals_were_lost(*, is_lost: bool) 
     assert (document["cursor"], document["signals"]) == (expected, [])
 
 
-@pytest.mark.parametrize("text", ['""', 'W/""', ' "" '])
+@cases("text", ['""', 'W/""', ' "" '])
 def test_an_entity_tag_may_be_empty(text: str) -> None:
     """Its cursor is not one of ours, which is another error than one of the header."""
     assert parse_etag_cursor(text) == ""
@@ -123,8 +122,8 @@ def test_waits_of_five_seconds_end_a_little_earlier() -> None:
         assert 0.9 <= jittered(JITTER_FROM_SECONDS) / JITTER_FROM_SECONDS < 0.99
 
 
-@pytest.mark.parametrize("status", [Status.EXPIRED, Status.DRAINED, Status.CANCELLED])
-@pytest.mark.parametrize("has_signals", [True, False])
+@cases("status", [Status.EXPIRED, Status.DRAINED, Status.CANCELLED])
+@cases("has_signals", [True, False])
 def test_only_a_conditional_wait_that_expired_is_not_modified(
     status: Status, *, has_signals: bool
 ) -> None:
