@@ -29,10 +29,10 @@ from purgatory.pipeline.errors import (
     PipelineError,
     RefusedRowsError,
 )
-from purgatory.pipeline.outcomes.bad_files import OnBadFile
+from purgatory.pipeline.outcomes.journal_files import OnBadFile
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable, Update
-from purgatory.pipeline.outcomes.outcomes import operation_outcomes
-from purgatory.pipeline.outcomes.schema import EVENT_SCHEMA, OUTCOME_SCHEMA
+from purgatory.pipeline.outcomes.outcomes import EVENT_SCHEMA, OUTCOME_SCHEMA, operation_outcomes
+from purgatory.pipeline.replay.loads import KAFKA_HIGH, KAFKA_LOW, Growth, SyntheticLoad, WhatIf
 from purgatory.pipeline.replay.replay import REPLAY_SCHEMA, replay_outcomes, replay_synthetic
 from purgatory.pipeline.replay.summary import (
     ReplaySummary,
@@ -40,15 +40,11 @@ from purgatory.pipeline.replay.summary import (
     replay_by_time,
     replay_summary,
 )
-from purgatory.pipeline.replay.synthetic_load import KAFKA_HIGH, KAFKA_LOW, SyntheticLoad
-from purgatory.pipeline.replay.what_if import Growth, WhatIf
-from purgatory.pipeline.schedule.job_address import JobAddress
-from purgatory.pipeline.schedule.job_rows import JobRows
-from purgatory.pipeline.schedule.schedule import SCHEDULED_SCHEMA, schedule_jobs
+from purgatory.pipeline.schedule import SCHEDULED_SCHEMA, JobAddress, JobRows, schedule_jobs
 from purgatory.pipeline.source import register
-from purgatory.pipeline.source.job_events import job_events
+from purgatory.pipeline.source.jobs_source import job_events
 from purgatory.pipeline.spark.session import spark_session
-from purgatory.pipeline.statistics.percentiles import percentiles
+from purgatory.pipeline.statistics.histogram import percentiles
 from purgatory.pipeline.statistics.survival import kaplan_meier
 from purgatory.pipeline.stream.alerts import Alert, AlertService
 from purgatory.pipeline.stream.queries import StreamingQueries, streaming_events, wait_for

@@ -11,25 +11,31 @@ from contextlib import ExitStack, contextmanager
 
 from purgatory.closed_streams import discard_closed_streams
 from purgatory.errors import PurgatoryError
-from purgatory.pipeline.cli.command import Call, Command
+from purgatory.pipeline.cli.command import (
+    LEAST_HEAP_MIB,
+    Call,
+    Command,
+    folder_address,
+    heap,
+    master,
+    plain_interrupts,
+)
 from purgatory.pipeline.cli.commands import COMMANDS
 from purgatory.pipeline.cli.engine import (
     ENGINE_ERRORS,
     SparkEngine,
+    Work,
     duck_engine,
     is_for_duckdb,
     is_short,
 )
-from purgatory.pipeline.cli.interrupts import plain_interrupts
-from purgatory.pipeline.cli.options import LEAST_HEAP_MIB, folder_address, heap, master
-from purgatory.pipeline.cli.work import Work
-from purgatory.pipeline.console.progress import Progress
+from purgatory.pipeline.console import Progress
 from purgatory.pipeline.errors import NothingToReadError
-from purgatory.pipeline.spark.error_message import error_message
 from purgatory.pipeline.spark.folders import folder_at
 from purgatory.pipeline.spark.session import (
     DEFAULT_MASTER,
     DEFAULT_MEMORY,
+    error_message,
     is_submitted,
     remote_address,
     spark_session,

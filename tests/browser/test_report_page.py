@@ -10,10 +10,9 @@ import pytest
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.cli.engine import DuckEngine
 from purgatory.pipeline.duck.connection import connected
+from purgatory.pipeline.report.changes import changes, summary_of
 from purgatory.pipeline.report.findings import Findings, findings
-from purgatory.pipeline.report.notable_changes import changes
 from purgatory.pipeline.report.page import page as page_of
-from purgatory.pipeline.report.previous_run import summary_of
 from purgatory.pipeline.report.report_writer import parts_of
 from tests.browser.chromium import needs_chromium
 from tests.browser.devtools import Page, browser

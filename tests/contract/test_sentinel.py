@@ -22,7 +22,7 @@ from purgatory.jobs import StoreUnavailableError
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.ownership import Ownership
 from purgatory.ownership.redis import RedisLeaseStore
-from purgatory.pipeline.schedule.job_address import JobAddress
+from purgatory.pipeline.schedule import JobAddress
 from purgatory.redis_server.client import connected
 from purgatory.signals.redis import RedisSignals
 from tests.chaos.signals.servers import SERVICE, SentinelServers

@@ -16,9 +16,9 @@ from purgatory.pipeline.cli.engine import DuckEngine
 from purgatory.pipeline.duck.connection import connected
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
 from purgatory.pipeline.outcomes.manifest import Hour, hour_path, publish, read_manifest
-from purgatory.pipeline.outcomes.schema import OUTCOME_SCHEMA
-from purgatory.pipeline.spark.local_folder import LocalFolder
-from purgatory.pipeline.waits.timeline import JOB
+from purgatory.pipeline.outcomes.outcomes import OUTCOME_SCHEMA
+from purgatory.pipeline.spark.folder import LocalFolder
+from purgatory.pipeline.waits.columns import JOB
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pyspark
 
-from purgatory.pipeline.spark.java import java_home
-from purgatory.pipeline.spark.session import REMOTE_VARIABLE
+from purgatory.pipeline.spark.session import REMOTE_VARIABLE, java_home
 from tests.free_port import free_port
 from tests.patience import PATIENCE_S
 

@@ -15,12 +15,15 @@ from hypothesis import strategies as st
 
 from purgatory.fastapi.sse.parked_stream import ParkedStream
 from purgatory.pipeline.advise.advice import (
+    LEAST_FIRED,
     AdviceTargets,
+    Ended,
+    TimeoutAdvice,
     advise_settings,
+    advise_timeout,
     minutes_of_kinds,
     survival_of_kinds,
 )
-from purgatory.pipeline.advise.timeouts import LEAST_FIRED, Ended, TimeoutAdvice, advise_timeout
 from purgatory.pipeline.advise.wheel_geometry import (
     BUCKET_BYTES,
     DEFAULT,
@@ -33,7 +36,7 @@ from purgatory.pipeline.advise.wheel_geometry import (
 )
 from purgatory.pipeline.advise.workers import LEAST_OPERATIONS, Minutes, advise_workers
 from purgatory.pipeline.statistics.survival import Step, kaplan_meier, survival_at
-from purgatory.pipeline.waits.parked_minutes import ParkedMinutes
+from purgatory.pipeline.waits.columns import ParkedMinutes
 
 TIMEOUT_US = 5_000_000
 

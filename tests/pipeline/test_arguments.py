@@ -8,11 +8,11 @@ import pytest
 
 from purgatory.pipeline import __main__ as command_line
 from purgatory.pipeline.__main__ import main
-from purgatory.pipeline.cli import options
+from purgatory.pipeline.cli import command as cli_command
+from purgatory.pipeline.cli.command import heap, master, shown
 from purgatory.pipeline.cli.commands import COMMANDS
-from purgatory.pipeline.cli.options import heap, master, shown
+from purgatory.pipeline.cli.engine import machine_memory
 from purgatory.pipeline.errors import PipelineError
-from purgatory.pipeline.spark.machine_memory import machine_memory
 
 
 @pytest.fixture(autouse=True)
@@ -108,13 +108,13 @@ def test_a_heap_that_the_machine_has_not_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Java would take it, and be killed when it comes to use it."""
-    monkeypatch.setattr(options, "machine_memory", lambda: 24 * 2**30)
+    monkeypatch.setattr(cli_command, "machine_memory", lambda: 24 * 2**30)
     assert heap("24g") == "24g"
     with pytest.raises(SystemExit, match="2"):
         main(["waits", "--out", "x", "--memory", "2T"])
     said = "--memory: '2T': this machine has 24.0 GiB of memory: give less, such as 12288m"
     assert said in capsys.readouterr().err
-    monkeypatch.setattr(options, "machine_memory", lambda: None)
+    monkeypatch.setattr(cli_command, "machine_memory", lambda: None)
     assert heap("2T") == "2T"
 
 

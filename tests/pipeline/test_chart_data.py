@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory.pipeline.outcomes.schema import OUTCOMES
+from purgatory.pipeline.outcomes.outcomes import OUTCOMES
 from purgatory.pipeline.report.charts.chart_data import (
     MAX_CELLS,
     MAX_CURVE,
@@ -24,8 +24,7 @@ from purgatory.pipeline.report.charts.chart_data import (
 from purgatory.pipeline.report.findings import SHOWN_KINDS, Findings
 from purgatory.pipeline.statistics.histogram import COARSE, bucket_end, bucket_start
 from purgatory.pipeline.statistics.survival import kaplan_meier
-from purgatory.pipeline.waits.parked_minutes import ParkedMinutes
-from purgatory.pipeline.waits.timeline_counts import TimelineCounts
+from purgatory.pipeline.waits.columns import ParkedMinutes, TimelineCounts
 from tests.pipeline.test_charts import NOTHING, kind_row
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)

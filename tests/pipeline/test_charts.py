@@ -10,7 +10,6 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from purgatory.pipeline.outcomes.manifest import Manifest
-from purgatory.pipeline.report.advice_section import advice_section
 from purgatory.pipeline.report.charts.chart import Chart
 from purgatory.pipeline.report.charts.drawing import chart_files
 from purgatory.pipeline.report.charts.time_charts import (
@@ -23,9 +22,8 @@ from purgatory.pipeline.report.charts.time_charts import (
 from purgatory.pipeline.report.charts.wait_charts import survival_chart, waits_chart
 from purgatory.pipeline.report.findings import LISTED_KINDS, SHOWN_KINDS, Findings
 from purgatory.pipeline.report.report_writer import charts
-from purgatory.pipeline.waits.hourly_waits import HourlyWaits
-from purgatory.pipeline.waits.parked_minutes import ParkedMinutes
-from purgatory.pipeline.waits.timeline_counts import TimelineCounts
+from purgatory.pipeline.report.sections import advice_section
+from purgatory.pipeline.waits.columns import HourlyWaits, ParkedMinutes, TimelineCounts
 
 NOTHING = Findings(
     manifest=Manifest(),

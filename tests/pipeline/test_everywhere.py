@@ -23,7 +23,7 @@ import purgatory
 from purgatory.jobs.sql import migrate
 from purgatory.journal.schema import EVENT_SCHEMA
 from purgatory.pipeline.duck.connection import connected
-from purgatory.pipeline.schedule.job_address import JobAddress
+from purgatory.pipeline.schedule import JobAddress
 from purgatory.pipeline.spark.tables import Tables
 from tests.acceptance.process_server import ProcessServer
 from tests.house.imports import ROOT

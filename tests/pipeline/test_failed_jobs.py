@@ -13,11 +13,10 @@ from pyspark.sql import SparkSession
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.cli.engine import DuckEngine, SparkEngine
 from purgatory.pipeline.duck.connection import connected
-from purgatory.pipeline.report.notable_changes import changes
-from purgatory.pipeline.report.previous_run import summary_of
+from purgatory.pipeline.report.changes import changes, summary_of
 from purgatory.pipeline.report.verdict import verdict
 from purgatory.pipeline.rollups.parts import KEPT_ERROR
-from purgatory.pipeline.waits.timeline import JOB as WAITS
+from purgatory.pipeline.waits.columns import JOB as WAITS
 from tests.pipeline.rolled import START, write_outcomes
 from tests.pipeline.test_charts import NOTHING
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from purgatory.pipeline.cli.replay_command import described
-from purgatory.pipeline.console.formatting import counted, duration, figure, percent
+from purgatory.pipeline.console import counted, duration, figure, percent
 from purgatory.pipeline.replay.summary import ReplaySummary
 
 

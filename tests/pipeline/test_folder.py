@@ -9,8 +9,7 @@ import pytest
 
 from purgatory.pipeline import OutputInUseError
 from purgatory.pipeline.errors import PipelineError
-from purgatory.pipeline.spark.folder import File
-from purgatory.pipeline.spark.local_folder import LocalFolder
+from purgatory.pipeline.spark.folder import File, LocalFolder
 from purgatory.pipeline.spark.tables import Tables
 
 

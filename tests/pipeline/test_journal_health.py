@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import Row
 
 from purgatory.pipeline import Alert, AlertThresholds, PipelineError
-from purgatory.pipeline.stream.journal_health import METRICS, JournalHealth
+from purgatory.pipeline.stream.windows import METRICS, JournalHealth
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
 THRESHOLDS = AlertThresholds(silent_s=600, window_s=60, tolerance_s=300)

@@ -22,7 +22,7 @@ from purgatory.pipeline import EVENT_SCHEMA, NothingToReadError, PipelineError
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.errors import AlertRefusedError
 from purgatory.pipeline.source import register
-from purgatory.pipeline.spark.local_folder import LocalFolder
+from purgatory.pipeline.spark.folder import LocalFolder
 from purgatory.pipeline.stream.alerts import Alert, AlertService
 from purgatory.pipeline.stream.queries import StreamingQueries, streaming_events, wait_for
 from purgatory.pipeline.stream.windows import AlertThresholds, exploding, window_keys, window_waits

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from purgatory.journal.schema import EVENT_SCHEMA, SAMPLE_KEY
 from purgatory.pipeline import OutcomeTable
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
-from purgatory.pipeline.outcomes.footer import sampling_of
+from purgatory.pipeline.outcomes.journal_files import sampling_of
 from purgatory.pipeline.outcomes.manifest import Manifest, missing_records
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)

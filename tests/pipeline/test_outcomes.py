@@ -30,8 +30,7 @@ from purgatory.pipeline.outcomes.manifest import (
     sweep,
 )
 from purgatory.pipeline.outcomes.outcome_table import DEFAULT_GRACE_S
-from purgatory.pipeline.spark.folder import File
-from purgatory.pipeline.spark.local_folder import LocalFolder
+from purgatory.pipeline.spark.folder import File, LocalFolder
 from tests.pipeline.synthetic import Written, write
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory.pipeline.outcomes.manifest import Manifest
-from purgatory.pipeline.report.changes_section import changes_section
-from purgatory.pipeline.report.notable_changes import changes
-from purgatory.pipeline.report.previous_run import (
+from purgatory.pipeline.report.changes import (
     KindSummary,
     RunSummary,
     as_json,
+    changes,
     previous_of,
     summary_of,
 )
+from purgatory.pipeline.report.sections import changes_section
 from purgatory.pipeline.statistics.histogram import bucket
 from tests.pipeline.test_charts import NOTHING
 

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
+from purgatory.pipeline.replay.loads import Growth, SyntheticLoad, WhatIf
 from purgatory.pipeline.replay.replay import (
     REPLAY_SCHEMA,
     replay_outcomes,
@@ -20,8 +21,6 @@ from purgatory.pipeline.replay.replay import (
     simulation,
 )
 from purgatory.pipeline.replay.summary import ReplaySummary, replay_by_shard, replay_summary
-from purgatory.pipeline.replay.synthetic_load import SyntheticLoad
-from purgatory.pipeline.replay.what_if import Growth, WhatIf
 from tests.pipeline.synthetic import write
 
 OPERATIONS = 5_000

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.errors import SparkRuntimeException, StreamingQueryException
 
-from purgatory.pipeline.stream.restarting_query import MAX_STARTS, RestartingQuery
+from purgatory.pipeline.stream.queries import MAX_STARTS, RestartingQuery
 
 SLOW = "Python worker failed to connect back."
 

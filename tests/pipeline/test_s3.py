@@ -13,10 +13,10 @@ from pyarrow import fs
 
 from purgatory.pipeline import OutputInUseError, PipelineError
 from purgatory.pipeline.__main__ import main
-from purgatory.pipeline.outcomes.schema import EVENT_SCHEMA
-from purgatory.pipeline.rollups.node_files import NodeFiles
+from purgatory.pipeline.outcomes.outcomes import EVENT_SCHEMA
+from purgatory.pipeline.rollups.rollup_files import NodeFiles
 from purgatory.pipeline.source.data_source import PurgatoryDataSource
-from purgatory.pipeline.spark.remote_folder import RemoteFolder, file_system_at
+from purgatory.pipeline.spark.folders import RemoteFolder, file_system_at
 from purgatory.pipeline.spark.tables import Tables
 from tests.pipeline.s3_server import BUCKET, needs_s3, s3_server
 from tests.pipeline.synthetic import Written, write

@@ -18,9 +18,7 @@ from purgatory.jobs import InvalidDeadlineError, Job, JobLimits
 from purgatory.jobs.model import JobFilter, JobSpec
 from purgatory.jobs.sql import migrate
 from purgatory.pipeline.__main__ import main
-from purgatory.pipeline.schedule.job_adder import JobAdder, opened
-from purgatory.pipeline.schedule.job_address import JobAddress
-from purgatory.pipeline.schedule.job_rows import JobRows
+from purgatory.pipeline.schedule import JobAdder, JobAddress, JobRows, opened
 from purgatory.testing import MockClock
 from tests.valkey_server import ValkeyServer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from purgatory.pipeline.spark.session_option import session_option
+from purgatory.pipeline.spark.session import session_option
 
 NAME = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
 

@@ -9,12 +9,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from purgatory.pipeline.replay.load_batch import NEVER_NS, LoadBatch
+from purgatory.pipeline.replay.loads import (
+    KAFKA_HIGH,
+    KAFKA_LOW,
+    NEVER_NS,
+    LoadBatch,
+    SyntheticLoad,
+    WhatIf,
+)
+from purgatory.pipeline.replay.replay import Simulation
 from purgatory.pipeline.replay.replayed_operation import Fate
-from purgatory.pipeline.replay.simulation import Simulation
-from purgatory.pipeline.replay.synthetic_load import KAFKA_HIGH, KAFKA_LOW, SyntheticLoad
 from purgatory.pipeline.replay.time_slice import TimeSlice
-from purgatory.pipeline.replay.what_if import WhatIf
 from purgatory.pipeline.statistics.histogram import bucket
 
 MS = 1_000_000

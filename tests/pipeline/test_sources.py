@@ -27,15 +27,17 @@ from purgatory.jobs.model import Cancel, Claim, Finish, RunNow, Start
 from purgatory.jobs.sql import migrate
 from purgatory.journal import ParquetFiles
 from purgatory.pipeline import EVENT_SCHEMA, NothingToReadError, job_events, operation_outcomes
-from purgatory.pipeline.outcomes.bad_files import OnBadFile
-from purgatory.pipeline.outcomes.schema import ARROW_EVENT_SCHEMA as EVENTS
-from purgatory.pipeline.schedule.job_adder import opened
-from purgatory.pipeline.schedule.job_address import JobAddress
+from purgatory.pipeline.outcomes.journal_files import OnBadFile
+from purgatory.pipeline.outcomes.outcomes import ARROW_EVENT_SCHEMA as EVENTS
+from purgatory.pipeline.schedule import JobAddress, opened
 from purgatory.pipeline.source import register
-from purgatory.pipeline.source.folder_listing import FolderListing
-from purgatory.pipeline.source.journal_reader import Files, JournalReader
-from purgatory.pipeline.source.journal_writer import JournalWriter
-from purgatory.pipeline.spark.local_folder import LocalFolder
+from purgatory.pipeline.source.journal_source import (
+    Files,
+    FolderListing,
+    JournalReader,
+    JournalWriter,
+)
+from purgatory.pipeline.spark.folder import LocalFolder
 from purgatory.timer import SystemClock
 from tests.contract.postgresql_server import PostgresqlServer
 from tests.journal_batches import complete_files

@@ -7,14 +7,13 @@ from typing import Any
 
 from purgatory.pipeline.outcomes.event_summary import FutureRecords, WorkerStart
 from purgatory.pipeline.outcomes.manifest import Manifest
-from purgatory.pipeline.report.read_section import read_section
+from purgatory.pipeline.report.sections import read_section, verdict_section
 from purgatory.pipeline.report.verdict import (
     SHOWN_CHANGES,
     left_out,
     undecided_timeouts,
     verdict,
 )
-from purgatory.pipeline.report.verdict_section import verdict_section
 from tests.pipeline.test_charts import NOTHING
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from purgatory.pipeline.console.formatting import counted
+from purgatory.pipeline.console import counted
 from purgatory.pipeline.waits.columns import Integers
 
 TICKS_MS = (1, 2, 5, 10, 20, 50, 100)

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from purgatory.pipeline.console.formatting import counted, figure, percent
-from purgatory.pipeline.statistics.binomial import exceedances
-from purgatory.pipeline.statistics.confidence import CONFIDENCE
-from purgatory.pipeline.statistics.poisson import poisson_upper
+from purgatory.pipeline.console import counted, figure, percent
+from purgatory.pipeline.statistics.survival import CONFIDENCE, exceedances, poisson_upper
 from purgatory.pipeline.waits.columns import Floats, Integers
 
 LEAST_OPERATIONS = 1_000

@@ -1,19 +1,183 @@
-"""Commands of the pipeline, and their calls."""
+"""Commands of the pipeline: their options, their calls, and Ctrl-C while Spark works."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import logging
+import math
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
-from purgatory.pipeline.cli.engine import Engine
-from purgatory.pipeline.cli.work import Work
-from purgatory.pipeline.console.progress import OnProgress
+from purgatory.log_text import redacted
+from purgatory.pipeline.cli.engine import Engine, Work, machine_memory
+from purgatory.pipeline.console import OnProgress
+from purgatory.pipeline.outcomes.journal_files import OnBadFile
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.spark.tables import Tables
+
+
+@contextmanager
+def plain_interrupts() -> Iterator[None]:
+    """Let SIGINT raise KeyboardInterrupt, and do nothing else, until the end of a `with`.
+
+    Spark's own handler asks the JVM to cancel its jobs in the middle of another call to it: both
+    fail then, and py4j logs a trace of each. py4j's logs of the interrupt itself are suppressed, as
+    it is raised besides. Cancelling jobs is up to the caller. Does nothing outside the main thread,
+    the only one that receives signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    root, py4j = logging.getLogger(), logging.getLogger("py4j")
+    level = py4j.level
+    root.addFilter(_is_of_others)
+    py4j.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        py4j.setLevel(level)
+        root.removeFilter(_is_of_others)
+        signal.signal(signal.SIGINT, before)
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    # py4j logs interrupts to the root logger rather than to its own.
+    return record.module != "java_gateway"
+
+
+LEAST_HEAP_MIB = 512
+
+
+"""Spark itself refuses to start with much less."""
+
+_MASTER = r"yarn|local(\[([1-9]\d*|\*)(,\d+)?\])?|local-cluster\[.+\]|(spark|k8s|sc)://.+"
+
+
+_MIB = {"": 2**-20, "k": 2**-10, "m": 1, "g": 2**10, "t": 2**20}
+
+
+NumberOption = tuple[str, Callable[[str], float], str, float, str]
+
+
+"""A flag, the type of its value, its unit, its default, and the text of its help."""
+
+
+def add_numbers(parser: argparse.ArgumentParser, *options: NumberOption) -> None:
+    """Add options that are numbers with defaults, which their help mentions."""
+    for flag, parse, unit, default, text in options:
+        shown = "%(default)s" if isinstance(default, int) else "%(default)g"
+        parser.add_argument(
+            flag, type=parse, metavar=unit, default=default, help=f"{text} (default {shown})"
+        )
+
+
+def add_journal(parser: argparse.ArgumentParser, *, is_required: bool = False) -> None:
+    """Add --journal, and how to treat those of its files that cannot be read."""
+    parser.add_argument(
+        "--journal",
+        type=folder_address,
+        required=is_required,
+        metavar="DIR",
+        help="folder of the journal, or any address that Spark can read",
+    )
+    parser.add_argument(
+        "--on-bad-file",
+        type=OnBadFile,
+        choices=list(OnBadFile),
+        default=OnBadFile.SKIP,
+        help="skip and name files that cannot be read, or fail (default %(default)s)",
+    )
+
+
+def folder_address(text: str) -> str:
+    """Return the address of a folder, which must not be empty, such as an unset variable."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty: give a folder")
+    return text
+
+
+def shown(address: str) -> str:
+    """Return an address without credentials, for the log; the path of a local folder as it is."""
+    return redacted(address) if "://" in address else address
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Return a type for whole numbers of `least` or more."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{text!r}: give a whole number of {least:,} or more")
+        return number
+
+    return parse
+
+
+def number(
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+    below: float = math.inf,
+) -> Callable[[str], float]:
+    """Return a type for finite numbers in a range, which includes `least` and `most`."""
+    bounds = (
+        f"of {least:,} or more" if least > -math.inf else "",
+        f"above {above:,}" if above > -math.inf else "",
+        f"up to {most:,}" if most < math.inf else "",
+        f"below {below:,}" if below < math.inf else "",
+    )
+    allowed = " and ".join(bound for bound in bounds if bound)
+
+    def parse(text: str) -> float:
+        try:
+            found = float(text)
+        except ValueError:
+            found = math.nan
+        # Written so that NaN, which compares as false, is refused.
+        if not (math.isfinite(found) and least <= found <= most and above < found < below):
+            raise argparse.ArgumentTypeError(f"{text!r}: give a number {allowed}")
+        return found
+
+    return parse
+
+
+def master(text: str) -> str:
+    """Return `text` if it is the URL of a Spark master."""
+    if re.fullmatch(_MASTER, text, re.ASCII) is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: give local[2], spark://HOST:PORT, k8s://HOST:PORT, yarn, or sc://HOST:PORT"
+        )
+    return text
+
+
+def heap(text: str) -> str:
+    """Return `text` if it is a heap size as Java reads it (1g, 1536m) that this machine has."""
+    found = re.fullmatch(r"(\d+)([kmgt]?)", text.lower(), re.ASCII)
+    mib = 0 if found is None else int(found[1]) * _MIB[found[2]]
+    if mib < LEAST_HEAP_MIB:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: give {LEAST_HEAP_MIB}m or more, such as 1g or 1536m"
+        )
+    # Java itself accepts any size, as long as it is not used.
+    available = machine_memory()
+    if available is not None and mib > available / 2**20:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: this machine has {available / 2**30:.1f} GiB of memory: give less, such as "
+            f"{max(LEAST_HEAP_MIB, available // 2**21)}m"
+        )
+    return text
 
 
 def no_check(options: argparse.Namespace) -> None:

@@ -8,16 +8,14 @@ from collections.abc import Mapping
 from purgatory.pipeline.advise import advice
 from purgatory.pipeline.advise.workers import Capacity
 from purgatory.pipeline.cli import replay_command, schedule_command, stream_command
-from purgatory.pipeline.cli.command import Call, Command
+from purgatory.pipeline.cli.command import Call, Command, add_journal, add_numbers, number, whole
 from purgatory.pipeline.cli.engine import EngineName, check_engine
-from purgatory.pipeline.cli.options import add_journal, add_numbers, number, whole
-from purgatory.pipeline.console.formatting import counted
-from purgatory.pipeline.outcomes.event_summary import FutureRecords
-from purgatory.pipeline.outcomes.future_records import DEFAULT_TOLERANCE_S
+from purgatory.pipeline.console import counted
+from purgatory.pipeline.outcomes.event_summary import DEFAULT_TOLERANCE_S, FutureRecords
 from purgatory.pipeline.outcomes.manifest import missing_records
 from purgatory.pipeline.outcomes.outcome_table import DEFAULT_GRACE_S
 from purgatory.pipeline.report import DEFAULT_TITLE
-from purgatory.pipeline.waits import timeline
+from purgatory.pipeline.waits import columns
 
 _CAPACITY = Capacity()
 _TARGETS = advice.AdviceTargets()
@@ -72,7 +70,7 @@ def run_waits(call: Call) -> str:
     """Write the tables of waits; with a journal, update the outcomes first."""
     said = _after_outcomes(call)
     call.engine.write_waits(call.options.out, call.on_progress)
-    return f"{said}Tables are in {call.tables.folder}/{timeline.JOB}."
+    return f"{said}Tables are in {call.tables.folder}/{columns.JOB}."
 
 
 def run_advise(call: Call) -> str:

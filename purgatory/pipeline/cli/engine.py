@@ -8,49 +8,163 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import cached_property
+from pathlib import Path
 
 import duckdb
 from pyspark.sql import SparkSession, is_remote
 
 from purgatory.pipeline.advise.wheel_geometry import Timer
-from purgatory.pipeline.cli.manifests import Manifests
-from purgatory.pipeline.cli.work import Work
-from purgatory.pipeline.console.progress import OnProgress
+from purgatory.pipeline.console import OnProgress
 from purgatory.pipeline.duck.connection import connected
 from purgatory.pipeline.duck.duck_table import DuckOutcomeTable
-from purgatory.pipeline.outcomes.manifest import Manifest, check_has_hours
+from purgatory.pipeline.outcomes.manifest import (
+    Known,
+    Manifest,
+    check_has_hours,
+    newest_run,
+    read_manifest,
+)
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.outcomes.outcomes import FEW_RECORDS
 from purgatory.pipeline.rollups.duck_rollups import DuckRollupRun
-from purgatory.pipeline.rollups.failed_jobs import FailedJobs, failed_jobs
-from purgatory.pipeline.rollups.rollup_files import Rollups
-from purgatory.pipeline.rollups.rollup_manifest import RollupManifest
+from purgatory.pipeline.rollups.rollup_files import RollupManifest, Rollups, read_rollup_manifest
 from purgatory.pipeline.rollups.rollups import FOLDER, RollupRun
 from purgatory.pipeline.rollups.spark_rollups import SparkRollupRun
-from purgatory.pipeline.rollups.wait_tables import timer_sample, write_waits
-from purgatory.pipeline.spark.error_message import SPARK_ERRORS
-from purgatory.pipeline.spark.folder import Folder
-from purgatory.pipeline.spark.folders import folder_at, is_local
-from purgatory.pipeline.spark.local_folder import LocalFolder
-from purgatory.pipeline.spark.machine_memory import machine_memory
-from purgatory.pipeline.spark.remote_folder import SCHEMES
-from purgatory.pipeline.spark.session import REMOTE_VARIABLE
+from purgatory.pipeline.rollups.wait_tables import (
+    FailedJobs,
+    failed_jobs,
+    timer_sample,
+    write_waits,
+)
+from purgatory.pipeline.spark.folder import Folder, LocalFolder
+from purgatory.pipeline.spark.folders import SCHEMES, folder_at, is_local
+from purgatory.pipeline.spark.session import REMOTE_VARIABLE, SPARK_ERRORS
 from purgatory.pipeline.spark.tables import Tables
+
+
+class Manifests:
+    """Reads each manifest once, until another run has published: after a year they are large.
+
+    What is returned must not be changed.
+    """
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._outcomes: dict[str, Manifest] = {}
+        self._rollups: dict[str, RollupManifest] = {}
+
+    def outcomes(self, path: str) -> Manifest:
+        """Return the valid manifest of the outcomes below `path`."""
+        folder = folder_at(f"{path}/outcomes")
+        known = self._outcomes.get(path)
+        if known is None or known.run != newest_run(folder):
+            known = self._outcomes[path] = read_manifest(folder)
+        return known
+
+    def rollups(self, path: str) -> RollupManifest:
+        """Return the manifest of the rollups below `path`."""
+        folder = folder_at(f"{path}/{FOLDER}")
+        known = self._rollups.get(path)
+        if known is None or known.run != newest_run(folder):
+            known = self._rollups[path] = read_rollup_manifest(folder)
+        return known
+
+    def put(self, path: str, outcomes: Manifest) -> None:
+        """Use the manifest that a run has published."""
+        self._outcomes[path] = outcomes
+
+
+class Work:
+    """What a command with these options has to read, listed once and only if it is used.
+
+    Raises PipelineError for a folder that cannot be listed.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        """Use the options --journal and --out."""
+        self._options = options
+        self.manifests = Manifests()
+
+    @cached_property
+    def known(self) -> Known:
+        """The files of the journal, which the command has."""
+        manifest = self.manifests.outcomes(self._options.out)
+        return Known.of(manifest, folder_at(self._options.journal))
+
+    @cached_property
+    def bytes(self) -> int:
+        """The size of the new files of the journal, and of the outcomes without rollups.
+
+        What earlier runs have read is not read again, whatever its size.
+        """
+        size = self.known.bytes if self._options.journal else 0
+        if self._options.needs_rollups:
+            size += self._bytes_of_stale_hours()
+        return size
+
+    def _bytes_of_stale_hours(self) -> int:
+        out = self._options.out
+        manifest = self.manifests.outcomes(out)
+        stale = self.manifests.rollups(out).stale_hours(manifest)
+        outcomes = folder_at(f"{out}/outcomes")
+        return sum(
+            file.size for path in manifest.paths(stale) for file in outcomes.files(".parquet", path)
+        )
+
+
+_GROUP = Path("/sys/fs/cgroup")
+
+
+# Of cgroup v2 and v1.
+_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
+
+
+def machine_memory(group: Path = _GROUP) -> int | None:
+    """Return the bytes of this machine, or of the container that `group` limits; None if unknown.
+
+    A container shows the machine's memory as its own, and kills a process that exceeds its limit.
+    """
+    try:
+        found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    except (AttributeError, ValueError, OSError):
+        return None  # As on Windows.
+    for name in _LIMITS:
+        try:
+            limit = (group / name).read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        # Otherwise it is "max": no limit.
+        if limit.isdigit():
+            found.append(int(limit))
+    return min(found)
+
 
 # A journal takes about ten times its size while it is merged.
 _SHARE_OF_MEMORY = 20
+
+
 _LEAST_MEMORY = 2**30
+
+
 # Below, compiling for the best speed takes longer than running without.
 _SHORT_BYTES = 16 * 2**20
+
+
 # Of operations that DuckDB rolls up for Spark: with different keys they take 1.2 GiB.
 _LARGEST_HOUR = 10_000_000
+
+
 # In Spark, S3 is s3a.
 _ARROW_ONLY = ("s3", "gs")
+
+
 # Set by spark-submit, and by users of Spark Connect.
 _OTHER_SPARK = {"PYSPARK_GATEWAY_PORT", REMOTE_VARIABLE}
 
 
 ENGINE_ERRORS: tuple[type[Exception], ...] = (*SPARK_ERRORS, duckdb.Error)
+
+
 """Errors that `error_message` turns into a sentence."""
 
 

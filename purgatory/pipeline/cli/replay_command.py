@@ -8,9 +8,16 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
-from purgatory.pipeline.cli.command import Call, Command
-from purgatory.pipeline.cli.options import NumberOption, add_numbers, number, whole
-from purgatory.pipeline.console.formatting import counted, duration, figure, percent
+from purgatory.pipeline.cli.command import Call, Command, NumberOption, add_numbers, number, whole
+from purgatory.pipeline.console import counted, duration, figure, percent
+from purgatory.pipeline.replay.loads import (
+    KAFKA_HIGH,
+    KAFKA_LOW,
+    MOST_FACTOR,
+    Growth,
+    SyntheticLoad,
+    WhatIf,
+)
 from purgatory.pipeline.replay.replay import replay_outcomes, replay_synthetic
 from purgatory.pipeline.replay.summary import (
     ReplaySummary,
@@ -18,8 +25,6 @@ from purgatory.pipeline.replay.summary import (
     replay_by_time,
     replay_summary,
 )
-from purgatory.pipeline.replay.synthetic_load import KAFKA_HIGH, KAFKA_LOW, SyntheticLoad
-from purgatory.pipeline.replay.what_if import MOST_FACTOR, Growth, WhatIf
 
 JOB = "replay"
 

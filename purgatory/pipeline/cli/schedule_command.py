@@ -13,13 +13,10 @@ from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.jobs import JobLimits
 from purgatory.jobs.model import OnConflict
-from purgatory.pipeline.cli.command import Call, Command
-from purgatory.pipeline.cli.options import add_numbers, shown, whole
-from purgatory.pipeline.console.formatting import counted
+from purgatory.pipeline.cli.command import Call, Command, add_numbers, shown, whole
+from purgatory.pipeline.console import counted
 from purgatory.pipeline.errors import OutputInUseError, PipelineError
-from purgatory.pipeline.schedule.job_address import JobAddress
-from purgatory.pipeline.schedule.job_rows import JobRows
-from purgatory.pipeline.schedule.schedule import schedule_jobs
+from purgatory.pipeline.schedule import JobAddress, JobRows, schedule_jobs
 from purgatory.pipeline.spark.folder import Folder
 
 JOB = "schedule"

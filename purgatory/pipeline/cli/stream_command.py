@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 
-from purgatory.pipeline.cli.command import Call, Command
-from purgatory.pipeline.cli.options import (
+from purgatory.pipeline.cli.command import (
+    Call,
+    Command,
     NumberOption,
     add_journal,
     add_numbers,

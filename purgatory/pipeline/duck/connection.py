@@ -10,9 +10,8 @@ from datetime import datetime
 
 import duckdb
 
-from purgatory.pipeline.spark.folder import Folder
-from purgatory.pipeline.spark.local_folder import LocalFolder
-from purgatory.pipeline.spark.remote_folder import RemoteFolder
+from purgatory.pipeline.spark.folder import Folder, LocalFolder
+from purgatory.pipeline.spark.folders import RemoteFolder
 
 # Of the whole process about half as much again is used.
 DEFAULT_MEMORY = "2GiB"

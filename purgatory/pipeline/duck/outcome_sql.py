@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from purgatory.pipeline.duck.connection import parquet, text, texts, time
 from purgatory.pipeline.outcomes.event_summary import NO_WORKER, START_LENGTH
-from purgatory.pipeline.outcomes.schema import (
+from purgatory.pipeline.outcomes.outcomes import (
     COMPLETIONS,
     EVENT_SCHEMA,
     JOB_KIND,

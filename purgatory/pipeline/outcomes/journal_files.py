@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -12,14 +15,44 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.journal.schema import SCHEMA_VERSION
-from purgatory.pipeline.outcomes.footer import Footer, sampling_of
-from purgatory.pipeline.outcomes.schema import (
+from purgatory.pipeline.outcomes.outcomes import (
     ARROW_EVENT_SCHEMA,
     EVENT_SCHEMA,
     SAMPLE_KEY,
     VERSION_KEY,
 )
 from purgatory.pipeline.spark.folder import Folder
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """The part of a file's footer that a run uses."""
+
+    rows: int
+    sampling: dict[str, float]
+    """The share of the operations that was recorded, of each sampled kind."""
+
+
+def sampling_of(text: str | None) -> dict[str, float]:
+    """Return the shares in a file's metadata. Raises ValueError for others than the journal's."""
+    if text is None:
+        return {}
+    found = json.loads(text)
+    if not isinstance(found, dict) or not all(
+        isinstance(share, int | float) and 0 <= share <= 1 for share in found.values()
+    ):
+        raise ValueError(f"{SAMPLE_KEY} in its metadata is {text!r}, not shares of kinds")
+    # Of a kind that is left out there is nothing to scale.
+    return {kind: float(share) for kind, share in found.items() if 0 < share < 1}
+
+
+class OnBadFile(StrEnum):
+    """Whether a bad file is skipped or fails the job."""
+
+    SKIP = "skip"
+    """Skip, name and count it; the next run tries it again."""
+    REFUSE = "refuse"
+    """Raise BadFileError; nothing is written."""
 
 
 def footer_of(file: BinaryIO) -> Footer:

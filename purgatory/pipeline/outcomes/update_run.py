@@ -10,16 +10,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from purgatory.pipeline.console.formatting import counted
-from purgatory.pipeline.console.progress import OnProgress
+from purgatory.pipeline.console import OnProgress, counted
 from purgatory.pipeline.errors import BadFileError, NothingToReadError
-from purgatory.pipeline.outcomes.bad_files import OnBadFile
 from purgatory.pipeline.outcomes.event_summary import EventSummary, FutureRecords, merged_starts
-from purgatory.pipeline.outcomes.footer import Footer
-from purgatory.pipeline.outcomes.journal_files import footer_of
-from purgatory.pipeline.outcomes.known import Known
+from purgatory.pipeline.outcomes.journal_files import Footer, OnBadFile, footer_of
 from purgatory.pipeline.outcomes.manifest import (
     Hour,
+    Known,
     Manifest,
     check_is_newest,
     fingerprints,

@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from purgatory.operations.delayed_operation_purgatory import WatchStatistics
-from purgatory.pipeline.replay.load_batch import Integers
+from purgatory.pipeline.replay.loads import Integers
 from purgatory.pipeline.replay.replayed_operation import Fate
 from purgatory.pipeline.statistics.histogram import SUB_BITS, SUB_BUCKETS
+
+
+class CpuTime:
+    """A stopwatch for the CPU time of one thread: it runs from `resume` to `pause`."""
+
+    __slots__ = ("_from_ns", "_paused_ns")
+
+    def __init__(self) -> None:
+        """Begin paused."""
+        self._from_ns = self._paused_ns = time.thread_time_ns()
+
+    def resume(self) -> None:
+        """Continue; time since `pause` does not count."""
+        self._from_ns += time.thread_time_ns() - self._paused_ns
+
+    def pause(self) -> None:
+        """Stop counting."""
+        self._paused_ns = time.thread_time_ns()
+
+    def lap_ns(self) -> int:
+        """Return the time counted since the last lap, or the start, and begin a new lap."""
+        now_ns = time.thread_time_ns()
+        lap_ns, self._from_ns = now_ns - self._from_ns, now_ns
+        return lap_ns
+
 
 _CHANGED = (int(Fate.FORCED), int(Fate.FIRED), int(Fate.CANCELLED))
 

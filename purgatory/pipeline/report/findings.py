@@ -14,12 +14,14 @@ from purgatory.pipeline.errors import NothingToReadError
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.statistics.survival import Step
-from purgatory.pipeline.waits.hourly_waits import COLUMNS as BY_HOUR
-from purgatory.pipeline.waits.hourly_waits import HourlyWaits
-from purgatory.pipeline.waits.parked_minutes import COLUMNS as PARKED
-from purgatory.pipeline.waits.parked_minutes import ParkedMinutes
-from purgatory.pipeline.waits.timeline import JOB as WAITS
-from purgatory.pipeline.waits.timeline_counts import TimelineCounts
+from purgatory.pipeline.waits.columns import (
+    BY_HOUR_COLUMNS,
+    PARKED_COLUMNS,
+    HourlyWaits,
+    ParkedMinutes,
+    TimelineCounts,
+)
+from purgatory.pipeline.waits.columns import JOB as WAITS
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -120,8 +122,12 @@ def findings(
         by_kind=by_kind,
         by_key_prefix=_most_first(tables.rows(WAITS, "by_key_prefix"), "key_prefix"),
         hot_keys=_most_first(tables.rows(WAITS, "hot_keys"), "key"),
-        parked=tables.read(WAITS, "parked", ParkedMinutes.of_table, PARKED, coded=("kind",)),
-        by_hour=HourlyWaits.of_table(tables.columns(WAITS, "by_hour", BY_HOUR, coded=["kind"])),
+        parked=tables.read(
+            WAITS, "parked", ParkedMinutes.of_table, PARKED_COLUMNS, coded=("kind",)
+        ),
+        by_hour=HourlyWaits.of_table(
+            tables.columns(WAITS, "by_hour", BY_HOUR_COLUMNS, coded=["kind"])
+        ),
         timeline=TimelineCounts.of_table(
             tables.columns(WAITS, "timeline", coded=["kind", "outcome"])
         ),

@@ -9,26 +9,30 @@ from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 
-from purgatory.pipeline.console.formatting import duration, percent
-from purgatory.pipeline.report.advice_section import advice_section
-from purgatory.pipeline.report.changes_section import changes_section
+from purgatory.pipeline.console import duration, percent
+from purgatory.pipeline.report.changes import Changes
 from purgatory.pipeline.report.charts.chart import Chart
 from purgatory.pipeline.report.charts.chart_data import as_script, chart_data
 from purgatory.pipeline.report.charts.time_charts import HourlyLoad
-from purgatory.pipeline.report.failed_jobs_table import failed_jobs_table
 from purgatory.pipeline.report.findings import LISTED_KINDS, Findings
-from purgatory.pipeline.report.hot_keys_table import hot_keys_table
-from purgatory.pipeline.report.hours_table import hours_table
-from purgatory.pipeline.report.html_table import cells, folded, table
-from purgatory.pipeline.report.notable_changes import Changes
-from purgatory.pipeline.report.read_section import read_section
-from purgatory.pipeline.report.verdict import left_out, undecided_timeouts, verdict
-from purgatory.pipeline.report.verdict_section import verdict_section
-from purgatory.pipeline.report.waits_tables import (
+from purgatory.pipeline.report.sections import (
+    advice_section,
+    changes_section,
+    read_section,
+    verdict_section,
+)
+from purgatory.pipeline.report.tables import (
     SHOWN_PREFIXES,
+    cells,
+    failed_jobs_table,
+    folded,
+    hot_keys_table,
+    hours_table,
     outcome_waits_table,
+    table,
     waits_table,
 )
+from purgatory.pipeline.report.verdict import left_out, undecided_timeouts, verdict
 
 _STYLES = ("uplot.css", "report.css")
 _SCRIPTS = ("uplot.js", "format.js", "counts.js", "charts.js", "heat_map.js", "report.js")

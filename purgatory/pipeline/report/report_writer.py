@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from purgatory.pipeline.console.progress import OnProgress
+from purgatory.pipeline.console import OnProgress
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.report import DEFAULT_TITLE
+from purgatory.pipeline.report.changes import (
+    RunSummary,
+    as_json,
+    changes,
+    previous_of,
+    summary_of,
+)
 from purgatory.pipeline.report.charts.chart import Chart
 from purgatory.pipeline.report.charts.time_charts import (
     HourlyLoad,
@@ -16,17 +23,15 @@ from purgatory.pipeline.report.charts.time_charts import (
     outcomes_chart,
     parked_chart,
 )
-from purgatory.pipeline.report.charts.wait_charts import lateness_chart, survival_chart, waits_chart
-from purgatory.pipeline.report.charts.wait_time_charts import percentiles_chart, wait_heat_map
-from purgatory.pipeline.report.findings import Findings, Rows, findings
-from purgatory.pipeline.report.notable_changes import changes
-from purgatory.pipeline.report.page import Part, page
-from purgatory.pipeline.report.previous_run import (
-    RunSummary,
-    as_json,
-    previous_of,
-    summary_of,
+from purgatory.pipeline.report.charts.wait_charts import (
+    lateness_chart,
+    percentiles_chart,
+    survival_chart,
+    wait_heat_map,
+    waits_chart,
 )
+from purgatory.pipeline.report.findings import Findings, Rows, findings
+from purgatory.pipeline.report.page import Part, page
 from purgatory.pipeline.spark.tables import Tables
 
 JOB = "report"

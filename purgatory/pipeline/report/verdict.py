@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from purgatory.pipeline.console.formatting import counted, duration, percent
+from purgatory.pipeline.console import counted, duration, percent
 from purgatory.pipeline.outcomes.manifest import missing_records
-from purgatory.pipeline.report.failed_jobs_table import shortened
 from purgatory.pipeline.report.findings import Findings
+from purgatory.pipeline.report.tables import shortened
 
 SHOWN_CHANGES = 3
 

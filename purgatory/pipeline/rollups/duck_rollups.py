@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import duckdb
 
-from purgatory.pipeline.console.progress import OnProgress
+from purgatory.pipeline.console import OnProgress
 from purgatory.pipeline.duck.connection import addresses, attach, parquet
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.rollups import hour_sql as sql
-from purgatory.pipeline.rollups.rollup_manifest import RollupManifest, hour_number
+from purgatory.pipeline.rollups.rollup_files import RollupManifest, hour_number
 from purgatory.pipeline.rollups.rollups import RollupRun, copy_by_period
 from purgatory.pipeline.spark.folder import Folder
 

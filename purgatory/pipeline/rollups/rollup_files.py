@@ -1,18 +1,238 @@
-"""The files of rollups."""
+"""The files of rollups, and the manifest of what they were made from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+import re
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path, PurePosixPath
 
-from purgatory.pipeline.rollups.node_files import NodeFiles
-from purgatory.pipeline.rollups.rollup_manifest import (
-    ALL,
-    RollupManifest,
-    hour_path,
-    node_path,
-    prefix_path,
-)
+from purgatory.pipeline.outcomes.event_summary import WorkerStart
+from purgatory.pipeline.outcomes.manifest import Manifest, fields_of, newest_run
+from purgatory.pipeline.spark.folder import Folder, LocalFolder, output_in_use
+
+
+class NodeFiles:
+    """Gives the files of a folder local paths: their own, or those of copies.
+
+    Files elsewhere are copied here when they are read first, and there by `publish`.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        """Use `folder`."""
+        self._folder = folder
+        self._local = folder.local() if isinstance(folder, LocalFolder) else None
+        self._copies: Path | None = None
+        self._published: set[str] = set()
+
+    def path(self, place: str) -> Path:
+        """Return the local path of a place, which need not exist."""
+        if self._local is not None:
+            return self._local / place
+        if self._copies is None:
+            self._copies = Path(tempfile.mkdtemp(prefix="purgatory-rollups-"))
+            weakref.finalize(self, shutil.rmtree, self._copies, ignore_errors=True)
+        return self._copies / place
+
+    def fetch(self, places: Iterable[str]) -> list[str]:
+        """Return the local paths of the Parquet files in the folders `places`."""
+        return [str(path) for place in places for path in self._fetched(place)]
+
+    def publish(self, *places: str) -> None:
+        """Copy what was written below the local paths of `places` to the folder."""
+        if self._local is not None:
+            return
+        for place in places:
+            for path in sorted(self.path(place).rglob("*.parquet")):
+                inside = path.relative_to(self.path("")).as_posix()
+                if inside not in self._published:
+                    self._folder.write_bytes(inside, path.read_bytes())
+                    self._published.add(inside)
+
+    def _fetched(self, place: str) -> list[Path]:
+        path = self.path(place)
+        if self._local is None and not path.exists():
+            path.mkdir(parents=True)
+            for file in self._folder.files(".parquet", place):
+                with self._folder.open(file.path) as content:
+                    (path / PurePosixPath(file.path).name).write_bytes(content.read())
+        return sorted(path.glob("*.parquet"))
+
+
+VERSION = 4
+
+
+FOLDER = "_manifests"
+
+
+ALL = "all"
+
+
+"""The name of the prefix of months."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolledHour:
+    """The rollup of one hour."""
+
+    run: str
+    """The run that wrote it."""
+    outcomes_run: str
+    """The run that wrote the outcomes it was made from."""
+    as_of: str | None
+    """Until when its open operations have waited; None without any."""
+    crashes: dict[str, str]
+    """The starts of workers with which its lost operations ended, and their last records."""
+    first_s: int
+    last_s: int
+    """The first and the last start of a wait, in seconds since 1970."""
+    last_end_s: int
+    """Until when its operations were parked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The merged parts of periods that have not changed for a run: most of them, for most runs.
+
+    Nothing is dropped from it, so that merging it is merging them.
+    """
+
+    run: str
+    """The run that wrote it."""
+    members: dict[str, str]
+    """The days or months in it, and the runs that wrote these."""
+
+
+@dataclass(slots=True)
+class RollupManifest:
+    """What one run published. The manifest with the highest run is valid."""
+
+    run: int = 0
+    hours: dict[str, RolledHour] = field(default_factory=dict)
+    """By hour, such as "2026-11-20T06"."""
+    days: dict[str, str] = field(default_factory=dict)
+    """The run that wrote each day, such as "2026-11-20"."""
+    months: dict[str, str] = field(default_factory=dict)
+    prefixes: dict[str, Prefix] = field(default_factory=dict)
+    """Of the days of the latest month, by its name, and of months, as ALL."""
+    replaced: list[str] = field(default_factory=list)
+    """The folders of earlier runs that this one replaced, which are deleted once it is valid."""
+
+    def stale_hours(self, outcomes: Manifest) -> set[str]:
+        """Return the hours of `outcomes` whose rollup is missing or older."""
+        return {
+            name
+            for name, hour in outcomes.hours.items()
+            if (rolled := self.hours.get(name)) is None
+            or rolled.outcomes_run != hour.run
+            or (rolled.as_of is not None and rolled.as_of != outcomes.as_of)
+            or (rolled.crashes and not _is_last(rolled.crashes, outcomes.starts))
+        }
+
+    def runs(self) -> set[str]:
+        """Return the runs whose folders are in use."""
+        of_hours = {hour.run for hour in self.hours.values()}
+        of_prefixes = {prefix.run for prefix in self.prefixes.values()}
+        return of_hours | of_prefixes | {*self.days.values()} | {*self.months.values()}
+
+    def prefix_of(self, name: str, periods: Mapping[str, str]) -> Prefix | None:
+        """Return the prefix of this name if each of its members is one of `periods`, unchanged."""
+        prefix = self.prefixes.get(name)
+        return prefix if prefix and prefix.members.items() <= periods.items() else None
+
+
+def days_of(hour: str, rolled: RolledHour) -> list[str]:
+    """Return the days on which operations of an hour were parked."""
+    first = hour_start(hour).date()
+    last = datetime.fromtimestamp(max(rolled.last_end_s, 0), UTC).date()
+    return [str(first + timedelta(days=number)) for number in range((last - first).days + 1)]
+
+
+def hour_start(hour: str) -> datetime:
+    """Return the start of an hour such as "2026-11-20T06"."""
+    return datetime.fromisoformat(hour).replace(tzinfo=UTC)
+
+
+def hour_name(start: datetime) -> str:
+    """Return the name of the hour that starts then, such as "2026-11-20T06"."""
+    return f"{start:%Y-%m-%dT%H}"
+
+
+def hour_number(hour: str) -> int:
+    """Return the number of hours from 1970 to an hour such as "2026-11-20T06"."""
+    return int(hour_start(hour).timestamp()) // 3600
+
+
+def read_rollup_manifest(folder: Folder) -> RollupManifest:
+    """Return the newest manifest in `folder`; an empty one if there is none, or another version.
+
+    Rollups can be made again at any time.
+    """
+    run = newest_run(folder)
+    if not run:
+        return RollupManifest()
+    try:
+        content = json.loads(folder.read_text(f"{FOLDER}/{run:06d}.json"))
+        if content.pop("version") == VERSION:
+            hours = {name: RolledHour(**hour) for name, hour in content.pop("hours").items()}
+            prefixes = {name: Prefix(**of) for name, of in content.pop("prefixes").items()}
+            return RollupManifest(**content, hours=hours, prefixes=prefixes)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        pass
+    return RollupManifest(run=run)
+
+
+def publish_rollups(folder: Folder, manifest: RollupManifest) -> None:
+    """Make `manifest` the valid one, atomically, and delete what it no longer names.
+
+    Raises OutputInUseError if another run published since the manifest before it.
+    """
+    if newest_run(folder) != manifest.run - 1:
+        raise output_in_use(str(folder))
+    name = f"{manifest.run:06d}.json"
+    content = fields_of(manifest)
+    content["hours"] = {hour: fields_of(rolled) for hour, rolled in manifest.hours.items()}
+    content["prefixes"] = {of: fields_of(prefix) for of, prefix in manifest.prefixes.items()}
+    folder.write_new(f"{FOLDER}/{name}", json.dumps({"version": VERSION, **content}))
+    folder.delete(*(f"{FOLDER}/{old}" for old in folder.names(FOLDER) if old < name))
+    sweep_rollups(folder, manifest)
+
+
+def sweep_rollups(folder: Folder, manifest: RollupManifest) -> None:
+    """Delete what `manifest` replaced, and the folders of failed runs.
+
+    The folders of all runs are not looked into: after a year of hours there are thousands.
+    """
+    used = manifest.runs()
+    for name in folder.names():
+        number = re.match(r"run=((\d+)-\w+)", name)
+        if number and number[1] not in used and int(number[2]) <= manifest.run:
+            folder.delete(name)
+    folder.delete(*manifest.replaced)
+
+
+def hour_path(run: str, hour: str) -> str:
+    """Return the folder in which a run wrote an hour."""
+    return f"run={run}/hours/period={hour}"
+
+
+def node_path(run: str, node: str, period: str) -> str:
+    """Return the folder in which a run wrote a node of a day or month, such as "days/parts"."""
+    return f"run={run}/{node}/period={period}"
+
+
+def prefix_path(run: str, name: str) -> str:
+    """Return the folder in which a run wrote a prefix."""
+    return node_path(run, "prefixes/parts", name)
+
+
+def _is_last(crashes: dict[str, str], starts: dict[str, WorkerStart]) -> bool:
+    return all(name in starts and starts[name].last_at == at for name, at in crashes.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,19 +11,18 @@ from pathlib import Path
 
 import duckdb
 
-from purgatory.pipeline.console.formatting import counted
-from purgatory.pipeline.console.progress import OnProgress
+from purgatory.pipeline.console import OnProgress, counted
 from purgatory.pipeline.duck.connection import parquet, text
 from purgatory.pipeline.outcomes.manifest import Manifest, run_name
-from purgatory.pipeline.rollups.merge_sql import merged, parked, summed
-from purgatory.pipeline.rollups.node_files import NodeFiles
+from purgatory.pipeline.rollups.hour_sql import merged, parked, summed
 from purgatory.pipeline.rollups.parts import Part
-from purgatory.pipeline.rollups.rollup_files import Rollups
-from purgatory.pipeline.rollups.rollup_manifest import (
+from purgatory.pipeline.rollups.rollup_files import (
     ALL,
+    NodeFiles,
     Prefix,
     RolledHour,
     RollupManifest,
+    Rollups,
     days_of,
     hour_name,
     hour_path,
@@ -34,7 +33,7 @@ from purgatory.pipeline.rollups.rollup_manifest import (
 )
 from purgatory.pipeline.rollups.table_sql import by_hour
 from purgatory.pipeline.spark.folder import Folder
-from purgatory.pipeline.waits.timeline import step_width_s
+from purgatory.pipeline.waits.columns import step_width_s
 
 FOLDER = "rollups"
 NODES = ("parts", "by_hour", "parked")

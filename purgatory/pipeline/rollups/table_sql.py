@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from purgatory.pipeline.duck.connection import text
-from purgatory.pipeline.outcomes.schema import OUTCOMES
+from purgatory.pipeline.outcomes.outcomes import OUTCOMES
 from purgatory.pipeline.rollups.parts import FINE_BITS, NO_WAIT, TIMELINE_WIDTH, Part
 from purgatory.pipeline.statistics.histogram import COARSE, SUB_BITS
-from purgatory.pipeline.waits.aggregates import LATENESS, WAIT
-from purgatory.pipeline.waits.wait_statistics import OTHER, PERCENTS
+from purgatory.pipeline.waits.wait_statistics import LATENESS, OTHER, PERCENTS, WAIT
 
 _HOUR_US = 3_600_000_000
 _OF_KINDS = {WAIT: Part.WAIT, LATENESS: Part.LATENESS}

@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import duckdb
 
 from purgatory.pipeline.advise.wheel_geometry import Timer
-from purgatory.pipeline.console.progress import OnProgress
+from purgatory.pipeline.console import OnProgress
 from purgatory.pipeline.duck.connection import parquet, text
 from purgatory.pipeline.rollups import table_sql as sql
-from purgatory.pipeline.rollups.node_files import NodeFiles
 from purgatory.pipeline.rollups.parts import KEPT_TIMERS, Part
-from purgatory.pipeline.rollups.rollup_files import Rollups
+from purgatory.pipeline.rollups.rollup_files import NodeFiles, Rollups
 from purgatory.pipeline.spark.tables import Tables
-from purgatory.pipeline.waits.timeline import JOB, step_width_s
+from purgatory.pipeline.waits.columns import JOB, step_width_s
+
+FailedJobs = Sequence[Mapping[str, Any]]
+
+
+"""Rows of kind, jobs (their number), and error (of the one that failed last)."""
+
+_COLUMNS = ("kind", "jobs", "error")
+
+
+def failed_jobs(connection: duckdb.DuckDBPyConnection, rollups: Rollups) -> FailedJobs:
+    """Return the failed jobs, by kind."""
+    rows = connection.execute(
+        f"""
+        SELECT kind, sum(count) FILTER (part = {Part.FAILED.value})::BIGINT,
+               min_by(name, struct_pack(later := -number, name := name))
+                   FILTER (part = {Part.ERROR.value})
+        FROM {parquet(rollups.of_all())}
+        WHERE part IN ({Part.FAILED.value}, {Part.ERROR.value}) GROUP BY kind
+        """  # `parquet` quotes the paths
+    ).fetchall()
+    return [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
+
 
 _PARTS = "rollup_parts"
 

@@ -15,10 +15,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from purgatory.jobs import JobLimits
-from purgatory.pipeline.outcomes.bad_files import OnBadFile
-from purgatory.pipeline.outcomes.schema import ARROW_EVENT_SCHEMA as EVENTS
-from purgatory.pipeline.outcomes.schema import EVENT_SCHEMA
-from purgatory.pipeline.schedule.job_address import JobAddress
+from purgatory.pipeline.outcomes.journal_files import OnBadFile
+from purgatory.pipeline.outcomes.outcomes import ARROW_EVENT_SCHEMA as EVENTS
+from purgatory.pipeline.outcomes.outcomes import EVENT_SCHEMA
+from purgatory.pipeline.schedule import JobAddress
 from purgatory.pipeline.source.rows import JOBS, SPARK_JOBS, chosen
 from purgatory.pipeline.spark.folders import folder_at, is_local
 
@@ -60,7 +60,7 @@ class PurgatoryDataSource(DataSource):
 
             events = chosen(EVENTS, schema)
             return RedisStreamReader(self._address, self._stream, events, self._tasks)
-        from purgatory.pipeline.source.journal_reader import JournalReader
+        from purgatory.pipeline.source.journal_source import JournalReader
 
         return JournalReader(self._folder, chosen(EVENTS, schema), self._on_bad_file)
 
@@ -82,7 +82,7 @@ class PurgatoryDataSource(DataSource):
                 self._number("maxEntries"),
                 self._checked("failOnDataLoss", "true", ("true", "false")) == "true",
             )
-        from purgatory.pipeline.source.journal_stream import JournalStreamReader
+        from purgatory.pipeline.source.journal_source import JournalStreamReader
 
         return JournalStreamReader(
             self._local_folder, events, self._on_bad_file, self._number("maxFiles")
@@ -93,8 +93,7 @@ class PurgatoryDataSource(DataSource):
         if overwrite:
             raise ValueError('cannot overwrite: write with mode("append")')
         if self._is_jobs:
-            from purgatory.pipeline.schedule.job_adder import JobAdder
-            from purgatory.pipeline.schedule.job_rows import JobRows
+            from purgatory.pipeline.schedule import JobAdder, JobRows
             from purgatory.pipeline.source.jobs_source import JobsWriter
 
             rows = JobRows(
@@ -113,7 +112,7 @@ class PurgatoryDataSource(DataSource):
 
             length = self._number("maxLength") or 1_000_000
             return RedisStreamWriter(self._address, self._stream, length)
-        from purgatory.pipeline.source.journal_writer import JournalWriter
+        from purgatory.pipeline.source.journal_source import JournalWriter
 
         return JournalWriter(self._folder)
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceReader,
@@ -19,15 +21,58 @@ from pyspark.sql.datasource import (
 
 from purgatory.jobs import Job, JobState, JobStore
 from purgatory.jobs.model import JobFilter
-from purgatory.pipeline.console.formatting import counted
+from purgatory.pipeline.console import counted
 from purgatory.pipeline.errors import RefusedRowsError
-from purgatory.pipeline.schedule.job_adder import CHUNK, JobAdder, opened
-from purgatory.pipeline.schedule.job_address import JobAddress
-from purgatory.pipeline.source.filters import column_of
-from purgatory.pipeline.source.rows import job_batch
+from purgatory.pipeline.outcomes.outcomes import EVENT_SCHEMA, JOB_KIND
+from purgatory.pipeline.schedule import CHUNK, JobAdder, JobAddress, opened
+from purgatory.pipeline.source.rows import column_of, job_batch
+
+_FINAL = ("done", "failed", "cancelled")
+
+
+_NOBODY = "nobody"
+
+
+def job_events(jobs: DataFrame) -> DataFrame:
+    """Return an event (EVENT_SCHEMA) for each job of `jobs` that has ended.
+
+    `jobs` is the table "jobs" of the format "purgatory". The identifiers are the same as in a
+    journal: with its events in one DataFrame, `outcomes` has each job once. Keys are as in the
+    store, whatever the journal's key rule.
+    """
+    # As in `purgatory.jobs.end_listeners`: a missed job has not run and will not.
+    event = F.when(F.col("outcome") == "missed", "cancelled").otherwise(F.col("outcome"))
+    lateness_us = F.greatest("lateness_ms", F.lit(0).cast("long")) * 1_000
+    # The two times may come from two clocks.
+    at = F.greatest("finished", "created")
+    columns = {
+        "operation_id": F.concat(F.lit(JOB_KIND), "id"),
+        "event": event,
+        "seq": F.lit(0),
+        "kind": F.concat(F.lit(JOB_KIND), "handler"),
+        "keys": F.col("keys"),
+        "worker": F.coalesce("worker", F.lit(_NOBODY)),
+        "at": at,
+        "watched_at": F.col("created"),
+        "deadline": F.col("deadline"),
+        "completed_at": at,
+        "lateness_us": F.when((event == "expired") & F.col("lateness_ms").isNotNull(), lateness_us),
+        "completed_by": F.col("fired_key"),
+        "job_id": F.col("id"),
+        "handler": F.col("handler"),
+        "attempt": F.col("attempt"),
+        "state": F.col("state"),
+        "error": F.col("error"),
+    }
+    return jobs.where(F.col("state").isin(*_FINAL)).select(
+        *(columns[field.name].cast(field.dataType).alias(field.name) for field in EVENT_SCHEMA)
+    )
+
 
 # The leading hexadecimal digits of an id that are the time.
 _TIME_DIGITS = 12
+
+
 _MOST_EXAMPLES = 3
 
 
@@ -130,7 +175,7 @@ class JobsWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Add one task's rows."""
-        from purgatory.pipeline.schedule.schedule import add_batches
+        from purgatory.pipeline.schedule import add_batches
 
         refused = 0
         examples: list[str] = []

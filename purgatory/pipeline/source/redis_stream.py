@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from purgatory.journal.schema import EVENT_SCHEMA
 from purgatory.json_value import decode_json
 from purgatory.pipeline.errors import BadFileError, LostEntriesError
-from purgatory.pipeline.source.event_checks import event_table
+from purgatory.pipeline.source.rows import event_table
 
 if TYPE_CHECKING:
     import redis

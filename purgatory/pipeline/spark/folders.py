@@ -1,12 +1,193 @@
-"""Addresses of folders."""
+"""Addresses of folders, and folders in an object store or in HDFS."""
 
 from __future__ import annotations
 
+import os
 import re
+import secrets
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any, BinaryIO, ParamSpec, TypeVar
+from urllib.parse import unquote, urlsplit
 
-from purgatory.pipeline.spark.folder import Folder
-from purgatory.pipeline.spark.local_folder import LocalFolder
-from purgatory.pipeline.spark.remote_folder import RemoteFolder
+import pyarrow as pa
+from pyarrow import fs
+
+from purgatory.pipeline.errors import PipelineError
+from purgatory.pipeline.spark.folder import File, Folder, LocalFolder, is_hidden
+
+SCHEMES = ("s3", "s3a", "gs", "abfs", "abfss", "hdfs")
+
+
+"""The schemes that Arrow has file systems for; s3a is the name of s3 in Spark."""
+
+# A claim is deleted when the file is written, within seconds; an older one is of a run that died.
+_CLAIM_LASTS = timedelta(minutes=10)
+
+P = ParamSpec("P")
+
+
+T = TypeVar("T")
+
+
+class RemoteFolder(Folder):
+    """A Folder through Arrow's file systems, with the credentials of the environment.
+
+    Object stores cannot rename: `rename` and `replace` copy one file after the other, so that a
+    reader may miss tables in the meantime.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Use the folder at the URL `path`, which need not exist."""
+        self.uri = path.rstrip("/")
+        self.file_system, self._root = file_system_at(self.uri)
+
+    def __reduce__(self) -> tuple[type[RemoteFolder], tuple[str]]:
+        """Pickle the address only."""
+        return RemoteFolder, (self.uri,)
+
+    def path(self, path: str = "") -> str:
+        """Return `path` in this folder, as the file system names it."""
+        return f"{self._root}/{path}" if path else self._root
+
+    def check_writable(self) -> None:
+        """Do nothing: only a write would tell, and it could not be undone without a trace."""
+
+    def exists(self, path: str = "") -> bool:
+        """Return whether there is a file or folder at `path`."""
+        return self._kind(path) is not fs.FileType.NotFound
+
+    def is_file(self) -> bool:
+        """Return whether it is a file rather than a folder."""
+        return self._kind("") is fs.FileType.File
+
+    def files(self, suffix: str, path: str = "") -> list[File]:
+        """Return the files below `path` that end with `suffix`, sorted; [] if it is missing."""
+        return sorted(
+            File(place, found.size, found.mtime_ns // 1_000_000)
+            for found in self._listed(path, recursive=True)
+            if found.type is fs.FileType.File
+            and (place := self._relative(found)).endswith(suffix)
+            and not is_hidden(place)
+        )
+
+    def names(self, path: str = "") -> list[str]:
+        """Return the names in the folder at `path`, hidden ones too; [] if it is missing."""
+        return sorted(found.base_name for found in self._listed(path, recursive=False))
+
+    def open(self, path: str) -> BinaryIO:
+        """Return the file at `path`, to be read at any place."""
+        file: BinaryIO = self._called(self.file_system.open_input_file, self.path(path))
+        return file
+
+    def write_bytes(self, path: str, content: bytes) -> None:
+        """Write or overwrite a file."""
+        self._called(self._write, self.path(path), content)
+
+    def rename(self, path: str, target: str) -> None:
+        """Rename a file, or overwrite one with it."""
+        self._called(self.file_system.move, self.path(path), self.path(target))
+
+    def replace(self, new: str, path: str) -> None:
+        """Delete `path`, copy the files of the folder `new` to it, and delete `new`."""
+        self.delete(path)
+        for found in self._listed(new, recursive=True):
+            if found.type is fs.FileType.File:
+                name = found.path.removeprefix(f"{self.path(new)}/")
+                self._called(self._copy, found.path, self.path(f"{path}/{name}"))
+        self.delete(new)
+
+    def delete(self, *paths: str) -> None:
+        """Delete files and folders with their contents; missing ones are ignored."""
+        for path in paths:
+            kind = self._kind(path)
+            if kind is fs.FileType.Directory:
+                self._called(self.file_system.delete_dir, self.path(path))
+            elif kind is not fs.FileType.NotFound:
+                self._called(self.file_system.delete_file, self.path(path))
+
+    def _path_of_uri(self) -> str:
+        return unquote(urlsplit(self.uri).path)
+
+    def _written_new(self, path: str, content: bytes) -> bool:
+        # Object stores have no exclusive creation that Arrow knows, but list what was written
+        # before: of two runs, at least the one that claims later sees the other's claim.
+        folder, _, name = path.rpartition("/")
+        prefix = f".{name}."
+        claim = f"{prefix}{secrets.token_hex(8)}.claim"
+        self.write_bytes(f"{folder}/{claim}".lstrip("/"), b"")
+        try:
+            claims: dict[str, datetime] = {
+                found.base_name: found.mtime
+                for found in self._listed(folder, recursive=False)
+                if found.base_name.startswith(prefix)
+            }
+            ours = claims[claim]
+            others = [at for other, at in claims.items() if other != claim]
+            if any(at > ours - _CLAIM_LASTS for at in others) or self.exists(path):
+                return False
+            self.write_bytes(path, content)
+        finally:
+            self.delete(f"{folder}/{claim}".lstrip("/"))
+        return True
+
+    def _kind(self, path: str) -> Any:
+        return self._called(self.file_system.get_file_info, self.path(path)).type
+
+    def _listed(self, path: str, *, recursive: bool) -> list[Any]:
+        selector = fs.FileSelector(self.path(path), recursive=recursive, allow_not_found=True)
+        found: list[Any] = self._called(self.file_system.get_file_info, selector)
+        return found
+
+    def _relative(self, found: Any) -> str:
+        return str(found.path).removeprefix(self._root).lstrip("/")
+
+    def _write(self, path: str, content: bytes) -> None:
+        if not isinstance(self.file_system, fs.S3FileSystem):
+            self.file_system.create_dir(path.rpartition("/")[0], recursive=True)
+        with self.file_system.open_output_stream(path) as stream:
+            stream.write(content)
+
+    def _copy(self, path: str, target: str) -> None:
+        if not isinstance(self.file_system, fs.S3FileSystem):
+            self.file_system.create_dir(target.rpartition("/")[0], recursive=True)
+        self.file_system.copy_file(path, target)
+
+    def _called(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        try:
+            return function(*args, **options)
+        except (OSError, pa.ArrowException) as error:
+            reason = str(error).splitlines()[0]
+            raise PipelineError(
+                f"{self.uri}: {reason}. Check the address, and the credentials in the environment"
+            ) from error
+
+
+def _endpoint() -> str | None:
+    # Arrow does not read these variables of the AWS command line.
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+
+
+@cache
+def file_system_at(uri: str) -> tuple[Any, str]:
+    """Return Arrow's file system for the address of a folder, and the path in it.
+
+    Raises PipelineError for a scheme that it does not know.
+    """
+    scheme, _, rest = uri.partition("://")
+    if scheme not in SCHEMES:
+        raise PipelineError(
+            f'{uri} has the scheme "{scheme}": give a local folder, or one of '
+            f"{', '.join(f'{name}://' for name in SCHEMES)}"
+        )
+    try:
+        if scheme in ("s3", "s3a"):
+            # Not from the URL, which would take "?" and "#" of names for parts of it.
+            return fs.S3FileSystem(endpoint_override=_endpoint(), allow_delayed_open=True), rest
+        return fs.FileSystem.from_uri(uri)  # type: ignore[no-any-return] # Arrow has no types
+    except (OSError, pa.ArrowException) as error:
+        raise PipelineError(f"{uri}: {str(error).splitlines()[0]}") from error
 
 
 def folder_at(path: str) -> Folder:

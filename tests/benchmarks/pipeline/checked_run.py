@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from purgatory.pipeline import Advice, OutcomeTable, spark_session
 from purgatory.pipeline.advise import advice
 from purgatory.pipeline.cli.engine import Engine, SparkEngine
-from purgatory.pipeline.console.progress import OnProgress, Progress
+from purgatory.pipeline.console import OnProgress, Progress
 from purgatory.pipeline.spark.tables import Tables
 from tests.benchmarks.pipeline.bench_journal import BenchJournal
 from tests.benchmarks.pipeline.known_truth import KnownTruth

@@ -15,7 +15,7 @@ import duckdb
 
 from purgatory.pipeline import spark_session
 from purgatory.pipeline.cli.engine import SparkEngine
-from purgatory.pipeline.console.progress import Progress
+from purgatory.pipeline.console import Progress
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.spark.tables import Tables
 from tests.benchmarks.pipeline.spark_memory import SparkMemory

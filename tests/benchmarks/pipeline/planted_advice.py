@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from purgatory.pipeline import Advice, AdviceTargets
-from purgatory.pipeline.advise.timeouts import TimeoutAdvice
+from purgatory.pipeline.advise.advice import TimeoutAdvice
 from purgatory.pipeline.advise.workers import Capacity, PeakLoad
-from purgatory.pipeline.outcomes.schema import JOB_KIND
+from purgatory.pipeline.outcomes.outcomes import JOB_KIND
 from tests.synthetic_journal import Kind, Truth
 
 TARGETS = AdviceTargets(capacity=Capacity(parked=1_000))

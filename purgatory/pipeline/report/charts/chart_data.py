@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from purgatory.pipeline.outcomes.schema import COMPLETIONS
-from purgatory.pipeline.report.charts.theme import OUTCOME_SERIES
+from purgatory.pipeline.outcomes.outcomes import COMPLETIONS
+from purgatory.pipeline.report.charts.chart import OUTCOME_SERIES
 from purgatory.pipeline.report.findings import Findings
 from purgatory.pipeline.statistics.histogram import COARSE, bucket_end, bucket_start
 from purgatory.pipeline.statistics.histogram import bucket as bucket_of
 from purgatory.pipeline.statistics.survival import Step
-from purgatory.pipeline.waits.columns import Integers
-from purgatory.pipeline.waits.timeline_counts import summed
+from purgatory.pipeline.waits.columns import Integers, summed
 
 MAX_CELLS = 40_000
 """Counts by time, kind, outcome and wait: more are added up over longer steps."""

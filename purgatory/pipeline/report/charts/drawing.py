@@ -11,8 +11,7 @@ from warnings import catch_warnings, filterwarnings
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from purgatory.pipeline.report.charts.chart import Chart
-from purgatory.pipeline.report.charts.theme import ON_PAPER, Palette
+from purgatory.pipeline.report.charts.chart import ON_PAPER, Chart, Palette
 
 _DPI = 144
 _WIDTH = 9.2

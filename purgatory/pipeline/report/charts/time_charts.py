@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from purgatory.pipeline.console.formatting import counted, duration, figure, percent, short
-from purgatory.pipeline.report.charts.chart import Chart
-from purgatory.pipeline.report.charts.theme import OUTCOME_SERIES, Palette
+from purgatory.pipeline.console import counted, duration, figure, percent, short
+from purgatory.pipeline.report.charts.chart import OUTCOME_SERIES, Chart, Palette
 from purgatory.pipeline.report.findings import Findings
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 "use strict";
-// Numbers, durations and times as text, as in purgatory.pipeline.console.formatting.
+// Numbers, durations and times as text, as in purgatory.pipeline.console.
 
 const UNITS = [
   [86400e6, 2 * 86400e6, "d"],

@@ -1,20 +1,102 @@
-"""Synthetic loads, such as that of Kafka's benchmark of its purgatory."""
+"""Loads: batches of operations that arrive, from the journal with changes, or synthetic."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import chain
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from purgatory.pipeline.replay.load_batch import NEVER_NS, LoadBatch
 from purgatory.pipeline.replay.replayed_operation import Fate
-from purgatory.pipeline.replay.what_if import WhatIf
 from purgatory.timer.clock import NS_PER_MS
+
+Integers = NDArray[np.int64]
+
+NEVER_NS: Final = 2**62
+
+
+"""The end of an operation that only its deadline ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadBatch:
+    """Operations in order of arrival, one for each index of the arrays."""
+
+    # Invariant: all arrays and lists have one length; arrival_ns never falls, within a batch and
+    # from one to the next; end_ns is NEVER_NS where the fate is NONE or UNKNOWN.
+    arrival_ns: Integers
+    delay_ms: Integers
+    end_ns: Integers
+    fate: Integers
+    keys: list[tuple[str, ...]]
+    fired_keys: list[str | None]
+    """The key through which each was fired; None unless it was FIRED."""
+
+    @classmethod
+    def concatenated(cls, batches: Sequence[LoadBatch]) -> LoadBatch:
+        """Return one batch for several consecutive ones."""
+        if len(batches) == 1:
+            return batches[0]
+        return cls(
+            arrival_ns=np.concatenate([batch.arrival_ns for batch in batches]),
+            delay_ms=np.concatenate([batch.delay_ms for batch in batches]),
+            end_ns=np.concatenate([batch.end_ns for batch in batches]),
+            fate=np.concatenate([batch.fate for batch in batches]),
+            keys=list(chain.from_iterable(batch.keys for batch in batches)),
+            fired_keys=list(chain.from_iterable(batch.fired_keys for batch in batches)),
+        )
+
+    def __len__(self) -> int:
+        """Return the number of operations."""
+        return len(self.arrival_ns)
+
+
+MOST_FACTOR = 1_000_000
+
+
+class Growth(StrEnum):
+    """The keys of additional traffic."""
+
+    WIDER = "wider"
+    """More customers: each copy of an operation has keys of its own."""
+    BUSIER = "busier"
+    """Busier customers: all copies have the same keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """Changes of a load: more traffic, other timeouts, another wheel.
+
+    Raises ValueError for parameters out of range.
+    """
+
+    traffic: float = 1.0
+    """The factor of operations. A fraction keeps or repeats whole keys."""
+    timeout: float = 1.0
+    """The factor of each timeout, which is rounded down to a millisecond."""
+    growth: Growth = Growth.WIDER
+    tick_ms: int = 1
+    wheel_size: int = 256
+
+    def __post_init__(self) -> None:
+        for name, value in (("traffic", self.traffic), ("timeout", self.timeout)):
+            if not 0 < value <= MOST_FACTOR:
+                raise ValueError(f"{name} is {value}: give a factor above 0, up to {MOST_FACTOR:,}")
+        if self.tick_ms < 1:
+            raise ValueError(f"tick_ms is {self.tick_ms}: give 1 or more")
+        if self.wheel_size < 2:
+            raise ValueError(f"wheel_size is {self.wheel_size}: give 2 or more")
+
 
 # The quantile of the normal distribution below which three quarters lie.
 _QUARTILE = 0.67449
+
+
 _BATCH = 50_000
 
 
@@ -103,4 +185,6 @@ class SyntheticLoad:
 
 # Kafka's published settings: about 8 % and 50 % expire.
 KAFKA_LOW = SyntheticLoad()
+
+
 KAFKA_HIGH = SyntheticLoad(median_ms=200.0, quartile_ms=400.0)

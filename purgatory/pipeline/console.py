@@ -1,6 +1,11 @@
-"""Counts, shares, numbers and durations as text."""
+"""What all rooms print with: counts and durations as text, and lines of progress."""
 
 from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from purgatory.timer import Clock, SystemClock
 
 # A unit in microseconds, and from which duration on it is used. Up to two of a unit are more exact
 # in the smaller one: 90 s, not 1.5 min. What would be rounded to a thousand is one of the larger
@@ -51,3 +56,24 @@ def duration(micros: float) -> str:
         if micros >= least:
             return f"{figure(micros / size)} {unit}"
     return f"{figure(micros)} us"
+
+
+OnProgress = Callable[[str], None]
+
+
+class Progress:
+    """Writes lines to stderr, each with the seconds since the start."""
+
+    def __init__(
+        self, write: Callable[[str], object] | None = None, clock: Clock | None = None
+    ) -> None:
+        """Write with `write`, which takes a line with its end; default: stderr."""
+        self._write = write or sys.stderr.write
+        self._clock = clock or SystemClock()
+        self._start_ns = self._clock.now_ns()
+
+    def __call__(self, line: str) -> None:
+        """Write a line."""
+        seconds = (self._clock.now_ns() - self._start_ns) / 1e9
+        self._write(f"{seconds:7.1f} s  {line}\n")
+        sys.stderr.flush()

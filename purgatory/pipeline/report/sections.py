@@ -1,0 +1,326 @@
+"""The sections of the page, as HTML: the verdict, what changed, advice, and what was read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
+from typing import Any
+
+from purgatory.pipeline.console import counted, duration, figure, percent
+from purgatory.pipeline.outcomes.manifest import Manifest, missing_records
+from purgatory.pipeline.report.changes import Changes, KindChange
+from purgatory.pipeline.report.findings import LISTED_KINDS, Findings
+from purgatory.pipeline.report.tables import (
+    cells,
+    folded,
+    name_cell,
+    table,
+    time_or,
+    with_interval,
+)
+from purgatory.pipeline.report.verdict import Change
+
+
+def advice_section(advice: Mapping[str, Any]) -> str:
+    """Return the whole advice."""
+    return "".join(
+        f'<div class="card">{part}</div>'
+        for part in (
+            _timeouts(advice["timeouts"]),
+            _workers(advice["workers"]),
+            _geometry(advice["geometry"]),
+        )
+    )
+
+
+def _timeouts(timeouts: Sequence[Mapping[str, Any]]) -> str:
+    if not timeouts:
+        return "<h3>Timeouts</h3><p>No kind has a timeout.</p>"
+    share = percent(timeouts[0]["chosen_share"])
+    header = ("kind", "median timeout", "expired (95 %)", f"timeout for {share} (95 %)", "why")
+    rows = map(_timeout_row, timeouts[:LISTED_KINDS])
+    more = len(timeouts) - LISTED_KINDS
+    rest = f"<p>And {counted(more, 'kind')} more, in advice.json.</p>" if more > 0 else ""
+    return f"<h3>Timeouts</h3>{table(header, rows, 'A timeout for each kind')}{rest}"
+
+
+def _timeout_row(advice: Mapping[str, Any]) -> list[str]:
+    high = time_or(advice["high_us"], "beyond the observed waits")
+    between = f"{time_or(advice['low_us'], '?')} to {high}"
+    shares = (percent(advice[f"expired_share_{name}"]) for name in ("low", "high"))
+    return [
+        name_cell(advice["kind"]),
+        f"<td>{duration(advice['timeout_us'])}</td>",
+        with_interval(percent(advice["expired_share"]), " to ".join(shares)),
+        "<td>none</td>"
+        if advice["advised_us"] is None
+        else with_interval(duration(advice["advised_us"]), between),
+        f'<td class="text">{_reason(advice)}</td>',
+    ]
+
+
+def _workers(advice: Mapping[str, Any]) -> str:
+    text = f"<h3>Workers</h3><p>{_reason(advice)}</p>"
+    if advice["workers"] is None:
+        return text
+    header = ("", "p99.9 of the minutes of the busiest day (95 %)", "highest", "at (UTC)")
+    found = table(header, _peaks(advice), "The load at the peaks")
+    return f"{text}{found}<p><strong>{counted(advice['workers'], 'worker')}</strong></p>"
+
+
+def _peaks(advice: Mapping[str, Any]) -> Iterator[list[str]]:
+    for label, name in (("arrivals, a second", "arrivals_per_s"), ("parked", "parked")):
+        peak = advice[name]
+        value, low, high = (figure(peak[part], 4) for part in ("value", "low", "high"))
+        at = datetime.fromtimestamp(peak["highest_start_s"], UTC)
+        yield [
+            name_cell(label),
+            with_interval(value, f"{low} to {high}"),
+            f"<td>{figure(peak['highest'], 4)}</td>",
+            f"<td>{at:%Y-%m-%d %H:%M}</td>",
+        ]
+
+
+def _geometry(advice: Mapping[str, Any]) -> str:
+    text = f"<h3>Timing wheel</h3><p>{_reason(advice)}</p>"
+    if advice["advised"] is None:
+        return text
+    rows = []
+    for wheel in advice["candidates"]:
+        mark = " (advised)" if wheel == advice["advised"] else ""
+        mark += " (default)" if wheel == advice["default"] else ""
+        moves = f"{wheel['cascades_low']:.2f} to {wheel['cascades_high']:.2f}"
+        rows.append(
+            [
+                *cells(
+                    f"{wheel['tick_ms']} ms x {wheel['wheel_size']}{mark}", f"{wheel['levels']}"
+                ),
+                with_interval(f"{wheel['cascades']:.2f}", moves),
+                f"<td>{wheel['bytes'] / 1024:,.0f} KiB</td>",
+            ]
+        )
+    found = table(
+        ("tick x buckets", "levels", "moves of a timer (95 %)", "memory at the peak"),
+        rows,
+        f"Computed from {counted(advice['timers'], 'timer')}, at most "
+        f"{advice['peak_parked']:,} pending",
+    )
+    return text + folded("All candidates", found)
+
+
+def _reason(advice: Mapping[str, Any]) -> str:
+    text = escape(advice["reason"])
+    if not advice["is_thin"]:
+        return text
+    # "Too little data: ..."
+    warning, colon, rest = text.partition(":")
+    return f'<strong class="thin">{warning}{colon}</strong>{rest}'
+
+
+_SHOWN_FILES = 50
+
+
+_SHOWN_NAMES = 10
+
+
+def read_section(findings: Findings, journal: str | None) -> str:
+    """Return the facts on what was read, and the files that were skipped."""
+    facts = "".join(
+        f"<div{' class=attention' if is_fault else ''}><dt>{name}</dt><dd>{text}</dd></div>"
+        for name, text, is_fault in _facts(findings, journal)
+    )
+    return f'<dl class="facts">{facts}</dl>{_skipped(findings)}'
+
+
+def _facts(findings: Findings, journal: str | None) -> Iterator[tuple[str, str, bool]]:
+    """Return name, text as HTML, and whether it asks for attention."""
+    manifest = findings.manifest
+    read = f"{counted(manifest.read_files, 'file')} with {counted(manifest.rows, 'record')}"
+    where = f"<code>{escape(journal)}</code>: " if journal else ""
+    yield "Journal", f"{where}{read}", False
+    yield "As of", f"{minute_of(manifest.as_of)} UTC, the latest event", False
+    lost = findings.sum_of("lost")
+    grace = f"{duration(manifest.grace_s * 1e6)} after the deadline"
+    lost_text = (
+        f"{counted(lost, 'operation')} without an end {grace}, of killed workers or of dropped "
+        "records"
+    )
+    yield "Lost", lost_text if lost else f"no operation is without an end {grace}", bool(lost)
+    waiting = findings.sum_of("open")
+    waiting_text = f"{counted(waiting, 'operation')} at the latest event" if waiting else "none"
+    yield "Still waiting", waiting_text, False
+    yield "Sampling", _sampling(manifest.sampling), bool(manifest.sampling)
+    missing = missing_records(manifest)
+    yield "Gaps", _gaps(missing), bool(missing)
+    yield "Clock skew", _skew(findings), bool(manifest.future)
+    skipped = list(_skipped_counts(manifest))
+    yield "Skipped", "; ".join(skipped) or "no file, and no record", bool(skipped)
+    contested = findings.sum_of("contested")
+    ends = f"{counted(contested, 'operation')} with two ends; the earlier one counts"
+    yield "Contested", ends if contested else "no operation has two ends", bool(contested)
+
+
+def _skipped_counts(manifest: Manifest) -> Iterator[str]:
+    if bad := len(manifest.bad):
+        yield f"{counted(bad, 'file')} could not be read, so counts are too low"
+    if unknown := manifest.unknown_rows:
+        yield f"{counted(unknown, 'record')} of unknown events, or without identifier or time"
+
+
+def minute_of(time: str | None) -> str:
+    """Return a time of ISO format to the second, for people."""
+    return escape((time or "unknown")[:19].replace("T", " "))
+
+
+def _sampling(sampling: Mapping[str, float]) -> str:
+    if not sampling:
+        return "every operation was recorded"
+    kinds = _listed(
+        [f"{escape(kind)} {escape(percent(sampling[kind]))}" for kind in sorted(sampling)]
+    )
+    return f"{kinds}. The advice on workers is scaled to all operations; counts are the sample's"
+
+
+def _gaps(missing: Mapping[str, int]) -> str:
+    if not missing:
+        return "no record is missing"
+    most = sorted(missing.items(), key=lambda item: (-item[1], item[0]))
+    workers = _listed([f"{escape(worker)} ({count:,})" for worker, count in most])
+    return (
+        f"{counted(sum(missing.values()), 'record is', 'records are')} missing, by gaps in their "
+        f"numbers: {workers}. A journal dropped them, or a file is not here"
+    )
+
+
+def _skew(findings: Findings) -> str:
+    future = findings.manifest.future
+    if not future:
+        return "no record is dated in the future"
+    records = sum(of_worker.records for of_worker in future.values())
+    workers = _listed(
+        [
+            f"{escape(worker)} ({of_worker.records:,}, up to {minute_of(of_worker.last)})"
+            for worker, of_worker in sorted(future.items())
+        ]
+    )
+    return (
+        f"{counted(records, 'record is', 'records are')} dated in the future, and set aside until "
+        f"then. The clock of a worker is wrong: {workers}"
+    )
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _SHOWN_NAMES
+    return ", ".join(names[:_SHOWN_NAMES]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _skipped(findings: Findings) -> str:
+    if not findings.manifest.bad:
+        return ""
+    bad = sorted(findings.manifest.bad.items())
+    rows = [[name_cell(path), f'<td class="text">{escape(reason)}</td>'] for path, reason in bad]
+    rest = f"<p>And {len(bad) - _SHOWN_FILES:,} more.</p>" if len(bad) > _SHOWN_FILES else ""
+    found = table(("file", "why"), rows[:_SHOWN_FILES], "Skipped files")
+    return f'<div id="skipped">{folded("Skipped files", f"{found}{rest}")}</div>'
+
+
+_SHOWN_KINDS = 12
+
+
+# A smaller difference is not marked.
+_MARKED = 0.05
+
+
+def changes_section(found: Changes | None) -> str:
+    """Return what changed since the previous run."""
+    title = '<section id="changes" class="card"><h2>Since the previous run</h2>'
+    if found is None:
+        return (
+            f"{title}<p>This is the first report in its folder: the next one says here what has "
+            "changed.</p></section>"
+        )
+    new = f"{counted(found.operations, 'new operation')} since {minute_of(found.as_of)} UTC."
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in found.sentences)
+    notable = f"<ul>{items}</ul>" if items else "<p>Nothing notable has changed.</p>"
+    rows = map(_row, found.kinds[:_SHOWN_KINDS])
+    header = ("kind", "ended since", "expired", "wait: p50", "p99")
+    compared = table(header, rows, "Before the previous run, and since") if found.kinds else ""
+    return f'{title}<p class="faint">{new}</p>{notable}{compared}</section>'
+
+
+def _row(change: KindChange) -> list[str]:
+    before, since = change.before, change.since
+    shares = (before.expired_share if before.ended else None, since.expired_share)
+    return [
+        name_cell(change.kind),
+        f"<td>{since.ended:,}</td>",
+        # As in the sentences above: what may be chance is not marked.
+        _compared(shares, tuple(_shares(shares)), is_marked=change.has_other_share),
+        *(_waits(change, percents) for percents in (50.0, 99.0)),
+    ]
+
+
+def _shares(shares: tuple[float | None, float]) -> Iterator[str]:
+    for share in shares:
+        yield "" if share is None else percent(share)
+
+
+def _waits(change: KindChange, percents: float) -> str:
+    old, new = (part.percentile_us(percents) for part in (change.before, change.since))
+    texts = ("" if old is None else duration(old), "too few" if new is None else duration(new))
+    return _compared((old, new), texts)
+
+
+def _compared(
+    values: tuple[float | None, float | None], texts: tuple[str, ...], *, is_marked: bool = True
+) -> str:
+    """Return a cell with an earlier value and the present one; longer and more is worse."""
+    (old, new), (before, since) = values, texts
+    if old is None or new is None or not before:
+        return f"<td>{escape(since)}</td>"
+    # A share of nothing has no ratio.
+    ratio = (new + 1e-9) / (old + 1e-9) if is_marked else 1.0
+    mark = "worse" if ratio > 1 + _MARKED else "better" if ratio < 1 - _MARKED else "same"
+    arrow = {"worse": "&#9650;", "better": "&#9660;", "same": ""}[mark]
+    word = {"worse": "up", "better": "down", "same": ""}[mark]
+    sign = f'<i aria-hidden="true">{arrow}</i><span class="hidden">{word}</span>' if word else ""
+    return f'<td class="{mark}">{sign}{escape(since)}<small>was {escape(before)}</small></td>'
+
+
+def verdict_section(
+    found: Sequence[Change], undecided: Sequence[str], left_out: Sequence[str] = ()
+) -> str:
+    """Return what to change first.
+
+    `undecided` are the kinds without advice on their timeout, `left_out` the faults that are not
+    among the changes.
+    """
+    few = (
+        f'<p class="faint">Also found: {escape("; ".join(left_out))}. '
+        '<a href="#read">What was read</a> says more of the data.</p>'
+        if left_out
+        else ""
+    )
+    if not found and undecided:
+        kinds = ", ".join(undecided)
+        return (
+            '<section id="verdict" class="card"><h2>Nothing is known to need a change</h2>'
+            f"<p>These operations do not tell which timeout is right for {escape(kinds)}: "
+            f'<a href="#advice">Advice</a> says why.</p>{few}</section>'
+        )
+    if not found:
+        return (
+            '<section id="verdict" class="card good"><h2>Nothing needs to change</h2>'
+            f"{few}</section>"
+        )
+    items = "".join(
+        f"<li><strong>{escape(change.what)}</strong><p>{escape(change.why)}</p>"
+        + (f"<pre tabindex=0><code>{escape(change.setting)}</code></pre>" if change.setting else "")
+        + "</li>"
+        for change in found
+    )
+    return (
+        '<section id="verdict" class="card"><h2>What to change first</h2>'
+        f'<ol class="verdict">{items}</ol>{few}</section>'
+    )

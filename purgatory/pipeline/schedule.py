@@ -1,0 +1,383 @@
+"""Schedule: adds the rows of a DataFrame as delayed jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from purgatory.errors import PurgatoryError
+from purgatory.jobs import JobError, JobLimits, JobStore, StoreUnavailableError
+from purgatory.jobs.model import Add, Added, JobSpec, StoreReadOnlyError
+from purgatory.log_text import REDIS_SCHEMES
+from purgatory.pipeline.errors import PipelineError
+from purgatory.retry_policy import RetryPolicy
+from purgatory.timer.clock import Clock, SystemClock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobAddress:
+    """A database or a Redis server with jobs.
+
+    `url` is sqlite:///FILE, postgresql://..., or what RedisJobStore takes. Raises ValueError for
+    others.
+    """
+
+    url: str
+    prefix: str = "purgatory"
+    """Redis only: the same as in the service."""
+    shards: int = 1
+    """Redis only: the same as in the service."""
+    max_waiting: int = 10_000_000
+    """The limit of waiting jobs, the same as in the service."""
+
+    def __post_init__(self) -> None:
+        if not (self.is_redis or self.is_sqlite or self.url.startswith("postgresql")):
+            scheme = self.url.partition(":")[0]
+            raise ValueError(
+                f"{scheme!r} is no job store: give sqlite:///FILE, postgresql://... or redis://..."
+            )
+
+    @property
+    def is_redis(self) -> bool:
+        """Whether it is a Redis server."""
+        return self.url.partition("://")[0] in REDIS_SCHEMES
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether it is an SQLite file, which has one writer at a time."""
+        return self.url.startswith("sqlite")
+
+    def store(self) -> JobStore:
+        """Return a store that is not open yet."""
+        limits = JobLimits(max_waiting=self.max_waiting)
+        # Imported here: the packages of the other store may not be installed.
+        if self.is_redis:
+            from purgatory.jobs.redis import RedisJobStore
+
+            return RedisJobStore(self.url, self.prefix, self.shards, limits=limits)
+        from purgatory.jobs.sql import SqlJobStore
+
+        return SqlJobStore(self.url, limits=limits)
+
+
+COLUMNS = (
+    *("handler", "payload", "delay", "at", "keys", "on_fire", "dedupe_key", "max_attempts"),
+    *("misfire", "id"),
+)
+
+
+"""The columns of a row; `handler`, and either `delay` or `at`, are required."""
+
+_OPTIONAL = ("on_fire", "misfire", "max_attempts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRows:
+    """Makes the same job of the same row, every time.
+
+    The id of a job is derived from `name` and the row's `id`, else its `dedupe_key`, else the whole
+    row. So a row that was added before is recognised, whatever the state of its job; equal rows are
+    one job. A `delay` counts from `started_ms`; if it has passed when its row is added, the job is
+    due at once.
+    """
+
+    name: str
+    started_ms: int
+    on_conflict: str = "keep"
+    limits: JobLimits
+    clock: Clock = field(default_factory=SystemClock, compare=False)
+    """Not part of an id."""
+
+    def spec(self, row: Mapping[str, Any]) -> JobSpec:
+        """Return the job of a row. Raises ValueError, TypeError or PurgatoryError."""
+        given = {name: row[name] for name in _OPTIONAL if row.get(name) is not None}
+        given["on_conflict"] = "error" if row.get("dedupe_key") is None else self.on_conflict
+        spec = JobSpec.of(
+            row.get("handler"),  # type: ignore[arg-type] # refused by name if it is missing
+            _payload(row.get("payload")),
+            wall_ms=self.started_ms,
+            at=self._at(row),
+            keys=_keys(row.get("keys")),
+            dedupe_key=row.get("dedupe_key"),
+            limits=self.limits,
+            **given,
+        )
+        return replace(spec, id=self._id(row))
+
+    def _at(self, row: Mapping[str, Any]) -> datetime:
+        delay, at = row.get("delay"), row.get("at")
+        if (delay is None) == (at is None):
+            raise ValueError(f"delay is {delay!r} and at is {at!r}: give exactly one of the two")
+        if delay is None:
+            if not isinstance(at, datetime):
+                raise TypeError(f"at is {at!r}: give a timestamp")
+            return at.astimezone(UTC)
+        # Refuses what is too long, negative or not a number.
+        delay_ms = JobSpec.of("x", wall_ms=0, delay=delay, limits=self.limits).deadline.delay_ms
+        # Not in the past, which the store would refuse: adding millions takes minutes.
+        at_ms = max(self.started_ms + (delay_ms or 0), self.clock.wall_ms())
+        return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=at_ms)
+
+    def _id(self, row: Mapping[str, Any]) -> str:
+        identity = next(
+            ([name, row[name]] for name in ("id", "dedupe_key") if row.get(name) is not None),
+            {name: row.get(name) for name in COLUMNS},
+        )
+        text = json.dumps([self.name, identity], sort_keys=True, default=str)
+        digest = hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=10)
+        # Like all ids: first the time, then digits that cannot be guessed.
+        return f"{self.started_ms & 0xFFFF_FFFF_FFFF:012x}{digest.hexdigest()}"
+
+
+def reason_of(error: Exception) -> tuple[str, str]:
+    """Return the reason of a refusal, in one word for counts, and its message."""
+    if isinstance(error, JobError | PurgatoryError):
+        return type(error).__name__.removesuffix("Error"), str(error)
+    return "InvalidRow", str(error)
+
+
+def _keys(keys: Any) -> Any:
+    # In a CSV file keys are a string with commas.
+    parts = keys.split(",") if isinstance(keys, str) else keys or ()
+    return [part for key in parts if (part := key.strip())]
+
+
+def _payload(text: Any) -> Any:
+    # A struct or an array is used as it is; text is JSON.
+    if not isinstance(text, str):
+        return text
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except ValueError as error:
+        raise ValueError(f"the payload is not JSON ({error}): {text[:60]!r}") from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+CHUNK = 1_000
+
+
+_MAX_ATTEMPTS = 6
+
+
+_RETRY_POLICY = RetryPolicy(first_ms=250, max_ms=4_000)
+
+
+class Refused(NamedTuple):
+    """A row that is not a valid job, or that the store refused."""
+
+    reason: str
+    """One word, for counts."""
+    detail: str
+    row_json: str
+
+
+@dataclass(slots=True)
+class Result:
+    """The results of some rows."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    """By `AddStatus`, and "refused"."""
+    refused: list[Refused] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class JobAdder:
+    """Adds chunks of rows, with retries while the server is unavailable."""
+
+    address: JobAddress
+    rows: JobRows
+
+    def add(self, chunks: Iterator[Sequence[Mapping[str, Any]]]) -> Generator[Result, None, None]:
+        """Add the rows of each chunk, in one step of the store; yield their results.
+
+        Raises StoreUnavailableError if the server stays unavailable; then the same rows can be
+        added again, which keeps those already added.
+        """
+        with asyncio.Runner() as runner:
+            store = runner.run(_opened(self.address))
+            try:
+                for chunk in chunks:
+                    yield runner.run(self._add(store, chunk))
+            finally:
+                runner.run(store.close())
+
+    async def _add(self, store: JobStore, chunk: Sequence[Mapping[str, Any]]) -> Result:
+        result = Result()
+        specs: list[JobSpec] = []
+        good: list[Mapping[str, Any]] = []
+        for row in chunk:
+            try:
+                specs.append(self.rows.spec(row))
+                good.append(row)
+            except Exception as error:
+                # Any error is one of this row: it is refused, and the others are added.
+                _refuse(result, row, error)
+        for row, added in zip(good, await _added(store, specs), strict=True):
+            if isinstance(added, Added):
+                result.counts[str(added.status)] += 1
+            else:
+                _refuse(result, row, added)
+        return result
+
+
+@asynccontextmanager
+async def opened(address: JobAddress) -> AsyncIterator[JobStore]:
+    """Open the store of an address, and close it."""
+    store = await _opened(address)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def _opened(address: JobAddress) -> JobStore:
+    store = address.store()
+    await store.open()
+    return store
+
+
+async def _added(store: JobStore, specs: Sequence[JobSpec]) -> list[Added | JobError]:
+    if not specs:
+        return []
+    for attempt in range(1, _MAX_ATTEMPTS + 1):
+        try:
+            return await store.run([Add(spec) for spec in specs])
+        except (StoreUnavailableError, StoreReadOnlyError):
+            if attempt == _MAX_ATTEMPTS:
+                raise
+        await asyncio.sleep(_RETRY_POLICY.delay_s(attempt))
+    raise AssertionError("the last try returned or raised")
+
+
+def _refuse(result: Result, row: Mapping[str, Any], error: Exception) -> None:
+    reason, detail = reason_of(error)
+    result.counts["refused"] += 1
+    result.refused.append(Refused(reason, detail, json.dumps(dict(row), default=str)))
+
+
+SCHEDULED_SCHEMA = StructType(
+    [
+        StructField("status", StringType(), nullable=False),
+        StructField("rows", LongType(), nullable=False),
+        StructField("reason", StringType()),
+        StructField("detail", StringType()),
+        StructField("row_json", StringType()),
+    ]
+)
+
+
+"""The counts of jobs by status, for each chunk; and a row for each refused row, with the reason."""
+
+_ARROW_SCHEMA = to_arrow_schema(SCHEDULED_SCHEMA)
+
+_TYPES = {
+    "delay": DoubleType(),
+    "at": TimestampType(),
+    "keys": ArrayType(StringType()),
+    "max_attempts": IntegerType(),
+}
+
+
+def schedule_jobs(jobs: DataFrame, address: JobAddress, rows: JobRows) -> DataFrame:
+    """Add a job for each row of `jobs` when the result is read; return SCHEDULED_SCHEMA.
+
+    Read the result once, by writing it: every read adds the jobs. That is idempotent, as the same
+    row makes the same job: a failed task or run can be repeated.
+
+    `jobs` has columns of `job_rows.COLUMNS`; `payload` is JSON text, or a struct, map or array;
+    `keys` are an array, or a string with commas. Raises PipelineError for a table without the
+    required columns.
+    """
+    ready = as_jobs(jobs)
+    if address.is_sqlite:
+        # One writer at a time: others would wait for the lock.
+        ready = ready.coalesce(1)
+    adder = JobAdder(address, rows)
+
+    def add(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return add_batches(adder, batches)
+
+    return ready.mapInArrow(add, SCHEDULED_SCHEMA)
+
+
+def as_jobs(jobs: DataFrame) -> DataFrame:
+    """Return `jobs` with the columns and types of JobRows. Raises PipelineError."""
+    if "handler" not in jobs.columns or not {"delay", "at"} & set(jobs.columns):
+        raise PipelineError(
+            f"the table has {', '.join(jobs.columns)}: a job needs `handler`, and "
+            "`delay` (seconds) or `at` (a timestamp)"
+        )
+    given = {field.name: field for field in jobs.schema.fields}
+    return jobs.select(
+        *(_column(given.get(name), name) for name in COLUMNS),
+    )
+
+
+def add_batches(adder: JobAdder, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Add the rows of `batches`; yield rows of SCHEDULED_SCHEMA."""
+    for result in adder.add(_chunks(batches)):
+        rows: list[dict[str, Any]] = [
+            {"status": status, "rows": count}
+            for status, count in sorted(result.counts.items())
+            if status != "refused"
+        ]
+        rows += [
+            {
+                "status": "refused",
+                "rows": 1,
+                "reason": refused.reason,
+                "detail": refused.detail,
+                "row_json": refused.row_json,
+            }
+            for refused in result.refused
+        ]
+        yield pa.RecordBatch.from_pylist(rows, schema=_ARROW_SCHEMA)
+
+
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[list[dict[str, Any]]]:
+    for batch in batches:
+        for start in range(0, batch.num_rows, CHUNK):
+            yield batch.slice(start, CHUNK).to_pylist()
+
+
+def _column(field: StructField | None, name: str) -> Column:
+    wanted = _TYPES.get(name, StringType())
+    if field is None:
+        return F.lit(None).cast(wanted).alias(name)
+    column = F.col(f"`{name}`")
+    kind = field.dataType.typeName()
+    if name == "payload" and kind in ("struct", "map", "array"):
+        column = F.to_json(column)
+    elif name == "keys" and kind == "string":
+        column = F.split(column, ",")
+    elif kind == "string" and wanted != StringType():
+        # Invalid text becomes null, and the row is refused.
+        column = column.try_cast(wanted)
+    else:
+        column = column.cast(wanted)
+    return column.alias(name)
