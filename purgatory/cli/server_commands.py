@@ -85,7 +85,7 @@ def token(
 
     Example: purgatory token 'wait:order:*' 'fire:order:*'
     """
-    from purgatory.fastapi.access.bearer_tokens import Scope
+    from purgatory.fastapi.access import Scope
 
     for scope in scopes:
         try:

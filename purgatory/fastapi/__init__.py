@@ -13,21 +13,23 @@ except ImportError as exc:
         "purgatory.fastapi needs FastAPI: pip install 'fastapi-purgatory[fastapi]'"
     ) from exc
 
-from purgatory.fastapi.access.bearer_tokens import BearerTokens, new_token
-from purgatory.fastapi.access.trusted_hosts import TrustedHosts
-from purgatory.fastapi.access_dependency import AccessesDep
+from purgatory.fastapi.access import BearerTokens, TrustedHosts, new_token
 from purgatory.fastapi.delayed_response import DelayedResponse
-from purgatory.fastapi.dependencies import ParkDep, PurgatoryDep, get_park, get_purgatory
-from purgatory.fastapi.endpoint_groups import EndpointGroup
-from purgatory.fastapi.follow import FollowDep
-from purgatory.fastapi.health import create_health_router
-from purgatory.fastapi.http.authorization import ALLOW_ANYONE, Access, Action
+from purgatory.fastapi.dependencies import (
+    AccessesDep,
+    FollowDep,
+    ParkDep,
+    PurgatoryDep,
+    get_park,
+    get_purgatory,
+)
 from purgatory.fastapi.http.problems import Problem
+from purgatory.fastapi.http.raw_request import ALLOW_ANYONE, Access, Action
 from purgatory.fastapi.install import install
-from purgatory.fastapi.lifespan import create_lifespan
+from purgatory.fastapi.lifespan import create_health_router, create_lifespan
 from purgatory.fastapi.long_poll.long_poll_key import LongPollKey
 from purgatory.fastapi.long_poll.middleware import LongPollMiddleware
-from purgatory.fastapi.router import create_router
+from purgatory.fastapi.router import EndpointGroup, create_router
 from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.shared_folder import warn_of_another_distribution as _warn_of_another_distribution
 

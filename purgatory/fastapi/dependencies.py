@@ -1,36 +1,142 @@
-"""Dependencies of FastAPI: the purgatory, and parking in an endpoint."""
+"""Dependencies of FastAPI: the purgatory, parking and following in an endpoint, and access."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import Depends, HTTPException, Request
 from starlette.requests import ClientDisconnect, HTTPConnection
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
 from purgatory.errors import CursorExpiredError, LimitReachedError, WrongThreadError
-from purgatory.fastapi.held_transactions import warn_of_transactions
 from purgatory.fastapi.http.problems import Problem, draining_problem
-from purgatory.fastapi.http.retry_after import retry_after
+from purgatory.fastapi.http.raw_request import READ, Access, Action
+from purgatory.fastapi.http.raw_response import retry_after
+from purgatory.fastapi.http.request_body import read_body
+from purgatory.fastapi.routing.raw_route import DeclaredEndpoint
 from purgatory.fastapi.routing.request_internals import (
+    cache_body,
+    cached_body,
+    effective_route,
     end_response,
     is_body_read,
     on_endpoint_end,
+    yield_dependencies,
 )
+from purgatory.fastapi.sse.endpoint import StreamEndpoint
+from purgatory.fastapi.sse.routes import split_keys
 from purgatory.fastapi.watch.interruptible_receive import (
     CLIENT_CLOSED_REQUEST,
     DisconnectListener,
     may_have_body,
 )
-from purgatory.fastapi.watch.per_client_limit import ParkedClient, installed_limit
+from purgatory.fastapi.watch.settings import ParkedClient, installed_limit
 from purgatory.outcome import Outcome
 from purgatory.purgatory import Purgatory
 from purgatory.status import Status
 from purgatory.timer.seconds import Seconds, seconds_of
+
+
+async def get_accesses(request: Request) -> list[Access]:
+    """Return the access that a request to our endpoints needs, for each key. For `Depends`.
+
+    The list is empty for the description of a problem, which anyone may read.
+    Raises Problem if a body that names the keys is invalid.
+    """
+    endpoint = request.scope["route"].endpoint
+    if not isinstance(endpoint, DeclaredEndpoint) or endpoint.spec.action is None:
+        return []
+    action = endpoint.spec.action
+    key = request.path_params.get("key")
+    if key is not None:
+        return [Access(action, key)]
+    if "id" in request.path_params and action in (Action.DEFER, Action.OPERATE):
+        return [Access(action, job=request.path_params["id"])]
+    if isinstance(endpoint.raw, StreamEndpoint):
+        maximum = endpoint.raw.context.purgatory.limits.max_keys_per_operation
+        keys, _ = split_keys(request.scope["query_string"], maximum)
+        return [Access(action, key) for key in keys]
+    # A batch, whose lines are parsed one by one, has a body that is not declared.
+    accesses_of_lines = getattr(endpoint.raw, "accesses", None)
+    has_body = endpoint.spec.body is not None or accesses_of_lines is not None
+    if request.method != "POST" or not has_body:
+        return [READ if action is Action.OPERATE and request.method == "GET" else Access(action)]
+    # The keys are in the body: parsed as the endpoint parses it, so that both see the same.
+    if cached_body(request) is None:
+        # Request.body() has no bound: it is to return what is read here.
+        limit, incoming = endpoint.raw.max_body, endpoint.raw.context.incoming
+        cache_body(request, await read_body(request.scope, request.receive, limit, incoming))
+    body = await request.body()
+    if accesses_of_lines is not None:
+        return [Access(action), *await accesses_of_lines(body)]
+    assert endpoint.spec.body is not None
+    parsed = await endpoint.spec.body.parse_in_turns(body)
+    if hasattr(parsed, "accesses"):
+        return [Access(action), *parsed.accesses()]
+    if action is Action.WAIT:
+        return [Access(action, key) for key in parsed.keys]
+    return [Access(action, item.key) for item in parsed]
+
+
+AccessesDep = Annotated[list[Access], Depends(get_accesses)]
+
+
+"""The access that a request needs, as a parameter of an `authorize` of your own."""
+
+logger = logging.getLogger("purgatory.fastapi")
+
+_WARNED: Final = "_purgatory_warned_of_transaction"
+
+
+def warn_of_transactions(scope: Scope) -> None:
+    """Log once for an endpoint if a dependency with `yield` is in a transaction while it parks.
+
+    A transaction has a connection of the pool, so that as many parked requests as there are
+    connections block all others. Recognized are objects that say so by `in_transaction` or
+    `is_in_transaction`: sessions and connections of SQLAlchemy, SQLModel, asyncpg and SQLite. Not
+    recognized are others, and those that no variable of the dependency holds.
+    """
+    # The route itself remembers it: neither routes nor all endpoints can be hashed.
+    route = scope.get("route")
+    if route is None or hasattr(route, _WARNED):
+        return
+    for name, variables in yield_dependencies(scope):
+        for value in variables.values():
+            if not _is_in_transaction(value):
+                continue
+            with contextlib.suppress(AttributeError):
+                setattr(route, _WARNED, True)
+            logger.warning(
+                "%s %s parks while its dependency %s holds a transaction of %s, and so a database "
+                "connection for each parked request: end it before (commit, rollback or close), or "
+                "read in a session of the endpoint's own that is closed by then",
+                scope.get("method"),
+                getattr(effective_route(scope), "path", route),
+                name,
+                type(value).__name__,
+                extra={"action": "parked-in-transaction"},
+            )
+            return
+
+
+def _is_in_transaction(value: object) -> bool:
+    for name in ("in_transaction", "is_in_transaction"):
+        # Of the class: a proxy or a mock would have an attribute of any name.
+        if hasattr(type(value), name):
+            try:
+                found = getattr(value, name)
+                return (found() if callable(found) else found) is True
+            except Exception:
+                # Such as a connection that is closed by now.
+                return False
+    return False
+
 
 # A stream whose response is complete, or whose client left, is cancelled by what sends it, within
 # a turn or two of the event loop; an exception in it would be a traceback in the log. If nothing
@@ -257,6 +363,73 @@ async def get_park(
 
 
 PurgatoryDep = Annotated[Purgatory, Depends(get_purgatory)]
+
+
 """The purgatory of the application, as a parameter of an endpoint."""
+
+
 ParkDep = Annotated[Park, Depends(get_park)]
+
+
 """Parks the request of an endpoint, as a parameter of it: `await park(key, timeout=25)`."""
+
+# Seconds of one wait: another one follows.
+_WAIT_S: Final = 3600.0
+
+
+class FollowedSignal(NamedTuple):
+    """One signal of a followed key."""
+
+    key: str
+    value: Any
+    """The JSON value that the key was fired with."""
+    cursor: str
+    """Where to resume after it: the id of its event."""
+
+
+class Follow:
+    """Follows keys on behalf of the request that it was made for."""
+
+    def __init__(self, park: Park, last_event_id: str | None) -> None:
+        """Resume after `last_event_id`, if the request has one."""
+        self._park = park
+        self._last_event_id = last_event_id
+
+    async def __call__(
+        self, *keys: str, cursor: str | None = None
+    ) -> AsyncIterator[FollowedSignal]:
+        """Yield the signals of `keys`, each key's in order, without a gap.
+
+        It begins after the header `Last-Event-ID` of the request, or else after `cursor`, or else
+        now. The iterator ends when the process drains, or a key is dropped, so that the response
+        is complete and its client reconnects; it is cancelled when the client leaves.
+
+        A signal is read from the history when the stream is ready for it: a slow client costs no
+        queue. Raises CursorExpiredError once that is too late, BadCursorError for a
+        `Last-Event-ID` that is not a cursor, and what `Purgatory.park` raises.
+        """
+        cursor = self._last_event_id or cursor or self._park.cursor(*keys)
+        # Also while the stream sends what it was given.
+        with self._park.counted():
+            while True:
+                outcome = await self._park.until_outcome(keys, _WAIT_S, None, cursor)
+                cursor = outcome.cursor
+                if outcome.key is not None and outcome:
+                    yield FollowedSignal(outcome.key, outcome.value, cursor)
+                elif outcome.status is not Status.EXPIRED:
+                    return
+
+
+async def get_follow(request: Request, park: Annotated[Park, Depends(get_park)]) -> Follow:
+    """Return the function that follows keys for this request. For `Depends`.
+
+    Raises LimitReachedError if the client has too many parked requests: a stream cannot, later.
+    """
+    park.check_client()
+    return Follow(park, request.headers.get("last-event-id"))
+
+
+FollowDep = Annotated[Follow, Depends(get_follow)]
+
+
+"""Follows keys, as a parameter of an endpoint: `async for signal in follow(key)`."""

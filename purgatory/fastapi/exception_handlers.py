@@ -14,14 +14,14 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from purgatory.errors import CursorError, PurgatoryClosedError, PurgatoryError
-from purgatory.fastapi.http.bodies.body_schema import pointer
-from purgatory.fastapi.http.bodies.json_bodies import MAX_ERRORS_SHOWN, MAX_SHOWN
+from purgatory.fastapi.http.json_bodies import MAX_ERRORS_SHOWN, MAX_SHOWN
 from purgatory.fastapi.http.problem_mapping import (
     internal_error,
     log_fault,
     problem_of_exception,
 )
 from purgatory.fastapi.http.problems import Problem, release_frames
+from purgatory.fastapi.http.schemas import pointer
 from purgatory.job_errors import UnknownHandlerError
 
 logger = logging.getLogger("purgatory.fastapi")

@@ -2,32 +2,168 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import logging
+from collections.abc import Collection, Iterator
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import FastAPI
 
-from purgatory.fastapi.access.bearer_tokens import BearerTokens
-from purgatory.fastapi.declared_keys import warn_of_useless_keys
-from purgatory.fastapi.endpoint_groups import Authorize, EndpointGroup
+from purgatory.fastapi.access import BearerTokens
 from purgatory.fastapi.exception_handlers import (
     ProblemDetailsOf,
     add_exception_handlers,
     check_problem_details,
 )
 from purgatory.fastapi.lifespan import refuse_several_workers
-from purgatory.fastapi.openapi import document_long_polls, document_tokens
-from purgatory.fastapi.router import create_router
-from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
-from purgatory.fastapi.routing.raw_route import RawRoute, include_in_app
-from purgatory.fastapi.watch.per_client_limit import ClientOf
-from purgatory.fastapi.watch.settings import WaitSettings
+from purgatory.fastapi.long_poll.long_poll_key import LongPollKey
+from purgatory.fastapi.long_poll.middleware import LongPollMiddleware
+from purgatory.fastapi.router import Authorize, EndpointGroup, create_router
+from purgatory.fastapi.routing.endpoint_spec import DEFAULT_PREFIX, response_header
+from purgatory.fastapi.routing.raw_route import LazyRoute, RawRoute, include_in_app
+from purgatory.fastapi.servers.fastapi_internals import original_route, route_contexts
+from purgatory.fastapi.watch.settings import ClientOf, WaitSettings
 from purgatory.purgatory import Purgatory
 from purgatory.wrong_type import check_type
 
 if TYPE_CHECKING:
     from purgatory.metrics import PurgatoryCollector
+
+logger = logging.getLogger("purgatory.fastapi")
+
+
+def has_long_polls(app: FastAPI) -> bool:
+    """Return True iff LongPollMiddleware was added to `app`."""
+    return any(getattr(each, "cls", None) is LongPollMiddleware for each in app.user_middleware)
+
+
+def declared_keys(route: Any) -> Iterator[tuple[LongPollKey, bool]]:
+    """Yield each key that `route` of FastAPI depends on, and whether its value is used."""
+    # Routes of Starlette have none.
+    yield from _keys(getattr(route, "dependant", None))
+
+
+def _keys(dependant: Any) -> Iterator[tuple[LongPollKey, bool]]:
+    if dependant is None:
+        return
+    if isinstance(dependant.call, LongPollKey):
+        # It has the name of a parameter, unless it is one of `dependencies=[...]`.
+        yield dependant.call, dependant.name is not None
+    for each in dependant.dependencies:
+        yield from _keys(each)
+
+
+def warn_of_useless_keys(app: FastAPI) -> None:
+    """Log the keys of `app` that fail each request, or that no GET has and no endpoint uses.
+
+    Those of a router may be there for one of its routes. Looks at nothing without the middleware:
+    FastAPI makes the dependencies of a route when they are first asked for.
+    """
+    if not has_long_polls(app):
+        return
+    useful: set[int] = set()
+    others: dict[int, tuple[LongPollKey, str]] = {}
+    for route in route_contexts(app):
+        if isinstance(original_route(route), LazyRoute):
+            # One of ours, whose dependencies are built only for OpenAPI.
+            continue
+        # Those of WebSockets have no methods.
+        methods = getattr(route, "methods", None) or ()
+        for key, is_used in declared_keys(route) if methods else ():
+            where = f"{'/'.join(sorted(methods))} {route.path}"
+            _check_names(key, where, route.param_convertors)
+            if is_used or not {"GET", "HEAD"}.isdisjoint(methods):
+                useful.add(id(key))
+            else:
+                others.setdefault(id(key), (key, where))
+    for number, (key, where) in others.items():
+        if number not in useful:
+            logger.warning(
+                "%r at %s has no effect: only a GET waits; give it to the endpoint that clients "
+                "read",
+                key,
+                where,
+                extra={"action": "long-poll-key-useless"},
+            )
+
+
+def _check_names(key: LongPollKey, where: str, names: Any) -> None:
+    if missing := key.names - set(names):
+        # No error: around an application that is mounted, a path may have more parameters.
+        logger.warning(
+            "%r at %s fails requests with 500, as the path has no parameter %s; it has %s",
+            key,
+            where,
+            ", ".join(map(repr, sorted(missing))),
+            ", ".join(map(repr, names)) or "none",
+            extra={"action": "long-poll-key-unknown-name"},
+        )
+
+
+_REQUEST_HEADERS: Final = {
+    "Prefer": "`wait=25`: wait for a response with another ETag, for so many seconds.",
+    "If-None-Match": "The ETag of the response that the client has.",
+}
+
+
+_NOT_MODIFIED: Final = {
+    "description": "The ETag is still the same, at the end of the wait.",
+    "headers": {
+        **response_header("ETag", "For If-None-Match of the next request."),
+        **response_header("Preference-Applied", "The wait, or the maximum for a longer one."),
+    },
+}
+
+
+def document_tokens(app: FastAPI, prefix: str) -> None:
+    """Declare bearer tokens for our operations in OpenAPI, so that its pages offer to send one."""
+    described = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = described()
+        schemes = schema.setdefault("components", {}).setdefault("securitySchemes", {})
+        schemes.setdefault("bearer", {"type": "http", "scheme": "bearer"})
+        for path, item in schema["paths"].items():
+            for operation in item.values() if path.startswith(f"{prefix}/") else ():
+                if "401" in operation["responses"]:
+                    operation.setdefault("security", [{"bearer": []}])
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign] # FastAPI's documented way to extend it
+
+
+def document_long_polls(app: FastAPI) -> None:
+    """Declare the headers and the 304 of the endpoints that LongPollMiddleware parks by their key.
+
+    Those of `LongPollKey`: a key in a response's header is not known before.
+    """
+    described = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = described()
+        if has_long_polls(app):
+            for route in route_contexts(app):
+                # Those of WebSockets have no methods.
+                if "GET" in (getattr(route, "methods", None) or ()) and any(declared_keys(route)):
+                    _declare_long_poll(schema["paths"].get(route.path_format, {}).get("get"))
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign] # as above
+
+
+def _declare_long_poll(operation: dict[str, Any] | None) -> None:
+    if operation is None:
+        # A route that is not in the document.
+        return
+    parameters = operation.setdefault("parameters", [])
+    # One of the application's own may be a reference, which has neither.
+    declared = {each["name"].lower() for each in parameters if each.get("in") == "header"}
+    parameters += [
+        {"name": name, "in": "header", "description": description, "schema": {"type": "string"}}
+        for name, description in _REQUEST_HEADERS.items()
+        if name.lower() not in declared
+    ]
+    operation.setdefault("responses", {}).setdefault("304", _NOT_MODIFIED)
 
 
 def install(

@@ -1,4 +1,4 @@
-"""The lifespan that opens and closes a purgatory with the application."""
+"""The lifespan that opens and closes a purgatory with the application, and its health checks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field
+
 from purgatory.errors import SeveralWorkersError
 from purgatory.fastapi.servers.fast_routes import fast_routes_installed
-from purgatory.fastapi.servers.server_stop import drain_on_stop
-from purgatory.fastapi.servers.start_errors import START_ERRORS, log_in_one_sentence
-from purgatory.fastapi.servers.workers import check_workers
+from purgatory.fastapi.servers.server_process import (
+    START_ERRORS,
+    check_workers,
+    drain_on_stop,
+    log_in_one_sentence,
+)
 from purgatory.purgatory import Purgatory
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[dict[str, Purgatory]]]
@@ -64,3 +70,54 @@ def refuse_several_workers(purgatory: Purgatory, *, allow_separate_workers: bool
     except SeveralWorkersError as exc:
         log_in_one_sentence(exc)
         raise exc.with_traceback(None) from None
+
+
+class Health(BaseModel):
+    """The process is alive."""
+
+    status: str = Field("alive", description="Always this.")
+
+
+class Readiness(BaseModel):
+    """Whether the process may be sent requests, and what is missing if not."""
+
+    status: str = Field(description="`ready` or `not ready`.", examples=["ready"])
+    missing: list[str] = Field(description="What is missing; empty when ready.")
+
+
+def create_health_router(purgatory: Purgatory) -> APIRouter:
+    """Return `/healthz` and `/readyz`, for GET and HEAD: never parked, and not limited."""
+    router = APIRouter(tags=["health"])
+
+    @router.head("/healthz", include_in_schema=False)
+    @router.get(
+        "/healthz",
+        operation_id="healthz",
+        summary="Whether the process is alive",
+        response_description="It is.",
+    )
+    async def healthz() -> Health:
+        """Say that the process is alive. Restart it when this fails."""
+        return Health()
+
+    @router.head("/readyz", include_in_schema=False)
+    @router.get(
+        "/readyz",
+        operation_id="readyz",
+        summary="Whether to send requests here",
+        response_description="It is ready.",
+        responses={503: {"model": Readiness, "description": "It is not: `missing` says why."}},
+    )
+    async def readyz(response: Response) -> Readiness:
+        """Say whether to send requests here: 503 while starting up, recovering or draining."""
+        missing = []
+        if not purgatory.is_open:
+            missing.append("the purgatory is not open")
+        if purgatory.is_draining:
+            missing.append("draining: the process is shutting down")
+        missing += purgatory.missing
+        response.headers["Cache-Control"] = "no-store"
+        response.status_code = 503 if missing else 200
+        return Readiness(status="not ready" if missing else "ready", missing=missing)
+
+    return router

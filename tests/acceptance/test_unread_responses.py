@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, WaitSettings, install
-from purgatory.fastapi.http.bounds.unread_responses import UnreadResponses
+from purgatory.fastapi.http.bounds import UnreadResponses
 from purgatory.jobs import MemoryJobStore
 from tests.acceptance.client import Connection
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve

@@ -16,8 +16,8 @@ from fastapi import FastAPI
 
 from purgatory import Purgatory
 from purgatory.fastapi.servers.fastapi_internals import route_contexts
-from purgatory.fastapi.watch.endpoint import WatchEndpoint
-from purgatory.fastapi.watch.wait_registry import WaitRegistry
+from purgatory.fastapi.watch.parked_requests import WaitRegistry
+from purgatory.fastapi.watch.routes import WatchEndpoint
 from tests.acceptance.client import Address
 from tests.patience import KEEP_ALIVE_S, PATIENCE_S
 

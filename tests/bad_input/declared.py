@@ -12,8 +12,7 @@ import jsonschema_rs
 from fastapi import FastAPI
 
 from purgatory.fastapi.http.parameters import Parameter
-from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
-from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
+from purgatory.fastapi.routing.endpoint_spec import DEFAULT_PREFIX, EndpointSpec
 from purgatory.fastapi.routing.raw_route import DeclaredEndpoint
 from purgatory.fastapi.servers.fastapi_internals import route_contexts
 from tests.acceptance.client import Connection, Reply

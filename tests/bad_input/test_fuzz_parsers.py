@@ -15,19 +15,20 @@ from hypothesis import strategies as st
 
 from purgatory import Limits, Purgatory, PurgatoryError
 from purgatory.fastapi import BearerTokens, Problem, WaitSettings
-from purgatory.fastapi.http.bodies.body_schema import pointer
-from purgatory.fastapi.http.bodies.json_bodies import JsonBody
-from purgatory.fastapi.http.etag import parse_entity_tags
 from purgatory.fastapi.http.idempotency import parse_idempotency_key
+from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.parameters import MAX_LIMIT, ParameterErrors, read_query, whole_number
-from purgatory.fastapi.http.preferences import parse_preferences
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.http.wait_duration import wait_seconds
+from purgatory.fastapi.http.request_headers import (
+    parse_entity_tags,
+    parse_preferences,
+    wait_seconds,
+)
+from purgatory.fastapi.http.schemas import pointer
 from purgatory.fastapi.keys.endpoints import KeyEndpoints
 from purgatory.fastapi.keys.schemas import MAX_BATCH, batch_json, signal_json
-from purgatory.fastapi.watch.parameters import parse_etag_cursor, parse_wait_id
-from purgatory.fastapi.watch.request_parser import WatchParser
+from purgatory.fastapi.watch.request_parser import WatchParser, parse_etag_cursor, parse_wait_id
 from purgatory.fastapi.watch.schemas import watch_json
 
 Result = TypeVar("Result")

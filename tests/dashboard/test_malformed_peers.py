@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from purgatory import Purgatory
-from purgatory.fastapi.dashboard.snapshots import Snapshots
+from purgatory.fastapi.dashboard.snapshots import Snapshots, WorkerName
 from purgatory.fastapi.dashboard.wait_list import WaitFilter, WaitList
-from purgatory.fastapi.dashboard.worker_name import WorkerName
 from purgatory.signals.redis import RedisSignals
 from purgatory.signals.redis.peers import MAX_MESSAGE, MAX_REPLIES
 from tests.patience import PATIENCE_S, until

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 import purgatory
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, install
-from purgatory.fastapi.dashboard.page import PAGE, TYPES
+from purgatory.fastapi.dashboard.routes import PAGE, TYPES
 
 pytestmark = pytest.mark.anyio
 

@@ -16,11 +16,14 @@ from fastapi import FastAPI
 from purgatory import Purgatory
 from purgatory.event_loop.inspection import Inspection
 from purgatory.fastapi import BearerTokens, install
-from purgatory.fastapi.dashboard import stream_endpoint
-from purgatory.fastapi.dashboard.key_ranking import SLICE, KeyRanking
-from purgatory.fastapi.dashboard.outcome_times import OutcomeTimes
-from purgatory.fastapi.dashboard.snapshots import Snapshots
-from purgatory.fastapi.dashboard.worker_name import WorkerName
+from purgatory.fastapi.dashboard import routes
+from purgatory.fastapi.dashboard.snapshots import (
+    SLICE,
+    KeyRanking,
+    OutcomeTimes,
+    Snapshots,
+    WorkerName,
+)
 from purgatory.jobs import MemoryJobStore
 from purgatory.operations.operation_listeners import Recorder
 from purgatory.signals import WaitOperation
@@ -217,7 +220,7 @@ async def test_others_are_refused() -> None:
 async def test_a_client_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have as many dashboards as it leaves to them, of those that a process serves."""
     app = served(Purgatory())
-    monkeypatch.setattr(stream_endpoint, "MAX_VIEWERS", 5)
+    monkeypatch.setattr(routes, "MAX_VIEWERS", 5)
     async with app.router.lifespan_context(app):
         viewers = [view(app) for _ in range(3)]
         for viewer in viewers:

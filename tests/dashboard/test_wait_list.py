@@ -17,8 +17,8 @@ from purgatory.errors import SignalsUnavailableError
 from purgatory.event_loop.inspection import Inspection, started_ms
 from purgatory.fastapi import BearerTokens, install
 from purgatory.fastapi.dashboard import wait_list
+from purgatory.fastapi.dashboard.snapshots import WorkerName
 from purgatory.fastapi.dashboard.wait_list import WaitFilter, WaitList
-from purgatory.fastapi.dashboard.worker_name import WorkerName
 from purgatory.signals import WaitOperation
 from purgatory.signals.redis import RedisSignals
 from purgatory.status import Status

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory.fastapi.watch.per_client_limit import client_key
+from purgatory.fastapi.watch.settings import client_key
 from purgatory.jobs.model.dedupe_key import owned_dedupe_key
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.ownership.redis import RedisLeaseStore

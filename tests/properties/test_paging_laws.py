@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory import Status
-from purgatory.fastapi.watch.request import WatchTerms
+from purgatory.fastapi.watch.request_parser import WatchTerms
 from purgatory.fastapi.watch.responses import WatchResponses
 from purgatory.signals import MemorySignals
 from purgatory.testing import MockClock

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from purgatory import Purgatory
 from purgatory.fastapi import TrustedHosts, install
-from purgatory.fastapi.access.trusted_hosts import MAX_REMEMBERED
+from purgatory.fastapi.access import MAX_REMEMBERED
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
 from tests.acceptance.client import Connection

@@ -18,7 +18,7 @@ from app.main import create_app
 from app.settings import Settings
 from purgatory import Purgatory
 from purgatory.fastapi import AccessesDep, create_health_router, install
-from purgatory.fastapi.access.bearer_tokens import Scope
+from purgatory.fastapi.access import Scope
 from purgatory.jobs import Job, JobNotFoundError, JobState, JobStore, MemoryJobStore
 from purgatory.jobs.model import (
     Claim,

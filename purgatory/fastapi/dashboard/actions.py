@@ -7,20 +7,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from purgatory.errors import PurgatoryError
-from purgatory.fastapi.dashboard.schemas import (
+from purgatory.fastapi.dashboard.wait_list import (
     ActionResult,
     ActionsBody,
     ActionsResponse,
+    WaitList,
     actions_json,
 )
-from purgatory.fastapi.dashboard.wait_list import WaitList
-from purgatory.fastapi.http.authorization import Access, Action
 from purgatory.fastapi.http.parameters import NO_PARAMETERS
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import Problem, release_frames
-from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.http.raw_request import Access, Action, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.endpoint_context import EndpointContext
+from purgatory.fastapi.routing.endpoint_spec import EndpointContext
 from purgatory.log_text import escaped
 from purgatory.turn_budget import TurnBudget
 

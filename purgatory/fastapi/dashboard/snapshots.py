@@ -5,33 +5,182 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+import os
+import socket
+from collections.abc import Callable, Hashable
 from contextvars import Context
 from dataclasses import asdict, dataclass
 from functools import cache
+from heapq import nlargest
+from secrets import token_hex
 from typing import Any, Final
 
 from pydantic import TypeAdapter
 
 from purgatory.errors import PurgatoryError
 from purgatory.event_loop.inspection import Inspection, LevelBuckets
-from purgatory.fastapi.dashboard.key_ranking import KeyRanking
-from purgatory.fastapi.dashboard.outcome_times import OutcomeTimes
-from purgatory.fastapi.dashboard.worker_name import WorkerName
 from purgatory.json_value import decode_json
+from purgatory.operations.delayed_operation import DelayedOperation
+from purgatory.operations.operation_listeners import Record
+from purgatory.operations.wait_histograms import Histogram
 from purgatory.purgatory import Purgatory, Statistics
+from purgatory.status import Status
+from purgatory.timer import Clock
+from purgatory.timer.clock import NS_PER_MS
 from purgatory.turn_budget import TurnBudget
+
+
+class WorkerName:
+    """The worker of one router: its name for people, and a token that no other worker has."""
+
+    __slots__ = ("_pid", "_token")
+
+    def __init__(self) -> None:
+        """Take the name on first use: a server may fork after the application was made."""
+        self._pid = 0
+        self._token = ""
+
+    @property
+    def token(self) -> str:
+        """Twelve hexadecimal digits."""
+        pid = os.getpid()
+        if pid != self._pid:
+            self._pid, self._token = pid, token_hex(6)
+        return self._token
+
+    @property
+    def name(self) -> str:
+        """The host and the process id."""
+        return f"{socket.gethostname()}:{os.getpid()}"
+
+
+SHOWN_KEYS: Final = 50
+
+
+# Keys in one turn of the event loop: about half a millisecond.
+SLICE: Final = 1_000
+
+
+# Of the time, at most this part is spent on ranking.
+SHARE: Final = 0.02
+
+
+class KeyRanking:
+    """Finds the keys with the most waits, in slices; between two searches only those are read.
+
+    So a snapshot takes as long as what it shows, however many keys are watched.
+    """
+
+    def __init__(self, inspection: Inspection) -> None:
+        """Rank the keys of a purgatory."""
+        self._inspection = inspection
+        self._first: list[str] = []
+        self._due_s = 0.0
+
+    async def rows(self) -> list[dict[str, Any]]:
+        """Return the keys with how many wait and since when, the fullest first."""
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._due_s:
+            begun_s = loop.time()
+            self._first = await self._ranked()
+            took_s = loop.time() - begun_s
+            self._due_s = begun_s + took_s / SHARE
+        inspection = self._inspection
+        now_ms = inspection.now_ms()
+        rows: list[dict[str, Any]] = []
+        for key in self._first:
+            start_ms = inspection.oldest_start_ms(key)
+            if start_ms is not None:
+                age_ms = max(0, now_ms - start_ms)
+                rows.append({"key": key, "waiting": inspection.count(key), "oldest_ms": age_ms})
+        rows.sort(key=lambda row: (-row["waiting"], row["key"]))
+        return rows
+
+    async def _ranked(self) -> list[str]:
+        count = self._inspection.count
+        found: list[tuple[int, str]] = []
+        keys = self._inspection.watched()
+        for start in range(0, len(keys), SLICE):
+            counted = [(count(key), key) for key in keys[start : start + SLICE]]
+            found = nlargest(SHOWN_KEYS, (*found, *counted))
+            await asyncio.sleep(0)
+        return [key for _, key in found]
+
+
+WAIT_BOUNDS_MS: Final = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 60_000, 300_000)
+
+
+"""The upper bounds of the buckets of waits, inclusive; one more bucket has what is above."""
+
+
+LATENESS_BOUNDS_MS: Final = (0, 1, 2, 5, 10, 20, 50, 100, 250, 1_000)
+
+
+"""The same for lateness."""
+
+
+class OutcomeTimes:
+    """A Recorder with histograms of waits and of lateness.
+
+    Attached for the first viewer and detached after the last: nobody pays for it otherwise.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        """Begin without operations; `clock` is the purgatory's."""
+        self._now_ns = clock.now_ns
+        # Of the same type each time: it is found again to be detached.
+        self.record: Record = self._record
+        self.waits = {
+            status: Histogram(WAIT_BOUNDS_MS) for status in Status if status is not Status.PENDING
+        }
+        self.lateness = Histogram(LATENESS_BOUNDS_MS)
+
+    def summary(self) -> dict[str, object]:
+        """Return the counts by bucket since the first viewer came."""
+        return {
+            "wait_bounds_ms": WAIT_BOUNDS_MS,
+            "waits": {str(status): times.counts for status, times in self.waits.items()},
+            "lateness_bounds_ms": LATENESS_BOUNDS_MS,
+            "lateness": self.lateness.counts,
+        }
+
+    def _record(
+        self,
+        operation: DelayedOperation,
+        status: Status,
+        keys: tuple[Hashable, ...],
+        key: Hashable | None,
+        deadline_ms: int,
+    ) -> None:
+        if status is Status.PENDING:
+            return
+        late_ms = self._now_ns() // NS_PER_MS - deadline_ms
+        waited_ms = late_ms + operation.delay_ms
+        self.waits[status].add(waited_ms)
+        if status is Status.EXPIRED:
+            self.lateness.add(late_ms)
+
 
 logger = logging.getLogger("purgatory.dashboard")
 
 INTERVAL_S: Final = 1.0
+
+
 # How soon viewers hear of a drain.
 _TICK_S: Final = 0.1
+
+
 # For so long after the last question of another worker, snapshots are made for its viewers.
 _REMOTE_S: Final = 5.0
+
+
 _STORE_S: Final = 2.0
+
+
 # Counting jobs may be expensive: it takes at most this part of the time.
 _STORE_SHARE: Final = 0.05
+
+
 # Bytes of the texts of other workers, together.
 _MAX_TEXTS: Final = 8 * 1024 * 1024
 

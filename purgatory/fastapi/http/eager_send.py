@@ -13,9 +13,10 @@ from typing import Any, Final, Generic, TypeVar
 
 from anyio import BrokenResourceError, ClosedResourceError
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import Send
 
-from purgatory.fastapi.http.bounds.unread_responses import UnreadResponses
+from purgatory.fastapi.http.bounds import UnreadResponses
 from purgatory.fastapi.http.raw_response import RawResponse
 
 Result = TypeVar("Result")
@@ -32,14 +33,20 @@ PIECE: Final = 64 * 1024
 
 # Their `send` needs no current task.
 _SERVERS: Final = frozenset({"granian", "gunicorn", "hypercorn", "uvicorn"})
+
+
 # Where uvicorn's requests are, which call `on_response` after the last message.
 _CYCLES: Final = frozenset(
     {"uvicorn.protocols.http.h11_impl", "uvicorn.protocols.http.httptools_impl"}
 )
+
+
 # Their wrappers of `send` note that the response has begun, and do nothing else.
 OBSERVERS: Final = frozenset({"starlette._exception_handler", "starlette.middleware.errors"})
+
+
 # One of ours changes a header.
-_TRANSPARENT: Final = OBSERVERS | {"purgatory.fastapi.long_poll.key_header"}
+_TRANSPARENT: Final = OBSERVERS | {"purgatory.fastapi.long_poll.long_poll_key"}
 
 
 class ResponseUnreadError(Exception):
@@ -266,3 +273,11 @@ class Resumed(Generic[Result]):
             except StopIteration as finished:
                 result: Result = finished.value
                 return result
+
+
+EXTENSION: Final = "purgatory.park"
+
+
+RELEASE: Final = "release"
+
+Respond = Callable[[Response], object]

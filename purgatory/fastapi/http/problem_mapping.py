@@ -28,7 +28,7 @@ from purgatory.fastapi.http.problems import (
     release_frames,
 )
 from purgatory.fastapi.http.raw_request import encoded_path
-from purgatory.fastapi.http.retry_after import retry_after
+from purgatory.fastapi.http.raw_response import retry_after
 from purgatory.job_errors import (
     DuplicateJobError,
     IdempotencyConflictError,

@@ -1,14 +1,107 @@
-"""A request as the server received it, before anything is validated."""
+"""Requests as a server received them, before anything is validated, and the access they need."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
-from purgatory.fastapi.http.authorization import UNRESTRICTED, Permit
+from starlette.types import Scope
+
 from purgatory.fastapi.http.problems import bad_parameter
+
+
+class Action(StrEnum):
+    """What a request does."""
+
+    WAIT = "wait"
+    """Watch a key, get its cursor, end a wait by its id."""
+    FIRE = "fire"
+    """Fire a key."""
+    DEFER = "defer"
+    """Add a job; get one by its id, reschedule, run or cancel it. Its keys need WAIT besides."""
+    OPERATE = "operate"
+    """Drop a key, retry, pause and resume jobs, act from the dashboard; and read-only: list keys,
+    waits, jobs, statistics."""
+    METRICS = "metrics"
+    """Read the metrics, which OPERATE allows too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One action of a request, on a key or a job if it is about one."""
+
+    action: Action
+    key: str | None = None
+    job: str | None = None
+    """The id of the job, if it is about one."""
+    dedupe_key: str | None = None
+    """The dedupe key of the job to be added, if it has one."""
+    is_read_only: bool = False
+    """True iff it is an OPERATE that changes nothing, as the dashboard's view is."""
+
+
+READ: Final = Access(Action.OPERATE, is_read_only=True)
+
+
+"""What operators read: statistics, lists, the dashboard."""
+
+
+class Permit:
+    """What one request may do. Subclasses restrict it; this class allows everything."""
+
+    __slots__ = ()
+
+    @property
+    def identity(self) -> str | None:
+        """The client, never a secret; None if unknown: then its address identifies it."""
+        return None
+
+    def dedupe_owner(self, dedupe_key: str) -> str | None:
+        """Return whose dedupe key it is; None if it is shared with `Purgatory.defer`.
+
+        Clients without an identity are one owner, named by the empty string: what a handler that is
+        closed to HTTP adds in Python must not be found or replaced by them.
+        """
+        return self.identity or ""
+
+    def check(self, access: Access) -> None:
+        """Raise Problem unless the request may do that."""
+
+    def allows(self, access: Access) -> bool:
+        """Return True iff the request may do that."""
+        return True
+
+    def check_keys(self, action: Action, keys: Iterable[str]) -> None:
+        """Raise Problem unless the request may do that to each of `keys`."""
+        for key in keys:
+            self.check(Access(action, key))
+
+
+class _Everything(Permit):
+    __slots__ = ()
+
+    def check_keys(self, action: Action, keys: Iterable[str]) -> None:
+        """Allow all, without a loop: this is called for every request."""
+
+
+UNRESTRICTED = _Everything()
+
+
+"""The permit of everyone if there is no access control."""
+
+Authenticate = Callable[["RawRequest"], Permit]
+
+
+"""Returns the permit of a request; raises Problem 401 for an unknown client."""
+
+
+def ALLOW_ANYONE(raw: RawRequest) -> Permit:  # noqa: N802 - used as a constant
+    """Pass it as `authorize=`: every client that reaches the endpoints may do everything."""
+    return UNRESTRICTED
+
 
 # RFC 3986: all that need not be encoded within a path.
 _OF_PATHS: Final = "/:@!$&'()*+,;="
@@ -83,3 +176,48 @@ def only_line(lines: Sequence[str], name: str) -> str:
     if len(lines) > 1:
         raise bad_parameter(name, f"header {name} is given twice", "once")
     return lines[0]
+
+
+IDENTITY = "purgatory.identity"
+
+
+"""The key of an ASGI scope with the identity of the client, if a dependency has found it."""
+
+
+class AsgiRequest(RawRequest):
+    """A request that reads its ASGI scope on demand."""
+
+    __slots__ = ("scope",)
+
+    def __init__(self, scope: Scope, path_value: str) -> None:
+        """Hold the request of `scope`, whose path ends with `path_value`."""
+        self.query_string = scope["query_string"]
+        self.headers = scope["headers"]
+        self.path_value = path_value
+        self.body = b""
+        self.permit = UNRESTRICTED
+        self._by_name = None
+        self.scope = scope
+
+    @property
+    def path(self) -> str:  # type: ignore[override] # read only
+        """The decoded path, for `instance` in problem details."""
+        path: str = self.scope["path"]
+        return path
+
+    @property
+    def raw_path(self) -> bytes:  # type: ignore[override] # read only
+        """The path as it was sent, if the server provides it."""
+        raw_path: bytes | None = self.scope.get("raw_path")
+        return raw_path or self.path.encode("utf-8", "surrogatepass")
+
+    @property
+    def dependency_identity(self) -> str | None:
+        """The identity of the client that a dependency has found."""
+        identity: str | None = self.scope.get(IDENTITY)
+        return identity
+
+    @property
+    def client(self) -> str:  # type: ignore[override] # read only
+        """The address of the client; empty if unknown."""
+        return (self.scope.get("client") or ("",))[0]

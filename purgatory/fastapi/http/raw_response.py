@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 Headers = list[tuple[bytes, bytes]]
 
 CLOSE: Final = b"connection: close\r\n"
+
+
 # The headers of a JSON response, for HTTP/1.1 and for ASGI.
 _JSON: Final = (
     b"%bcontent-type: application/json\r\ncontent-length: %d\r\ncache-control: no-store\r\n"
     b"%b%b\r\n%b"
 )
+
+
 _TYPE: Final = (b"content-type", b"application/json")
+
+
 _NO_STORE: Final = (b"cache-control", b"no-store")
 
 _LINE_ENDS: Final = frozenset("\r\n\0")
@@ -115,3 +122,21 @@ def _pairs(lines: bytes) -> Headers:
     """Return header lines in ASGI's form."""
     parts = [line.partition(b": ") for line in lines.split(b"\r\n")]
     return [(name, value) for name, _, value in parts if name]
+
+
+# Seconds: what sent them away, such as too many parked requests, passes by itself.
+_RETRY_AFTER_S: Final = (1, 5)
+
+
+# After a drain: long enough for another process to be ready, and spread over clients.
+_POLL_AFTER_DRAIN_MS: Final = (100, 2000)
+
+
+def retry_after() -> dict[str, str]:
+    """Return a Retry-After header (RFC 9110, 10.2.3), jittered to spread the retries of clients."""
+    return {"Retry-After": str(random.randint(*_RETRY_AFTER_S))}  # noqa: S311 - spreads retries
+
+
+def poll_after_drain_ms() -> int:
+    """Return how long a client whose wait a drain ended is to pause, jittered."""
+    return random.randint(*_POLL_AFTER_DRAIN_MS)  # noqa: S311 - spreads reconnects

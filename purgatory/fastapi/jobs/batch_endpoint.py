@@ -11,19 +11,17 @@ from typing import Final
 from starlette.types import Receive, Scope, Send
 
 from purgatory.errors import PurgatoryError
-from purgatory.fastapi.access.content_headers import check_content
-from purgatory.fastapi.http.asgi_request import AsgiRequest
-from purgatory.fastapi.http.authorization import Access, Action
-from purgatory.fastapi.http.bodies.request_body import read_body
 from purgatory.fastapi.http.eager_send import ResponseUnreadError, send_response, sending
 from purgatory.fastapi.http.idempotency import request_name
 from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import Problem, bad_parameter
-from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.http.raw_request import Access, Action, AsgiRequest, RawRequest
+from purgatory.fastapi.http.request_body import read_body
 from purgatory.fastapi.jobs import parameters
 from purgatory.fastapi.jobs.endpoints import add_problem, check_access, job_spec
 from purgatory.fastapi.jobs.schemas import JobBody, job_json, max_batch_bytes
-from purgatory.fastapi.routing.endpoint_context import EndpointContext
+from purgatory.fastapi.routing.admission import check_content
+from purgatory.fastapi.routing.endpoint_spec import EndpointContext
 from purgatory.jobs import JobLimits
 from purgatory.jobs.model import Added, AddStatus, JobSpec
 from purgatory.turn_budget import TurnBudget

@@ -9,16 +9,15 @@ from typing import Any, Final, cast
 from urllib.parse import urlencode
 
 from purgatory.errors import BadCursorError, InvalidKeyError, PurgatoryError
-from purgatory.fastapi.http.authorization import READ, Access, Action, Permit
-from purgatory.fastapi.http.bodies.body_schema import Location
-from purgatory.fastapi.http.bodies.json_bodies import bad_field
-from purgatory.fastapi.http.etag import EntityTags
 from purgatory.fastapi.http.idempotency import request_name
+from purgatory.fastapi.http.json_bodies import bad_field
 from purgatory.fastapi.http.parameters import NO_PARAMETERS, ParameterValues
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import ALLOWED_KEY, Problem, bad_parameter, release_frames
-from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.http.raw_request import READ, Access, Action, Permit, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.http.request_headers import EntityTags
+from purgatory.fastapi.http.schemas import Location
 from purgatory.fastapi.jobs import parameters
 from purgatory.fastapi.jobs.responses import entity_tag, job_response, listed_job
 from purgatory.fastapi.jobs.schemas import (

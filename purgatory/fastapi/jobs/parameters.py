@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from purgatory.fastapi.http.etag import ENTITY_TAGS_PATTERN, EntityTags, parse_entity_tags
 from purgatory.fastapi.http.idempotency import idempotency_key
 from purgatory.fastapi.http.parameters import (
     Parameter,
@@ -14,9 +13,15 @@ from purgatory.fastapi.http.parameters import (
     key_filter,
     whole_number,
 )
-from purgatory.fastapi.http.preferences import Preferences, parse_prefer
 from purgatory.fastapi.http.problems import bad_parameter
 from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.http.request_headers import (
+    ENTITY_TAGS_PATTERN,
+    EntityTags,
+    Preferences,
+    parse_entity_tags,
+    parse_prefer,
+)
 from purgatory.fastapi.jobs.schemas import State
 from purgatory.jobs import JobState
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from purgatory.fastapi.http.authorization import Access, Action, Permit
+from purgatory.fastapi.http.raw_request import Access, Action, Permit
 from purgatory.fastapi.http.raw_response import RawResponse, header_lines
 from purgatory.fastapi.jobs.schemas import JobResponse, ListedJob, RunJobResponse
 from purgatory.fastapi.watch.schemas import CountOfKeys

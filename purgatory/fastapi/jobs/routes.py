@@ -6,7 +6,7 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from purgatory.fastapi.http.authorization import Action
+from purgatory.fastapi.http.raw_request import Action
 from purgatory.fastapi.jobs import parameters
 from purgatory.fastapi.jobs.batch_endpoint import JobBatchEndpoint
 from purgatory.fastapi.jobs.endpoints import JobEndpoints
@@ -21,11 +21,10 @@ from purgatory.fastapi.jobs.schemas import (
     job_json,
 )
 from purgatory.fastapi.jobs.watch_endpoint import JobWatchEndpoint
-from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
-from purgatory.fastapi.routing.openapi import response_header
+from purgatory.fastapi.routing.endpoint_spec import EndpointSpec, response_header
 from purgatory.fastapi.routing.raw_endpoint import TaskEndpoint
 from purgatory.fastapi.routing.raw_route import add_endpoint
-from purgatory.fastapi.watch.wait_registry import WaitRegistry
+from purgatory.fastapi.watch.parked_requests import WaitRegistry
 from purgatory.jobs import JobLimits
 
 _JSON_LINES: Final = "application/jsonl"

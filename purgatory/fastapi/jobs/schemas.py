@@ -18,8 +18,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from purgatory.fastapi.http.authorization import Access, Action
-from purgatory.fastapi.http.bodies.json_bodies import JsonBody
+from purgatory.fastapi.http.json_bodies import JsonBody
+from purgatory.fastapi.http.raw_request import Access, Action
 from purgatory.fastapi.http.schemas import (
     ENVELOPE,
     ESCAPED,

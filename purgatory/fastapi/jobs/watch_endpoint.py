@@ -5,15 +5,11 @@ from __future__ import annotations
 from starlette.types import Receive, Scope, Send
 
 from purgatory.errors import LimitReachedError
-from purgatory.fastapi.http.asgi_request import AsgiRequest
-from purgatory.fastapi.http.authorization import Access, Action
 from purgatory.fastapi.http.eager_send import send_response
-from purgatory.fastapi.http.etag import EntityTags
 from purgatory.fastapi.http.problem_mapping import problem_of_error, problem_of_exception
-from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.http.raw_response import RawResponse, header_lines
-from purgatory.fastapi.http.retry_after import retry_after
-from purgatory.fastapi.http.wait_duration import jittered
+from purgatory.fastapi.http.raw_request import Access, Action, AsgiRequest, RawRequest
+from purgatory.fastapi.http.raw_response import RawResponse, header_lines, retry_after
+from purgatory.fastapi.http.request_headers import EntityTags, jittered
 from purgatory.fastapi.jobs.parameters import GET, IF_NONE_MATCH, PREFER
 from purgatory.fastapi.jobs.responses import entity_tag, job_response
 from purgatory.fastapi.routing.raw_endpoint import path_parameter
@@ -22,7 +18,7 @@ from purgatory.fastapi.watch.interruptible_receive import (
     DisconnectListener,
     may_have_body,
 )
-from purgatory.fastapi.watch.wait_registry import WaitRegistry
+from purgatory.fastapi.watch.parked_requests import WaitRegistry
 from purgatory.jobs import Job, Jobs
 from purgatory.status import Status
 

@@ -6,10 +6,13 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from purgatory.fastapi.http.authorization import Action
+from purgatory.fastapi.http.raw_request import Action
 from purgatory.fastapi.keys.endpoints import KeyEndpoints
-from purgatory.fastapi.keys.parameters import FIRE, FIRE_BATCH, LIST, ONE_KEY
 from purgatory.fastapi.keys.schemas import (
+    FIRE,
+    FIRE_BATCH,
+    LIST,
+    ONE_KEY,
     DropKeyResponse,
     FireBatchResponse,
     FireResponse,
@@ -18,8 +21,7 @@ from purgatory.fastapi.keys.schemas import (
     batch_json,
     signal_json,
 )
-from purgatory.fastapi.routing.endpoint_context import EndpointContext
-from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
+from purgatory.fastapi.routing.endpoint_spec import EndpointContext, EndpointSpec
 from purgatory.fastapi.routing.raw_endpoint import RawEndpoint
 from purgatory.fastapi.routing.raw_route import add_endpoint
 from purgatory.limits import Limits

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from purgatory.fastapi.http.bodies.json_bodies import JsonBody
+from purgatory.fastapi.http.idempotency import idempotency_key
+from purgatory.fastapi.http.json_bodies import JsonBody
+from purgatory.fastapi.http.parameters import Parameter, Parameters, prefix_filter, whole_number
+from purgatory.fastapi.http.problems import Problem
+from purgatory.fastapi.http.request_headers import EntityTags, parse_entity_tags
 from purgatory.fastapi.http.schemas import (
     ENVELOPE,
     ESCAPED,
@@ -17,10 +21,15 @@ from purgatory.fastapi.http.schemas import (
     any_json,
     with_fields,
 )
+from purgatory.fastapi.watch.request_parser import KEY
 from purgatory.limits import Limits
+from purgatory.outcome import FireResult
+from purgatory.purgatory import Purgatory
 
 # Signals in one request.
 MAX_BATCH: Final = 1000
+
+
 MIN_BATCH_BODY: Final = 1024 * 1024
 
 
@@ -139,3 +148,58 @@ class WatchedKeysResponse(BaseModel):
 
     keys: list[WatchedKey] = Field(description="In order.")
     more: bool = Field(description="There are more than `limit`.")
+
+
+IDEMPOTENCY_KEY: Final = idempotency_key(
+    "a repeat of it within ten minutes gets the first response, and does nothing."
+)
+
+
+IF_MATCH: Final[Parameter[EntityTags | None]] = Parameter(
+    name="If-Match",
+    location="header",
+    description='`"<cursor>"`: only if nothing fired since.',
+    parse=partial(parse_entity_tags, name="If-Match"),
+    default=None,
+    is_list=True,
+)
+
+
+PREFIX: Final = prefix_filter("Only keys that begin with this.")
+
+
+LIMIT: Final = whole_number("limit", default=100, description="Keys in the response.")
+
+FIRE: Final = Parameters(KEY, IDEMPOTENCY_KEY, IF_MATCH)
+
+
+FIRE_BATCH: Final = Parameters(IDEMPOTENCY_KEY)
+
+
+ONE_KEY: Final = Parameters(KEY)
+
+
+LIST: Final = Parameters(PREFIX, LIMIT)
+
+
+def fired_json(fired: FireResult) -> bytes:
+    """Return the JSON of what a fire did."""
+    return b'{"cursor":"%b","seq":%d,"completed":%d%b%b}' % (
+        fired.cursor.encode(),
+        fired.seq,
+        fired.completed,
+        b',"jobs":%d' % fired.jobs if fired.jobs else b"",
+        b',"jobs_pending":true' if fired.jobs_pending else b"",
+    )
+
+
+def has_fired(purgatory: Purgatory, key: str) -> Problem:
+    """Return the problem of a fire whose If-Match names a cursor from before the last one."""
+    signals = purgatory.signals
+    head = signals.cursor(signals.last(key))
+    return Problem(
+        "precondition-failed",
+        f"key {key!r} has fired since the cursor of If-Match; its cursor is {head!r} now: "
+        "read the state again, then fire with that",
+        head=head,
+    )

@@ -3,37 +3,157 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from purgatory.errors import PurgatoryClosedError, PurgatoryError
 from purgatory.fastapi.http.eager_send import send_from_outside, send_response
-from purgatory.fastapi.http.etag import EntityTags, opaque_tag
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import Problem, draining_problem
-from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.http.retry_after import retry_after
-from purgatory.fastapi.http.wait_duration import jittered
-from purgatory.fastapi.long_poll.endpoint_call import EndpointCall
-from purgatory.fastapi.long_poll.key_header import Headers
-from purgatory.fastapi.long_poll.long_poll_operation import LongPollOperation
-from purgatory.fastapi.long_poll.not_modified import not_modified
-from purgatory.fastapi.long_poll.request_messages import RequestMessages
-from purgatory.fastapi.long_poll.unparked_routes import (
-    BAD_KEY,
-    CLOSED,
-    NO_ETAG,
-    NO_KEY,
-    UnparkedRoutes,
-)
+from purgatory.fastapi.http.raw_response import RawResponse, encoded, retry_after
+from purgatory.fastapi.http.request_headers import EntityTags, jittered, opaque_tag
+from purgatory.fastapi.long_poll.endpoint_call import EndpointCall, RequestMessages
+from purgatory.fastapi.long_poll.long_poll_key import Headers
+from purgatory.fastapi.routing.raw_route import RawRoute
+from purgatory.fastapi.routing.request_internals import effective_route
 from purgatory.fastapi.watch.interruptible_receive import CLIENT_CLOSED_REQUEST, may_have_body
-from purgatory.fastapi.watch.per_client_limit import ParkedClient, PerClientLimit
+from purgatory.fastapi.watch.settings import ParkedClient, PerClientLimit
+from purgatory.operations import DelayedOperation
 from purgatory.purgatory import Purgatory
+from purgatory.signals import MemorySignals, WaitOperation
 from purgatory.status import Status
 from purgatory.timer.clock import NS_PER_MS
+
+# Headers of the body, which is not sent. All others stay: those for caches (Cache-Control,
+# Content-Location, ETag, Expires, Vary), as the RFC asks, and those for browsers (CORS, cookies,
+# policies), without which a page could not even read the 304.
+_OF_A_BODY: Final = frozenset(
+    {
+        b"accept-ranges",
+        b"content-digest",
+        b"content-disposition",
+        b"content-encoding",
+        b"content-language",
+        b"content-length",
+        b"content-md5",
+        b"content-range",
+        b"content-type",
+        b"digest",
+        b"last-modified",  # weaker than the ETag
+        b"repr-digest",
+        b"trailer",
+        b"transfer-encoding",
+    }
+)
+
+
+def not_modified(headers: Iterable[tuple[bytes, bytes]], more: Mapping[str, str]) -> RawResponse:
+    """Return the 304 for a response that had `headers`, with `more` headers."""
+    kept = [(name, value) for name, value in headers if name.lower() not in _OF_A_BODY]
+    return RawResponse(304, [*kept, *encoded(more)], b"")
+
+
+logger = logging.getLogger("purgatory.fastapi")
+
+NO_KEY: Final = (
+    "it names no key: give it Depends(LongPollKey(...)), or its response the header Long-Poll-Key"
+)
+
+
+NO_ETAG: Final = 'its response has no ETag such as "1" or W/"1", in quotes'
+
+
+CLOSED: Final = "the client gets 503"
+
+
+BAD_KEY: Final = "it names a key that cannot be watched"
+
+
+class UnparkedRoutes:
+    """Logs why requests with `Prefer: wait` do not wait: once per route and reason."""
+
+    def __init__(self) -> None:
+        # Bounded by the routes of the application: no part of it comes from clients.
+        self._said: set[tuple[str, str]] = set()
+
+    def say(self, scope: Scope, reason: str, detail: object = "") -> None:
+        """Log `reason` for the route of `scope`, unless that was logged before."""
+        route = scope.get("route")
+        if isinstance(route, RawRoute):
+            # One of ours parks by itself, or has nothing to wait for.
+            return
+        route = effective_route(scope)
+        name = getattr(route, "path", None) or repr(scope.get("endpoint"))
+        if (name, reason) in self._said:
+            return
+        self._said.add((name, reason))
+        logger.warning(
+            "a client wants to wait at %s, which responds at once: %s%s",
+            name,
+            reason,
+            f" ({detail})" if detail else "",
+            extra={"action": "long-poll-not-parked"},
+        )
+
+
+class LongPollOperation(WaitOperation):
+    """Fires once anything happened to its keys since a position, though not before `begin`.
+
+    A key whose history was trimmed counts, although it cannot be read: the response may have
+    changed all the same.
+    """
+
+    kind: ClassVar[str] = "long-poll"
+
+    __slots__ = ("_is_begun", "_report")
+
+    def __init__(
+        self,
+        delay_ms: int,
+        signals: MemorySignals,
+        keys: tuple[str, ...],
+        positions: int | tuple[int, ...],
+        on_end: Callable[[Status], object],
+    ) -> None:
+        """Call `on_end` once with the status, unless the wait is abandoned; `keys` are unique."""
+        super().__init__(delay_ms, signals, keys, positions)
+        self._report = on_end
+        self._is_begun = False
+
+    def begin(self) -> None:
+        """Fire from now on, and at once for what has happened already.
+
+        Until then only the deadline counts: the endpoint cannot be called again before the first
+        call has returned.
+        """
+        self._is_begun = True
+        self.try_complete()
+
+    def try_complete(self) -> bool:
+        """Complete if anything happened to a key."""
+        if not self._is_begun:
+            return False
+        if super().try_complete():
+            return True
+        earliest = self.signals.earliest
+        where = zip(self.watched_keys, self.positions, strict=True)
+        is_forgotten = any(earliest(key) > position for key, position in where)
+        return is_forgotten and self.force_complete()
+
+    def _settle(self, status: Status) -> bool:
+        # Never outdated: the endpoint, which is called again, reads the state rather than signals.
+        return DelayedOperation._settle(self, status)
+
+    def on_complete(self) -> None:
+        """Report the status."""
+        if not self.is_abandoned:
+            self._report(self.status)
+
 
 NS_PER_SECOND: Final = 1_000_000_000
 

@@ -7,16 +7,12 @@ from typing import Any, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from purgatory.fastapi.http.etag import EntityTags
-from purgatory.fastapi.http.preferences import parse_preferences
 from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.long_poll.key_header import without_key_header
-from purgatory.fastapi.long_poll.long_poll_key import WATCHED_KEYS
-from purgatory.fastapi.long_poll.long_poll_request import LongPoll, LongPollRequest
-from purgatory.fastapi.long_poll.unparked_routes import UnparkedRoutes
-from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
-from purgatory.fastapi.watch.per_client_limit import ClientOf, PerClientLimit, installed_limit
-from purgatory.fastapi.watch.settings import WaitSettings
+from purgatory.fastapi.http.request_headers import EntityTags, parse_preferences
+from purgatory.fastapi.long_poll.long_poll_key import WATCHED_KEYS, without_key_header
+from purgatory.fastapi.long_poll.long_poll_request import LongPoll, LongPollRequest, UnparkedRoutes
+from purgatory.fastapi.routing.endpoint_spec import DEFAULT_PREFIX
+from purgatory.fastapi.watch.settings import ClientOf, PerClientLimit, WaitSettings, installed_limit
 from purgatory.purgatory import Purgatory
 
 logger = logging.getLogger("purgatory.fastapi")

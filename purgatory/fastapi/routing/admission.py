@@ -2,18 +2,100 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from starlette.types import Receive, Scope
 
 from purgatory.errors import PurgatoryClosedError
-from purgatory.fastapi.access.content_headers import check_content
-from purgatory.fastapi.http.authorization import Access, Action
-from purgatory.fastapi.http.bodies.request_body import body_too_large, read_body
 from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.http.raw_request import Access, Action, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.endpoint_context import EndpointContext
-from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
+from purgatory.fastapi.http.request_body import body_too_large, read_body
+from purgatory.fastapi.routing.endpoint_spec import EndpointContext, EndpointSpec
+
+# Sent without a preflight (Fetch: CORS-safelisted request header).
+_OF_FORMS: Final = frozenset(
+    {"application/x-www-form-urlencoded", "multipart/form-data", "text/plain"}
+)
+
+
+_ALLOWED: Final = "application/json, or another type that forms do not have"
+
+
+_WAY_OUT: Final = (
+    "send Content-Type: application/json; with curl -d, add -H 'Content-Type: application/json'"
+)
+
+
+def refuse_cross_site(raw: RawRequest) -> None:
+    """Raise Problem for a body of a type that pages of any site may send; JSON, and none, are fine.
+
+    Without tokens, a page could fire keys through the browser of its reader, which may be inside
+    the network of the service. For a Content-Type that forms do not have, the browser sends a
+    preflight first (CORS). A page can also send no Content-Type, but then the browser says where it
+    is from.
+    """
+    header = raw.header(b"content-type") or ""
+    if header == "application/json":
+        # So say most requests.
+        return
+    media_type = header.partition(";")[0].strip(" \t").lower()
+    if media_type in _OF_FORMS:
+        said = f"Content-Type is {header[:64]!r}, which a page of any web site can send"
+    elif not media_type and _is_cross_site(raw):
+        said = "there is no Content-Type, and the request is from a page of another web site"
+    else:
+        return
+    raise Problem(
+        "unsupported-media-type", f"{said}: {_WAY_OUT}", param="Content-Type", allowed=_ALLOWED
+    )
+
+
+def _is_cross_site(raw: RawRequest) -> bool:
+    """Return True iff the headers of a browser name another site."""
+    # It holds even behind proxies that change the Host, and if there is no Origin.
+    site = raw.header(b"sec-fetch-site")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    origin = raw.header(b"origin")
+    return origin is not None and origin.partition("://")[2] != raw.header(b"host")
+
+
+_NO_ENCODING: Final = frozenset({"identity", ""})
+
+
+# Of one header: what follows is none of the above.
+MAX_CODINGS: Final = 10
+
+
+_ENCODING: Final = frozenset({b"content-encoding"})
+
+
+_ORIGINS: Final = frozenset({b"content-type", b"origin", b"sec-fetch-site"})
+
+
+def check_content(raw: RawRequest) -> None:
+    """Raise Problem for a request that any web page may send, and for a compressed body."""
+    if raw.has_any(_ORIGINS):
+        refuse_cross_site(raw)
+    if raw.has_any(_ENCODING):
+        _refuse_encodings(raw)
+
+
+def _refuse_encodings(raw: RawRequest) -> None:
+    # Decompression would need a bound of its own, for bodies that are small as a rule.
+    lines = raw.headers_named(b"content-encoding")
+    said = ", ".join(lines)
+    if {coding.strip(" \t").lower() for coding in said.split(",", MAX_CODINGS)} <= _NO_ENCODING:
+        return
+    raise Problem(
+        "unsupported-media-type",
+        f"Content-Encoding is {said[:64]!r}, which is not supported: send the body as it is",
+        headers={"Accept-Encoding": "identity"},
+        param="Content-Encoding",
+        allowed="identity, or left out",
+    )
 
 
 class AdmittingEndpoint:

@@ -10,10 +10,87 @@ from typing import Annotated, Any, Final
 from fastapi import Body, Header, Path, Query
 from starlette.convertors import PathConvertor, register_url_convertor
 
-from purgatory.fastapi.http.authorization import Action
-from purgatory.fastapi.http.bodies.json_bodies import JsonBody
+from purgatory.fastapi.http.bounds import IncomingRequests, UnreadResponses
+from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.parameters import NO_PARAMETERS, Parameter, Parameters
-from purgatory.fastapi.routing.openapi import Responses
+from purgatory.fastapi.http.problems import KINDS, MEDIA_TYPE, ProblemKind
+from purgatory.fastapi.http.raw_request import ALLOW_ANYONE, Action, Authenticate
+from purgatory.fastapi.http.schemas import ProblemDetails
+from purgatory.purgatory import Purgatory
+
+DEFAULT_PREFIX: Final = "/purgatory"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointContext:
+    """The purgatory that the endpoints of a router serve, their address and access check."""
+
+    purgatory: Purgatory
+    prefix: str = DEFAULT_PREFIX
+    """The path before every endpoint and every problem type."""
+    authenticate: Authenticate = ALLOW_ANYONE
+    """Returns the permit of a request; raises Problem 401."""
+    bypass_middleware: bool = False
+    """True iff requests may be served without the application's middleware."""
+    incoming: IncomingRequests = field(default_factory=IncomingRequests)
+    """The requests of all these endpoints that have not arrived completely."""
+    unread: UnreadResponses = field(default_factory=UnreadResponses)
+    """The responses of all these endpoints that have not been sent completely."""
+
+
+Responses = dict[int | str, dict[str, Any]]
+
+_PROBLEM_SCHEMA: Final = ProblemDetails.model_json_schema()
+
+
+def response_header(name: str, description: str, kind: str = "string") -> dict[str, Any]:
+    """Describe a header of a response; `kind` is a JSON type."""
+    return {name: {"description": description, "schema": {"type": kind}}}
+
+
+RETRY_AFTER: Final = response_header("Retry-After", "Seconds; jittered.", "integer")
+
+
+def problem_responses(*slugs: str) -> Responses:
+    """Return OpenAPI responses for kinds of problems: their statuses, and `default` for the body.
+
+    The schema and an example stand once, under `default`: repeated for each status, they make a
+    page of Swagger UI several screens long.
+    """
+    by_status: dict[int | str, list[ProblemKind]] = {}
+    for kind in (KINDS[slug] for slug in slugs):
+        by_status.setdefault(kind.status, []).append(kind)
+    responses: Responses = {
+        status: {
+            "description": _description(kinds),
+            "content": {MEDIA_TYPE: {}},
+            **({"headers": RETRY_AFTER} if status in (429, 503) else {}),
+        }
+        for status, kinds in by_status.items()
+    }
+    responses["default"] = {
+        "description": "The body of every error (RFC 9457). `type` is the URL of a page about it.",
+        # Not a model: FastAPI would declare it as application/json.
+        "content": {MEDIA_TYPE: {"schema": _PROBLEM_SCHEMA, "example": _example(KINDS[slugs[0]])}},
+    }
+    return responses
+
+
+def _description(kinds: list[ProblemKind]) -> str:
+    lines = [f"`{kind.slug}`: {kind.title}." for kind in kinds]
+    # Markdown: a list if there are several.
+    return lines[0] if len(lines) == 1 else "\n".join(f"- {line}" for line in lines)
+
+
+def _example(kind: ProblemKind) -> dict[str, Any]:
+    return {
+        "type": f"{DEFAULT_PREFIX}/problems/{kind.slug}",
+        "title": kind.title,
+        "status": kind.status,
+        "detail": kind.remedy,
+        "instance": f"{DEFAULT_PREFIX}/...",
+    }
+
 
 _LOCATIONS: Final = {"path": Path, "query": Query, "header": Header}
 

@@ -4,18 +4,65 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from contextvars import Context
+from typing import Any, Protocol
 
 from starlette.types import Receive, Scope, Send
 
-from purgatory.fastapi.http.asgi_request import AsgiRequest
 from purgatory.fastapi.http.eager_send import Resumed, finish_in_task, send_or_give_up
-from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.http.raw_request import AsgiRequest, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.admission import AdmittingEndpoint
-from purgatory.fastapi.routing.connection import Connection
-from purgatory.fastapi.routing.endpoint_context import EndpointContext
-from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
+from purgatory.fastapi.routing.endpoint_spec import EndpointContext, EndpointSpec
+
+
+class Responder(Protocol):
+    """What a response to the current request is given to."""
+
+    @property
+    def address(self) -> str | None:
+        """The address of the other end; None if unknown."""
+        ...
+
+    @property
+    def context(self) -> Context:
+        """The context (`contextvars`) of which each request gets a copy."""
+        ...
+
+    def respond(self, response: RawResponse) -> None:
+        """Send the response to the current request."""
+        ...
+
+
+class Connection(Responder, Protocol):
+    """Serves one request at a time, whose response may be a stream."""
+
+    def begin_stream(
+        self, head: RawResponse, chunked_head: RawResponse, on_readable: Callable[[], object]
+    ) -> None:
+        """Send the head of a response whose body comes in pieces, in chunks if that is possible.
+
+        `on_readable` is called when the client has read what was sent, after `is_write_paused`.
+        """
+        ...
+
+    @property
+    def is_write_paused(self) -> bool:
+        """True while the client has not read what was sent: do not send more."""
+        ...
+
+    def send_piece(self, piece: bytes) -> None:
+        """Send a part of the body, which is not empty."""
+        ...
+
+    def end_stream(self, piece: bytes) -> None:
+        """Send the last part of the body, which is not empty: the response is complete."""
+        ...
+
+    def give_up(self) -> None:
+        """Disconnect."""
+        ...
+
 
 Handler = Callable[[RawRequest], Coroutine[Any, Any, RawResponse]]
 

@@ -4,22 +4,126 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Protocol
+from threading import RLock
+from typing import Any, Final, Protocol
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.params import Depends
+from fastapi.routing import APIRoute
 from starlette.routing import compile_path
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from purgatory.fastapi.http.eager_send import send_response
 from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.routing.dependency_route import behind_dependencies
-from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX, EndpointContext
-from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
-from purgatory.fastapi.routing.lazy_route import LazyRoute
-from purgatory.fastapi.routing.openapi import problem_responses
-from purgatory.fastapi.routing.request_internals import effective_route
+from purgatory.fastapi.routing.endpoint_spec import (
+    DEFAULT_PREFIX,
+    EndpointContext,
+    EndpointSpec,
+    problem_responses,
+)
+from purgatory.fastapi.routing.request_internals import cached_body, effective_route, is_body_read
+
+_BUILDING: Final = RLock()
+
+
+class LazyRoute(APIRoute):
+    """A route whose parameters, models and dependencies are built for OpenAPI only.
+
+    FastAPI builds a parser for each parameter and model, which takes most of a millisecond a route,
+    and builds it again where the router is included. A subclass that does not parse by FastAPI
+    needs these for OpenAPI alone, and many processes never serve that.
+
+    Called by FastAPI, on any thread. Every attribute that a constructed APIRoute has can be read.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        """Take what `APIRoute` takes, and keep it for later."""
+        # Read by an inclusion, and not among the options of every version.
+        self.stream_item_type = None
+        self.max_body_size = None
+        # As they were given: what an inclusion reads in order to build another route.
+        self.__dict__.update(options)
+        self.path = path
+        self.path_regex, self.path_format, self.param_convertors = compile_path(path)
+        self.endpoint = endpoint
+        self.name = options.get("name") or endpoint.__name__
+        self.methods = {method.upper() for method in options["methods"]}
+        self._options: dict[str, Any] | None = options
+        self._unchanged = dict(vars(self))
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute that FastAPI builds."""
+        # Called only for what is missing, and by the build itself if that probes for something.
+        with _BUILDING:
+            options = vars(self).get("_options")
+            if options is not None:
+                self._build(options)
+            return object.__getattribute__(self, name)
+
+    def _build(self, options: dict[str, Any]) -> None:
+        unchanged = vars(self).pop("_unchanged")
+        # Of an application that sets the ids of its operations, say: FastAPI's docs have a recipe.
+        changed = {
+            name: value for name, value in vars(self).items() if unchanged.get(name) is not value
+        }
+        self._options = None
+        super().__init__(self.path, self.endpoint, **options)
+        self.__dict__.update(changed)
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return what FastAPI would call, if the route did not handle requests otherwise."""
+        return _never_called
+
+
+async def _never_called(request: Request) -> Response:
+    raise AssertionError("a LazyRoute handles requests itself")
+
+
+def behind_dependencies(
+    raw: ASGIApp, path: str, dependencies: Sequence[Depends], overrides_provider: Any
+) -> ASGIApp:
+    """Return `raw` behind the dependencies of an application or of an included router.
+
+    FastAPI runs them, as in front of any endpoint, and responds to what they raise.
+    """
+
+    async def delegate(request: Request) -> Response:
+        return _Delegated(raw, request)
+
+    route = APIRoute(
+        path,
+        delegate,
+        response_model=None,
+        dependencies=dependencies,
+        dependency_overrides_provider=overrides_provider,
+    )
+    return route.app
+
+
+class _Delegated(Response):
+    """The response that `raw` sends."""
+
+    def __init__(self, raw: ASGIApp, request: Request) -> None:
+        super().__init__()
+        self._raw = raw
+        self._request = request
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._raw(scope, self._receive_again(receive), send)
+
+    def _receive_again(self, receive: Receive) -> Receive:
+        """Return `receive`, preceded by the body if a dependency has read it."""
+        if not is_body_read(self._request):
+            return receive
+        body = cached_body(self._request) or b""
+        messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive_again() -> Message:
+            return messages.pop() if messages else await receive()
+
+        return receive_again
 
 
 class BoundedApp(Protocol):

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from purgatory.fastapi.routing.raw_endpoint import RawEndpoint
 from purgatory.fastapi.routing.raw_route import RawRoute
 from purgatory.fastapi.servers import fastapi_internals
-from purgatory.fastapi.watch.endpoint import WatchEndpoint
+from purgatory.fastapi.watch.routes import WatchEndpoint
 
 DirectEndpoint = WatchEndpoint | RawEndpoint
 

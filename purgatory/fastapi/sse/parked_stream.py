@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+import asyncio
+from typing import ClassVar
 
+from purgatory.fastapi.http.bounds import Deadlines
 from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import Problem
+from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.sse.event_bytes import begin_event, end_event, problem_event
-from purgatory.fastapi.sse.stream_positions import (
+from purgatory.fastapi.sse.events import (
+    EventEncoder,
     Positions,
     Reading,
+    StreamRequest,
+    begin_event,
     cursor_of_positions,
+    end_event,
     lost_signals,
+    problem_event,
+    problem_stream,
     unread_signals,
 )
-from purgatory.fastapi.sse.stream_request import StreamRequest
-from purgatory.fastapi.watch.parked_request import ParkedRequest
+from purgatory.fastapi.watch.parked_requests import ParkedRequest, WaitRegistry
 from purgatory.operations import DelayedOperation
 from purgatory.status import Status
-
-if TYPE_CHECKING:
-    from purgatory.fastapi.sse.event_streams import EventStreams
 
 # Bytes that are sent at once: what is behind them is read from the history, once they are sent.
 PIECE = 64 * 1024
@@ -172,3 +176,38 @@ class ParkedStream(ParkedRequest):
             return False
         self.end(last)
         return True
+
+
+class EventStreams:
+    """What the streams of one router share."""
+
+    def __init__(self, registry: WaitRegistry) -> None:
+        """Park streams in `registry`."""
+        self.registry = registry
+        self.encoder = EventEncoder(registry.responses)
+        # Comments: all streams have the same interval, each since its own begin.
+        self._beats: Deadlines[ParkedStream] | None = None
+
+    def add(self, stream: ParkedStream) -> None:
+        """Have `stream` send a comment in each interval from now on, until it ends."""
+        loop = asyncio.get_running_loop()
+        if self._beats is None or self._beats.loop is not loop:
+            self._beats = Deadlines(loop, self.registry.settings.heartbeat, self._beat)
+        self._beats.add(stream)
+
+    def discard(self, stream: ParkedStream) -> None:
+        """Forget a stream that has ended. Idempotent."""
+        if self._beats is not None:
+            self._beats.discard(stream)
+
+    def refusal(self, raw: RawRequest, error: Exception) -> RawResponse:
+        """Return the response to a stream that could not be parked."""
+        problem = problem_of_exception(error, "GET", raw.path)
+        prefix = self.registry.context.prefix
+        found = problem_stream(problem, prefix, raw.path)
+        return problem.response(prefix, raw.path) if found is None else found
+
+    def _beat(self, stream: ParkedStream) -> None:
+        stream.beat()
+        if not stream.is_completed:
+            self.add(stream)

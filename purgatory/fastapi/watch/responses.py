@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 from json.encoder import encode_basestring_ascii as _json_string
 from typing import Final
 
-from purgatory.fastapi.http.raw_response import CLOSE, RawResponse
-from purgatory.fastapi.http.retry_after import poll_after_drain_ms
-from purgatory.fastapi.watch.request import WatchTerms
+from purgatory.fastapi.http.raw_response import CLOSE, RawResponse, poll_after_drain_ms
+from purgatory.fastapi.watch.request_parser import WatchTerms
 from purgatory.signals import Signal, Signals
 from purgatory.status import Status
 

@@ -16,7 +16,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from purgatory.fastapi.http.bodies.json_bodies import JsonBody
+from purgatory.fastapi.http.json_bodies import JsonBody
+from purgatory.fastapi.http.request_headers import ALLOWED_WAIT, is_wait
 from purgatory.fastapi.http.schemas import (
     ENVELOPE,
     KEY_PATTERN,
@@ -26,7 +27,6 @@ from purgatory.fastapi.http.schemas import (
     Timestamp,
     with_fields,
 )
-from purgatory.fastapi.http.wait_duration import ALLOWED_WAIT, is_wait
 from purgatory.limits import Limits
 
 

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from purgatory import Purgatory
 from purgatory.fastapi import ParkDep, dependencies
 from purgatory.fastapi.http import eager_send
-from purgatory.fastapi.servers import fastapi_internals, send_wrappers
+from purgatory.fastapi.servers import fastapi_internals
 from purgatory.fastapi.servers.fast_routes import find_fast_routes, is_bare
 from purgatory.fastapi.servers.uvicorn import parking_protocol
 from purgatory.fastapi.servers.uvicorn.fallback_protocol import missing_internals
@@ -31,7 +31,7 @@ from tests.needs import ROUTE_CONTEXTS, TELEMETRY
 @pytest.fixture(autouse=True)
 def unchecked() -> Iterator[None]:
     """Have every check made anew, in this test and after it."""
-    checks = (fastapi_internals.is_supported, send_wrappers.can_see_through)
+    checks = (fastapi_internals.is_supported, fastapi_internals.can_see_through)
     for check in checks:
         check.cache_clear()
     yield
@@ -62,7 +62,7 @@ def test_the_installed_versions_are_known(caplog: pytest.LogCaptureFixture) -> N
     """No check fails, and nothing is logged."""
     assert missing_internals() == []
     assert choose_protocol() is ParkingProtocol is parking_protocol.ParkingProtocol
-    assert fastapi_internals.is_supported() and send_wrappers.can_see_through()
+    assert fastapi_internals.is_supported() and fastapi_internals.can_see_through()
     assert _warnings(caplog) == []
 
 
@@ -163,7 +163,7 @@ async def test_starlette_with_another_wrapper_of_send(
 ) -> None:
     """No request is released: it keeps its task, and its response is the same."""
     monkeypatch.setattr(eager_send, "OBSERVERS", frozenset())
-    assert not send_wrappers.can_see_through()
+    assert not fastapi_internals.can_see_through()
     assert _warnings(caplog) == ["starlette-unsupported"]
     orders = Orders()
     with serve(orders.app, orders.purgatory, PARKING[0]) as server:

@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory.fastapi import Access, Action, BearerTokens, Problem, new_token
-from purgatory.fastapi.access.bearer_tokens import Scope
-from purgatory.fastapi.http.authorization import READ, Permit
-from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.access import Scope
+from purgatory.fastapi.http.raw_request import READ, Permit, RawRequest
 from tests.cases import cases
 
 TOKENS = [f"a-token-for-tests-{number}" for number in range(5)]

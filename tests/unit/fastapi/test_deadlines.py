@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from purgatory.fastapi.http.bounds.deadlines import Deadlines
+from purgatory.fastapi.http.bounds import Deadlines
 from purgatory.testing import AutojumpEventLoop
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ import pytest
 from starlette.types import Message
 
 from purgatory.fastapi.http import eager_send as module
-from purgatory.fastapi.http.bounds.unread_responses import UnreadResponses
+from purgatory.fastapi.http.bounds import UnreadResponses
 from purgatory.fastapi.http.eager_send import (
     PIECE,
     ResponseUnreadError,
@@ -98,7 +98,7 @@ def _wrapped(send: Any, module_name: str) -> Any:
     [
         ([], True),
         (["starlette._exception_handler"], True),
-        (["starlette._exception_handler", "purgatory.fastapi.long_poll.key_header"], True),
+        (["starlette._exception_handler", "purgatory.fastapi.long_poll.long_poll_key"], True),
         (["application.middleware"], False),
         (["starlette._exception_handler", "application.middleware"], False),
         (["application.middleware", "starlette._exception_handler"], False),

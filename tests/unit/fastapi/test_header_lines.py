@@ -7,8 +7,8 @@ import gc
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from purgatory.fastapi.servers.uvicorn import header_lines
-from purgatory.fastapi.servers.uvicorn.header_lines import (
+from purgatory.fastapi.servers.uvicorn import request_reader
+from purgatory.fastapi.servers.uvicorn.request_reader import (
     MAX_REMEMBERED,
     MAX_REMEMBERED_BYTES,
     HeaderLines,
@@ -145,7 +145,7 @@ def test_what_is_remembered_is_bounded() -> None:
 
 def test_no_pattern_tries_each_of_many_blanks() -> None:
     """A lazy group before blanks is quadratic in those within a value: 60 kB took minutes."""
-    patterns = (header_lines._LINE, header_lines._LINES, http_connection._RETRY_AFTER)
+    patterns = (request_reader._LINE, request_reader._LINES, http_connection._RETRY_AFTER)
     assert [each.pattern for each in patterns if b"?)[ \\t]*" in each.pattern] == []
     block = _lines("X-A: a" + 10_000 * " " + "b \t", "X-B: \t 5 ")
     found = HeaderReader().read(block)

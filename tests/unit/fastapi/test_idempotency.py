@@ -8,11 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from purgatory.fastapi import BearerTokens, Problem
-from purgatory.fastapi.access.identity import IdentifiedPermit
+from purgatory.fastapi.access import IdentifiedPermit
 from purgatory.fastapi.http import idempotency
-from purgatory.fastapi.http.authorization import UNRESTRICTED, Permit
 from purgatory.fastapi.http.idempotency import RepeatedRequests, parse_idempotency_key
-from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.http.raw_request import UNRESTRICTED, Permit, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.testing import MockClock
 from tests.patience import PATIENCE_S

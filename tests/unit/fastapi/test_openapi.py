@@ -18,13 +18,13 @@ from purgatory.fastapi import (
     create_router,
     install,
 )
-from purgatory.fastapi.http.problem_kinds import KINDS
+from purgatory.fastapi.http.problems import KINDS
 from purgatory.fastapi.http.schemas import KEY_PATTERN, ProblemDetails
 from purgatory.fastapi.jobs.schemas import JobBody, JobResponse, ListedJob, RescheduleBody
 from purgatory.fastapi.keys.schemas import BatchItem, FireResponse, SignalBody
-from purgatory.fastapi.routing.openapi import problem_responses
-from purgatory.fastapi.statistics_schemas import StatisticsResponse
-from purgatory.fastapi.watch.parameters import ETAG_CURSOR_PATTERN
+from purgatory.fastapi.routing.endpoint_spec import problem_responses
+from purgatory.fastapi.service_routes import StatisticsResponse
+from purgatory.fastapi.watch.request_parser import ETAG_CURSOR_PATTERN
 from purgatory.fastapi.watch.schemas import WatchBody, WatchManyResponse, WatchResponse
 from purgatory.jobs import JobLimits, MemoryJobStore
 from tests.cases import cases

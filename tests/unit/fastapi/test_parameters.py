@@ -15,15 +15,13 @@ from purgatory.fastapi.http.parameters import (
     Parameters,
     whole_number,
 )
-from purgatory.fastapi.http.preferences import Preferences, parse_prefer
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.http.wait_duration import wait_seconds
+from purgatory.fastapi.http.request_headers import Preferences, parse_prefer, wait_seconds
 from purgatory.fastapi.jobs import parameters as job_parameters
-from purgatory.fastapi.keys.parameters import LIST, PREFIX
+from purgatory.fastapi.keys.schemas import LIST, PREFIX
 from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
-from purgatory.fastapi.watch.request import WatchRequest
-from purgatory.fastapi.watch.request_parser import WatchParser
+from purgatory.fastapi.watch.request_parser import WatchParser, WatchRequest
 from purgatory.fastapi.watch.settings import WaitSettings
 from tests.cases import cases
 

@@ -11,9 +11,8 @@ from fastapi import FastAPI, HTTPException
 
 from purgatory import Purgatory, PurgatoryError, errors
 from purgatory.fastapi import ALLOW_ANYONE, Problem, install
-from purgatory.fastapi.http.problem_kinds import KINDS
 from purgatory.fastapi.http.problem_mapping import problem_of_error
-from purgatory.fastapi.http.problems import draining_problem
+from purgatory.fastapi.http.problems import KINDS, draining_problem
 from purgatory.jobs import (
     InvalidDeadlineError,
     JobConflictError,

@@ -12,11 +12,9 @@ from fastapi import FastAPI
 
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, create_router
-from purgatory.fastapi.http.authorization import Authenticate
-from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.http.raw_request import Authenticate, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.endpoint_context import EndpointContext
-from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
+from purgatory.fastapi.routing.endpoint_spec import EndpointContext, EndpointSpec
 from purgatory.fastapi.routing.raw_endpoint import RawEndpoint, TaskEndpoint
 from purgatory.testing import AutojumpEventLoop
 from tests.patience import until_in_turns

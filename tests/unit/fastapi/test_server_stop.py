@@ -11,7 +11,7 @@ from types import FrameType
 import pytest
 
 from purgatory import Outcome, Purgatory, Status
-from purgatory.fastapi.servers.server_stop import STOP_SIGNALS, drain_on_stop
+from purgatory.fastapi.servers.server_process import STOP_SIGNALS, drain_on_stop
 from tests.conftest import anyio_backend as anyio_backend  # both loops
 from tests.patience import until_in_turns
 

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory import turn_budget
-from purgatory.fastapi.dashboard.schemas import actions_json
-from purgatory.fastapi.http.bodies import json_bodies, sliced_json
-from purgatory.fastapi.http.bodies.json_bodies import JsonBody
+from purgatory.fastapi.dashboard.wait_list import actions_json
+from purgatory.fastapi.http import json_bodies, sliced_json
+from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.jobs.schemas import job_json
 from purgatory.fastapi.keys.schemas import batch_json, signal_json

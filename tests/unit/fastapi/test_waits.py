@@ -16,11 +16,10 @@ from starlette.types import Message
 from purgatory import Limits, Purgatory, Status
 from purgatory.fastapi import ALLOW_ANYONE, WaitSettings, create_router
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.endpoint_context import EndpointContext
-from purgatory.fastapi.watch.asgi_wait import AsgiWait
-from purgatory.fastapi.watch.direct_wait import DirectWait
-from purgatory.fastapi.watch.request import WatchRequest, WatchTerms
-from purgatory.fastapi.watch.wait_registry import WaitRegistry
+from purgatory.fastapi.routing.endpoint_spec import EndpointContext
+from purgatory.fastapi.watch.parked_requests import WaitRegistry
+from purgatory.fastapi.watch.request_parser import WatchRequest, WatchTerms
+from purgatory.fastapi.watch.routes import AsgiWait, DirectWait
 from purgatory.jobs import MemoryJobStore
 from purgatory.testing import AutojumpEventLoop
 from tests.cases import cases

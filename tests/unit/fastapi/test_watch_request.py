@@ -12,9 +12,8 @@ from purgatory import Purgatory
 from purgatory.fastapi import BearerTokens
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.sse.request_parser import StreamParser
-from purgatory.fastapi.watch.request import WatchRequest
-from purgatory.fastapi.watch.request_parser import WatchParser
+from purgatory.fastapi.sse.routes import StreamParser
+from purgatory.fastapi.watch.request_parser import WatchParser, WatchRequest
 from purgatory.fastapi.watch.settings import WaitSettings
 from tests.cases import cases
 

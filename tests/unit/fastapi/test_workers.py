@@ -7,7 +7,7 @@ from types import FrameType, SimpleNamespace
 
 import pytest
 
-from purgatory.fastapi.servers.workers import check_workers, running_workers
+from purgatory.fastapi.servers.server_process import check_workers, running_workers
 
 
 def frame_of(module: str, **names: object) -> FrameType:

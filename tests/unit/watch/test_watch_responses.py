@@ -9,9 +9,8 @@ import pytest
 
 from purgatory import Status
 from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.http.wait_duration import JITTER_FROM_SECONDS, jittered
-from purgatory.fastapi.watch.parameters import parse_etag_cursor
-from purgatory.fastapi.watch.request import WatchTerms
+from purgatory.fastapi.http.request_headers import JITTER_FROM_SECONDS, jittered
+from purgatory.fastapi.watch.request_parser import WatchTerms, parse_etag_cursor
 from purgatory.fastapi.watch.responses import WatchResponses
 from purgatory.signals import MemorySignals
 from purgatory.testing import MockClock

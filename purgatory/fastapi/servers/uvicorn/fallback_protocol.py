@@ -16,11 +16,10 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from purgatory.fastapi.http.bounds.incoming_requests import IncomingRequests
-from purgatory.fastapi.http.eager_send import run_in_task
+from purgatory.fastapi.http.bounds import IncomingRequests
+from purgatory.fastapi.http.eager_send import EXTENSION, RELEASE, Respond, run_in_task
 from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.servers.park_extension import EXTENSION, RELEASE, Respond
-from purgatory.fastapi.servers.send_wrappers import is_unwrapped
+from purgatory.fastapi.servers.fastapi_internals import is_unwrapped
 from purgatory.fastapi.servers.uvicorn.response_encoder import status_line
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.turn_budget import TurnBudget, is_turn_taken, resume_in_turn

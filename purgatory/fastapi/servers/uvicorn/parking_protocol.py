@@ -11,22 +11,22 @@ from starlette.responses import Response
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from purgatory.fastapi.http.eager_send import Respond
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.servers.park_extension import Respond
-from purgatory.fastapi.servers.uvicorn.access_log import AccessEntry
 from purgatory.fastapi.servers.uvicorn.fallback_protocol import MAX_READ_AHEAD, FallbackProtocol
-from purgatory.fastapi.servers.uvicorn.plain_response import plain_response
-from purgatory.fastapi.servers.uvicorn.receiving import (
+from purgatory.fastapi.servers.uvicorn.request_reader import (
     MAX_DROPPED,
+    DirectRequest,
     DroppedBody,
     DroppedRest,
     PartialBody,
     PartialHead,
     Receiving,
+    Unread,
 )
-from purgatory.fastapi.servers.uvicorn.request_reader import DirectRequest, Unread
-from purgatory.fastapi.servers.uvicorn.server_context import server_context
+from purgatory.fastapi.servers.uvicorn.response_encoder import plain_response
+from purgatory.fastapi.servers.uvicorn.server_context import AccessEntry, server_context
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.turn_budget import TurnBudget, is_turn_taken, resume_in_turn
 

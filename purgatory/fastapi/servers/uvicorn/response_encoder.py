@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from asyncio import AbstractEventLoop, Transport
+from collections.abc import Callable
+from contextvars import copy_context
 from http import HTTPStatus
+from typing import Final
 
+from starlette.responses import Response
 from uvicorn.server import ServerState
 
 from purgatory.fastapi.http.raw_response import RawResponse
@@ -54,3 +60,77 @@ def status_line(status: int) -> bytes:
     except ValueError:
         reason = ""
     return f"HTTP/1.1 {status} {reason}\r\n".encode("ascii")
+
+
+# These decide on the length of the body or on the connection: the server has to see them.
+_OF_THE_SERVER: Final = frozenset({b"connection", b"transfer-encoding", b"upgrade"})
+
+
+_WITHOUT_BODY: Final = frozenset({204, 304})
+
+
+# RFC 9110, section 5.
+_NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+_VALUE: Final = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
+
+
+def plain_response(response: Response) -> RawResponse | None:
+    """Return `response` as a RawResponse; None if it has to be run, or is not well-formed."""
+    if type(response).__call__ is not Response.__call__ or response.background is not None:
+        return None
+    body = bytes(response.body)
+    length = b"0" if response.status_code in _WITHOUT_BODY else None
+    for name, value in response.raw_headers:
+        if name in _OF_THE_SERVER or not (_NAME.fullmatch(name) and _VALUE.fullmatch(value)):
+            return None
+        if name == b"content-length":
+            length = value
+    if length != b"%d" % len(body):
+        return None
+    return RawResponse(response.status_code, response.raw_headers, body)
+
+
+# So many bytes are not kept for the end of the turn: very many long responses may be in one.
+MAX_BATCH: Final = 256 * 1024
+
+
+class WriteBatcher:
+    """Writes all responses of one turn of the event loop together, at its end.
+
+    Each write may wake a client, and on the same machine that costs as much as parking does. A
+    client, or a proxy, that gets its responses together is woken once.
+    """
+
+    # Invariant: a flush is scheduled unless there is nothing to write, and _size is the sum of it.
+    __slots__ = ("_before", "_context", "_loop", "_size", "_written")
+
+    def __init__(self, loop: AbstractEventLoop, *, before: Callable[[], object]) -> None:
+        """Begin empty; `before` is called before responses are written."""
+        self._loop = loop
+        # Not that of the first response of a turn.
+        self._context = copy_context()
+        self._before = before
+        self._written: list[tuple[Transport, bytes]] = []
+        self._size = 0
+
+    def write(self, transport: Transport, data: bytes) -> None:
+        """Write `data` to `transport` before the event loop waits again."""
+        if not self._written:
+            self._loop.call_soon(self.flush, context=self._context)
+        self._written.append((transport, data))
+        self._size += len(data)
+        if self._size > MAX_BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write everything now: call it before anything else is done with a transport."""
+        if not self._written:
+            return
+        self._before()
+        written, self._written = self._written, []
+        self._size = 0
+        for transport, data in written:
+            if not transport.is_closing():
+                transport.write(data)

@@ -8,7 +8,7 @@ from typing import Final
 
 from starlette.types import Receive, Scope
 
-from purgatory.fastapi.http.bounds.incoming_requests import IncomingRequests
+from purgatory.fastapi.http.bounds import IncomingRequests
 from purgatory.fastapi.http.problems import Problem
 
 # A rejected body of up to so many bytes is still read, and discarded: a connection that is closed

@@ -1,4 +1,4 @@
-"""Bearer tokens with scopes."""
+"""Access to the endpoints: bearer tokens with scopes, own identities, and trusted hosts."""
 
 from __future__ import annotations
 
@@ -6,27 +6,53 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
 from os import PathLike
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from purgatory.fastapi.http.authorization import Access, Action, Permit
+from fastapi import Depends, Request
+
 from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.http.raw_request import (
+    IDENTITY,
+    UNRESTRICTED,
+    Access,
+    Action,
+    AsgiRequest,
+    Permit,
+    RawRequest,
+)
 
 MAX_TOKENS: Final = 10_000
+
+
 MIN_TOKEN_LENGTH: Final = 16
+
+
 _SCOPE: Final = re.compile(
     r"(wait|fire):(\S*?)(\*?)|(defer):(\S+)\*|observe|operate|metrics|defer|\*"
 )
+
+
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
+
+
 _TOKEN: Final = r"[A-Za-z0-9._~+/=-]{1,512}"  # noqa: S105 - what a token looks like
+
+
 _CREDENTIALS: Final = re.compile(rf"bearer +({_TOKEN})", re.IGNORECASE)
+
+
 # A # within a scope belongs to the key.
 _COMMENT: Final = re.compile(r"(^|\s)#.*")
+
+
 _HOW_TO_MAKE_ONE: Final = "`purgatory token SCOPE` makes one"
+
+
 _PAIRS: Final = 'give pairs of strings, such as [("a-long-random-token", "wait:orders:* defer")]'
 
 
@@ -253,3 +279,123 @@ def _digest(token: str, number: int) -> bytes:
             "A-Z a-z 0-9 . _ ~ + / = -"
         )
     return hashlib.sha256(token.encode()).digest()
+
+
+def identifying(authorize: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a dependency that calls `authorize` and keeps the string that it returns.
+
+    It raises TypeError for what is neither a string nor None.
+    """
+
+    # Async, though it awaits nothing: FastAPI calls others in its threads, all of which may be
+    # taken by the waiters of the very key that this request is about to fire.
+    async def keep(request: Request, identity: Any = Depends(authorize)) -> None:  # noqa: B008 - FastAPI's own way
+        if isinstance(identity, str):
+            request.scope[IDENTITY] = identity or None
+        elif identity is not None:
+            raise TypeError(
+                f"authorize returned a {type(identity).__qualname__}, which cannot be the identity "
+                "of a client: return a string, such as str(user.id), or None; to refuse, "
+                "raise HTTPException(403)"
+            )
+
+    return keep
+
+
+class IdentifiedPermit(Permit):
+    """Allows everything: a dependency has decided, and named the client."""
+
+    __slots__ = ("_identity",)
+
+    def __init__(self, identity: str) -> None:
+        """Name the client, who alone knows its ids, Idempotency-Keys and dedupe keys."""
+        self._identity = identity
+
+    @property
+    def identity(self) -> str:
+        """The client."""
+        return self._identity
+
+
+def identified(raw: RawRequest) -> Permit:
+    """Return the permit of a client that `authorize` has admitted, with its identity if known."""
+    identity = raw.dependency_identity if isinstance(raw, AsgiRequest) else None
+    return UNRESTRICTED if identity is None else IdentifiedPermit(identity)
+
+
+MAX_REMEMBERED = 100
+
+
+# What urlsplit would take for more than a name and a port, and what no name has.
+_NAME = re.compile(r"[^\x00-\x20\x7f\"#%&'()*+,/:;<=>?@\[\\\]^`{|}]+")
+
+
+# RFC 9110, 7.2, without percent-encoding.
+_HOST = re.compile(rf"(?:({_NAME.pattern})|\[([0-9A-Fa-f:.]+)\])(?::[0-9]*)?")
+
+
+class TrustedHosts:
+    """Allows everything if the Host of the request is trusted. Pass it as `authorize=`.
+
+    A web page can let its own name point to an address of its reader's network, and then send any
+    request there as to its own origin, and read the responses. The name in Host gives it away.
+    Addresses, and `localhost` with all names below it, are always trusted: no page has these.
+    """
+
+    def __init__(self, hosts: Iterable[str] = ()) -> None:
+        """Trust also `hosts`: names without a port; `*` is all names.
+
+        Raises ValueError for what is not a name, and TypeError for a string of names.
+        """
+        # A string is an iterable of strings, and never what was meant.
+        if isinstance(hosts, str):
+            raise TypeError(f"hosts is the string {hosts!r}: give a list, [{hosts!r}]")
+        self._hosts = frozenset(map(_name, hosts))
+        # Values of Host that were trusted before: few, and looked up for each request.
+        self._trusted: set[bytes] = set()
+
+    def __call__(self, raw: RawRequest) -> Permit:
+        """Return the permit that allows everything; raise Problem 421 for another host."""
+        found = None
+        for name, value in raw.headers:
+            if name == b"host":
+                found = value if found is None else b""
+        if found in self._trusted:
+            return UNRESTRICTED
+        header = (found or b"").strip(b" \t").decode("latin-1")
+        if "*" in self._hosts or self._is_trusted(header):
+            if found is not None and len(self._trusted) < MAX_REMEMBERED:
+                self._trusted.add(found)
+            return UNRESTRICTED
+        raise Problem(
+            "untrusted-host",
+            f"Host is {header[:64]!r}: only addresses, localhost and the names in "
+            "TrustedHosts([...]), of the service in PURGATORY_ALLOWED_HOSTS, are accepted, which "
+            "keeps pages of other web sites out",
+            param="Host",
+            allowed="an address, localhost, or a name that the operators trust",
+        )
+
+    def _is_trusted(self, header: str) -> bool:
+        match = _HOST.fullmatch(header)
+        if match is None:
+            return False
+        name, address = match.groups("")
+        host = name.lower().removesuffix(".")
+        if host == "localhost" or host.endswith(".localhost") or host in self._hosts:
+            return True
+        try:
+            IPv6Address(address) if address else IPv4Address(host)
+        except ValueError:
+            return False
+        return True
+
+
+def _name(host: str) -> str:
+    name = host.lower().removesuffix(".")
+    if name != "*" and _NAME.fullmatch(name) is None:
+        raise ValueError(
+            f"{host!r} is not the name of a host: give it without a port, scheme or wildcard, such "
+            "as 'shop.internal', or '*' for all names"
+        )
+    return name

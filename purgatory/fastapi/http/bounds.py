@@ -1,0 +1,307 @@
+"""Bounds in time and in bytes: on requests that arrive, and on responses that leave.
+
+Not here: how many requests may be parked (`watch`), and how long (`WaitSettings`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Callable, Iterator
+from contextvars import Context
+from typing import Final, Generic, Protocol, TypeVar
+
+from purgatory.fastapi.http.problems import Problem, draining_problem
+from purgatory.fastapi.http.raw_response import retry_after
+
+Item = TypeVar("Item")
+
+
+class Deadlines(Generic[Item]):
+    """Calls `on_timeout` with each object that was added `timeout` seconds ago, and not discarded.
+
+    All have the same timeout, so the first one has been there the longest, and one handle of the
+    loop serves all: arming and cancelling one per request costs as much as parking does.
+    """
+
+    # {object: when it was added}: the order of arrival, and O(1) removal.
+    # Invariant: the times only go up; and the handle is armed if there is any object.
+    __slots__ = ("_handle", "_on_timeout", "_since", "_timeout", "loop")
+
+    def __init__(
+        self, loop: AbstractEventLoop, timeout: float, on_timeout: Callable[[Item], object]
+    ) -> None:
+        """Begin empty."""
+        self.loop = loop
+        self._timeout = timeout
+        self._on_timeout = on_timeout
+        self._since: dict[Item, float] = {}
+        self._handle: TimerHandle | None = None
+
+    def __len__(self) -> int:
+        """Return the number of objects."""
+        return len(self._since)
+
+    def __contains__(self, item: Item) -> bool:
+        """Return True iff `item` was added, and has neither expired nor been discarded."""
+        return item in self._since
+
+    def __iter__(self) -> Iterator[Item]:
+        """Return an iterator over the objects, the oldest first."""
+        return iter(self._since)
+
+    def add(self, item: Item) -> None:
+        """Begin the timeout of `item`, which must not be there yet."""
+        self._since[item] = self.loop.time()
+        if self._handle is None:
+            self._handle = self._arm(self._timeout)
+
+    def discard(self, item: Item) -> None:
+        """Forget `item`. Idempotent."""
+        # The handle stays: it finds out when it runs.
+        self._since.pop(item, None)
+
+    def _expire(self) -> None:
+        now = self.loop.time()
+        try:
+            # The handle counts as armed meanwhile: `on_timeout` may add items.
+            while self._since:
+                item, since = next(iter(self._since.items()))
+                if since + self._timeout > now:
+                    break
+                del self._since[item]
+                self._on_timeout(item)
+        finally:
+            # After an error too: the loop reports it, and the other items expire next.
+            oldest = next(iter(self._since.values()), None)
+            self._handle = None if oldest is None else self._arm(oldest + self._timeout - now)
+
+    def _arm(self, delay: float) -> TimerHandle:
+        # Up to the next millisecond, which is as precise as uvloop is. In an empty context: that of
+        # the object for which it is armed is none of the others'.
+        return self.loop.call_later(delay + 0.001, self._expire, context=Context())
+
+
+# As nginx has it for a head, and between two pieces of a body, both ways.
+DEFAULT_TIMEOUT: Final = 60.0
+
+
+class ByteBudget(ABC, Generic[Item]):
+    """Ends items `timeout` seconds after they begin, or while all hold over `max_bytes`.
+
+    Beyond `max_bytes`, the oldest are ended, except one that alone holds all of the bytes.
+    """
+
+    # {item: bytes} of those that hold any, the oldest first: only they can free memory.
+    # Invariant: held_bytes == sum(_sizes.values()) and all(_sizes.values()).
+    __slots__ = ("_deadlines", "_max_bytes", "_sizes", "_timeout", "held_bytes")
+
+    def __init__(self, timeout: float, max_bytes: int) -> None:
+        """Begin empty; `timeout` is in seconds."""
+        self._timeout = timeout
+        self._max_bytes = max_bytes
+        self._sizes: dict[Item, int] = {}
+        self._deadlines: Deadlines[Item] | None = None
+        self.held_bytes = 0
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return 0 if self._deadlines is None else len(self._deadlines)
+
+    def hold(self, item: Item, size: int) -> None:
+        """Count `size` bytes of `item`; its deadline begins with the first call.
+
+        May end any item, `item` too, before it returns.
+        """
+        loop = asyncio.get_running_loop()
+        if self._deadlines is None or self._deadlines.loop is not loop:
+            self._deadlines = Deadlines(loop, self._timeout, self._on_timeout)
+        if item not in self._deadlines:
+            self._deadlines.add(item)
+        self._count(item, size)
+        if self.held_bytes > self._max_bytes:
+            self._make_room()
+
+    def release(self, item: Item) -> None:
+        """Forget an item that is complete, or has left. Idempotent."""
+        self._count(item, 0)
+        if self._deadlines is not None:
+            self._deadlines.discard(item)
+
+    def _items(self) -> list[Item]:
+        return [] if self._deadlines is None else [*self._deadlines]
+
+    @abstractmethod
+    def _on_timeout(self, item: Item) -> None:
+        """End `item`, which is counted but has no deadline any more."""
+
+    @abstractmethod
+    def _evict(self, item: Item) -> None:
+        """End `item`, which has been released, to make room."""
+
+    def _current_size(self, item: Item) -> int:
+        """Return the bytes that `item` holds now."""
+        return self._sizes[item]
+
+    def _count(self, item: Item, size: int) -> None:
+        self.held_bytes += size - self._sizes.get(item, 0)
+        if size:
+            self._sizes[item] = size
+        else:
+            self._sizes.pop(item, None)
+
+    def _make_room(self) -> None:
+        left = self.held_bytes
+        found: dict[Item, int] = {}
+        evicted: list[Item] = []
+        for item, size in self._sizes.items():
+            found[item] = current = self._current_size(item)
+            left += current - size
+            if left <= self._max_bytes or left == current:
+                break
+            evicted.append(item)
+            left -= current
+        for item, size in found.items():
+            self._count(item, size)
+        # All of them first: a connection that is refused is held again, while it lingers.
+        for item in evicted:
+            self.release(item)
+        for item in evicted:
+            # Not in the context of the request that takes the room.
+            Context().run(self._evict, item)
+
+
+DEFAULT_MAX_BYTES: Final = 64 * 1024 * 1024
+
+
+# What is on its way when the process is told to stop arrives within this time, and what does not
+# must not delay its exit.
+DRAIN_TIMEOUT: Final = 0.5
+
+INCOMING_STATE_KEY: Final = "purgatory_incoming"
+
+
+"""Key of IncomingRequests in the state of the lifespan, for servers that read heads."""
+
+
+class IncomingRequest(Protocol):
+    """A request that is being received."""
+
+    def refuse(self, problem: Problem) -> None:
+        """Respond with `problem`, and close the connection."""
+        ...
+
+
+class IncomingRequests(ByteBudget[IncomingRequest]):
+    """Refuses incomplete requests: after `timeout` seconds, or while all hold over `max_bytes`.
+
+    One that alone holds all of the bytes is bounded by its endpoint.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self, timeout: float = DEFAULT_TIMEOUT, max_bytes: int = DEFAULT_MAX_BYTES
+    ) -> None:
+        """Begin empty; `timeout` is in seconds, from the first byte to the last."""
+        super().__init__(timeout, max_bytes)
+
+    def begin_drain(self) -> None:
+        """Refuse what is incomplete after DRAIN_TIMEOUT seconds: a server waits for all of it."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(DRAIN_TIMEOUT, self._refuse_all, context=Context())
+
+    def _refuse_all(self) -> None:
+        for item in self._items():
+            self.release(item)
+            item.refuse(draining_problem("takes no more requests"))
+
+    def _on_timeout(self, item: IncomingRequest) -> None:
+        self.release(item)
+        item.refuse(
+            Problem(
+                "request-timeout",
+                f"the request was not complete after {self._timeout:g} seconds: send all of it "
+                "within that time",
+                headers={"Connection": "close"},
+                limit=self._timeout,
+            )
+        )
+
+    def _evict(self, item: IncomingRequest) -> None:
+        item.refuse(
+            Problem(
+                "receiving-full",
+                f"incomplete requests hold more than {self._max_bytes} bytes, and this one is the "
+                "oldest: send it again, all at once",
+                headers={**retry_after(), "Connection": "close"},
+                limit="max_incomplete_bytes",
+                maximum=self._max_bytes,
+            )
+        )
+
+
+logger = logging.getLogger("purgatory.fastapi")
+
+# A response that was read has been sent as well: more of them are on their way at once.
+DEFAULT_MAX_UNREAD_BYTES: Final = 256 * 1024 * 1024
+
+UNREAD_STATE_KEY: Final = "purgatory_unread"
+
+
+"""Key of UnreadResponses in the state of the lifespan, for servers that write responses."""
+
+
+class UnreadResponse(Protocol):
+    """A response that the client has not read yet, or a connection with such responses."""
+
+    @property
+    def unread_bytes(self) -> int:
+        """The bytes in memory of this process that are not sent."""
+        ...
+
+    def give_up(self) -> None:
+        """Send no more, and close the connection."""
+        ...
+
+
+class UnreadResponses(ByteBudget[UnreadResponse]):
+    """Closes connections whose client reads nothing for `timeout` seconds, or to make room.
+
+    The client loses its response, and nothing else: it did not get the cursor after it.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self, timeout: float = DEFAULT_TIMEOUT, max_bytes: int = DEFAULT_MAX_UNREAD_BYTES
+    ) -> None:
+        """Begin empty; `timeout` is in seconds, in which the client has to read something."""
+        super().__init__(timeout, max_bytes)
+
+    def _current_size(self, item: UnreadResponse) -> int:
+        return item.unread_bytes
+
+    def _on_timeout(self, item: UnreadResponse) -> None:
+        if 0 < item.unread_bytes < self._sizes.get(item, 0):
+            # Slow, but it reads.
+            self.hold(item, item.unread_bytes)
+            return
+        self.release(item)
+        self._give_up(item, f"nothing of it was read for {self._timeout:g} seconds")
+
+    def _evict(self, item: UnreadResponse) -> None:
+        self._give_up(
+            item, f"such responses hold more than max_unread_bytes ({self._max_bytes}) in all"
+        )
+
+    def _give_up(self, item: UnreadResponse, reason: str) -> None:
+        logger.info(
+            "a connection is closed with %d bytes of its response unread: %s",
+            item.unread_bytes,
+            reason,
+            extra={"action": "response-unread"},
+        )
+        item.give_up()

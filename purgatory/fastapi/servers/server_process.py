@@ -1,0 +1,397 @@
+"""The server that runs in this process: its workers, its errors at start, and its stop."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import copy_context
+from types import FrameType
+from typing import Any, Final
+
+from purgatory.errors import SeveralWorkersError, SignalsNotReadyError
+from purgatory.job_errors import StoreNotReadyError
+from purgatory.purgatory import Purgatory
+
+
+def check_workers(
+    argv: Sequence[str], environ: Mapping[str, str], *, allow_separate_workers: bool
+) -> None:
+    """Raise SeveralWorkersError if several workers would each have their own signals.
+
+    A fire in one worker would not wake a request that is parked in another. Call it where the
+    server starts the application.
+    """
+    count = running_workers(sys._getframe(), argv, environ)
+    if count > 1 and not allow_separate_workers:
+        raise SeveralWorkersError(
+            f"{count} workers would each keep signals in their own memory, where a fire wakes only "
+            "the requests that are parked in the same worker: share them, "
+            'Purgatory(signals=RedisSignals("redis://localhost:6379")), or run one worker, or pass '
+            "allow_separate_workers=True if each worker has its own clients and keys "
+            "(docs/how-to/several-workers.md)"
+        )
+
+
+def running_workers(
+    frame: FrameType | None, argv: Sequence[str], environ: Mapping[str, str]
+) -> int:
+    """Return how many workers the server whose code calls `frame` has, or 1.
+
+    Servers read the number from options, variables, files and arguments of functions, and tell the
+    application nothing: it is in the objects of the code that runs the event loop.
+    """
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        if module.partition(".")[0] in SERVERS:
+            for config in _configurations(module, frame.f_locals):
+                count = getattr(config, "workers", None)
+                if isinstance(count, int):
+                    return max(1, count)
+        frame = frame.f_back
+    return _granian_workers(argv, environ)
+
+
+def is_uvicorn_worker(frame: FrameType | None) -> bool:
+    """Return True iff the code that calls `frame` runs in a process that uvicorn has started."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "uvicorn._subprocess":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def is_later_uvicorn_worker(frame: FrameType | None) -> bool:
+    """Return True iff uvicorn has started this process at its start, and another one before it."""
+    _, _, number = multiprocessing.current_process().name.rpartition("-")
+    if not number.isdecimal() or not is_uvicorn_worker(frame):
+        return False
+    # One that replaces another has a number beyond.
+    return 1 < int(number) <= running_workers(frame, sys.argv, os.environ)
+
+
+def uvicorn_server(frame: FrameType | None) -> Any:
+    """Return the `uvicorn.Server` whose event loop calls `frame`, or None."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "uvicorn.server":
+            return frame.f_locals.get("self")
+        frame = frame.f_back
+    return None
+
+
+SERVERS = frozenset({"uvicorn", "gunicorn", "hypercorn", "granian"})
+
+
+def _configurations(module: str, names: Mapping[str, Any]) -> Iterator[object]:
+    """Yield what may have the number of workers, of a function of a server."""
+    if module == "uvicorn._subprocess":
+        # Not uvicorn.Server: without a supervisor, it is one process whatever its configuration.
+        config = names.get("config")
+        # The reloader ignores the number.
+        if not getattr(config, "should_reload", False):
+            yield config
+    elif module == "hypercorn.asyncio.run":
+        yield names.get("config")
+    elif module.startswith("gunicorn."):
+        yield getattr(names.get("self"), "cfg", None)
+    elif module == "granian.server.common":
+        # A forked worker has the frames of its parent.
+        yield names.get("self")
+
+
+def _granian_workers(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Return the number in granian's command line or variable: its spawned workers lack it."""
+    if not argv or "granian" not in argv[0]:
+        return 1
+    text = environ.get("GRANIAN_WORKERS", "")
+    for position, argument in enumerate(argv):
+        name, equals, value = argument.partition("=")
+        if name == "--workers":
+            text = value if equals else "".join(argv[position + 1 : position + 2])
+    return int(text) if text.isdecimal() else 1
+
+
+START_ERRORS: Final = (SeveralWorkersError, SignalsNotReadyError, StoreNotReadyError)
+
+
+"""Errors that say what to correct, and where."""
+
+
+# The exit status of a worker for which uvicorn stops the others; older ones have no name for it.
+UVICORN_STARTUP_FAILURE: Final = 3
+
+
+# For so long, a worker leaves it to the first one to say what both have found.
+PATIENCE_S: Final = 10.0
+
+
+def log_in_one_sentence(error: Exception) -> None:
+    """Let uvicorn log `error`, which ends a lifespan, as what it says.
+
+    Starlette sends the server the text of a traceback, which uvicorn logs. A worker process ends
+    without one, and at once. Of several that uvicorn starts, the first one logs it, and the others
+    wait until uvicorn stops them for that.
+    """
+    logger = logging.getLogger("uvicorn.error")
+    frame = sys._getframe()
+    is_silent = is_later_uvicorn_worker(frame)
+    # The process is about to end, and an application under test starts few times.
+    logger.addFilter(_Silence(logger) if is_silent else _Shortening(str(error), logger))
+    # A worker process ends with the error.
+    if multiprocessing.parent_process() is None:
+        return
+    if is_uvicorn_worker(frame):
+        # Its supervisor waits 5 s for a worker that no longer answers and has not ended yet, which
+        # is while Python takes its objects apart.
+        left_unsaid = str(error) if is_silent else ""
+        atexit.register(_ExitAfterHandlers(left_unsaid, uvicorn_server(frame)))
+    else:
+        # For hypercorn and granian, which print what was raised: the last lines say it all.
+        sys.tracebacklimit = 0
+
+
+class _ExitAfterHandlers:
+    """Registered with `atexit` and referenced by nothing else, ends the process when it is deleted.
+
+    `atexit` calls what was registered last first, and whoever ends the process in a handler keeps
+    those of the application from being called. It releases them after it has called all of them.
+    """
+
+    def __init__(self, left_unsaid: str, server: Any) -> None:
+        """Log `left_unsaid`, if it is not empty, unless uvicorn stops the process before."""
+        self._left_unsaid = left_unsaid
+        self._server = server
+
+    def __call__(self) -> None:
+        """Do nothing yet."""
+
+    def __del__(self) -> None:
+        # The server has taken a signal that came before. By now its handlers are gone, and SIGTERM
+        # ends the process.
+        if self._left_unsaid and not getattr(self._server, "should_exit", False):
+            threading.Event().wait(PATIENCE_S)
+            logging.getLogger("uvicorn.error").error(self._left_unsaid)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(UVICORN_STARTUP_FAILURE)
+
+
+class _Silence(logging.Filter):
+    """Drops the traceback of one error, and that the start has failed."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        super().__init__()
+        self._logger = logger
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.ERROR:
+            return True
+        if record.getMessage().startswith("Application startup failed"):
+            self._logger.removeFilter(self)
+        return False
+
+
+class _Shortening(logging.Filter):
+    """Replaces the traceback of one error, once."""
+
+    def __init__(self, sentence: str, logger: logging.Logger) -> None:
+        super().__init__()
+        self._sentence = sentence
+        self._logger = logger
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if self._sentence in record.getMessage():
+            record.msg, record.args = self._sentence, ()
+            self._logger.removeFilter(self)
+        return True
+
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+# As often as uvicorn itself looks whether it has to stop.
+POLL_S: Final = 0.1
+
+
+@contextmanager
+def drain_on_stop(
+    purgatory: Purgatory, on_drain: Callable[[], object] | None = None
+) -> Iterator[None]:
+    """Drain `purgatory` when the server stops: on SIGTERM and SIGINT, or once it listens no more.
+
+    `on_drain` is called on the loop as the drain begins. Enter it in the lifespan's start-up.
+
+    Servers run the lifespan's shutdown only after the last response; for a parked request that may
+    be a minute, or an empty reply (uvicorn #2829).
+
+    On a signal, the handler that was there before is called next: by the start-up, the server has
+    installed its own. Nothing is installed outside the main thread, which alone receives signals,
+    and for a signal without a handler.
+
+    A server also stops without a signal: after a number of requests, or because the code that runs
+    it says so. uvicorn, gunicorn and hypercorn close their listening sockets first, and then wait.
+    """
+    drain = _Drain(purgatory, on_drain)
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    handlers = [_Handler(drain, number) for number in STOP_SIGNALS if is_main_thread]
+    find = _find_server()
+    listeners = None if find is None else _Listeners(find, drain)
+    for handler in handlers:
+        handler.install()
+    try:
+        yield
+    finally:
+        drain.is_over = True
+        for handler in handlers:
+            handler.remove()
+        if listeners is not None:
+            listeners.cancel()
+
+
+class _Drain:
+    """Begins the drain, once, while the lifespan lasts."""
+
+    def __init__(self, purgatory: Purgatory, on_drain: Callable[[], object] | None) -> None:
+        self._purgatory = purgatory
+        self._on_drain = on_drain
+        self._has_begun = False
+        # Then the purgatory may be open on another loop.
+        self.is_over = False
+
+    def begin(self) -> None:
+        if self._has_begun or self.is_over or not self._purgatory.is_open:
+            return
+        self._has_begun = True
+        # A future that need not be awaited: the drain goes on by itself.
+        _ = self._purgatory.begin_drain()
+        if self._on_drain is not None:
+            self._on_drain()
+
+
+class _Handler:
+    """The handler of one signal, in front of the one that was there."""
+
+    def __init__(self, drain: _Drain, number: signal.Signals) -> None:
+        self._drain = drain
+        self._number = number
+        self._loop = asyncio.get_running_loop()
+        # A signal interrupts any task, whose context is not that of the drain.
+        self._context = copy_context()
+        self._previous: Any = None
+
+    def install(self) -> None:
+        previous = signal.getsignal(self._number)
+        # With SIG_DFL, SIG_IGN or a handler that is not Python's there is no orderly shutdown.
+        if callable(previous):
+            self._previous = previous
+            signal.signal(self._number, self._handle)
+
+    def remove(self) -> None:
+        # A handler that was installed in front of ours since then stays, and may call ours.
+        if self._previous is not None and signal.getsignal(self._number) == self._handle:
+            signal.signal(self._number, self._previous)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        # Called between two bytecodes of any code: only the loop may use the purgatory.
+        try:
+            self._loop.call_soon_threadsafe(self._drain.begin, context=self._context)
+        except RuntimeError:
+            # The loop is closed: another handler still calls this one.
+            pass
+        self._previous(number, frame)
+
+
+class _Listeners:
+    """Begins the drain once the server has closed a listening socket.
+
+    It opens them after the start-up, and nobody is told when they close: they are polled.
+    """
+
+    def __init__(self, find: Callable[[], Any], drain: _Drain) -> None:
+        """Poll the sockets that `find` returns, None before there are any."""
+        self._find = find
+        self._drain = drain
+        self._were_open = False
+        self._timer = asyncio.get_running_loop().call_later(POLL_S, self._poll)
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+
+    def _poll(self) -> None:
+        listeners = self._find() or ()
+        is_open = bool(listeners) and all(each.is_serving() for each in listeners)
+        if self._were_open and not is_open:
+            self._drain.begin()
+            return
+        self._were_open = is_open
+        self._timer = asyncio.get_running_loop().call_later(POLL_S, self._poll)
+
+
+def _find_server() -> Callable[[], Any] | None:
+    """Return what finds the listening sockets of the server that runs the lifespan, if any.
+
+    Servers tell the application nothing. In their code, the object or the function that waits for
+    the start-up has the lifespan as `lifespan`, and will have the sockets as `servers`.
+    """
+    callers = list(_callers())
+    lifespans = [frame.f_locals.get("self") for frame in callers]
+    found = None
+    for frame in (*callers, *_awaiting()):
+        find = _Server(frame)
+        if find.lifespan is None:
+            continue
+        if any(find.lifespan is each for each in lifespans):
+            return find
+        # Other code runs the lifespan, in a task of its own.
+        found = found or find
+    return found
+
+
+class _Server:
+    """A frame of a server, which may be the one that waits for a lifespan."""
+
+    def __init__(self, frame: FrameType) -> None:
+        names = frame.f_locals
+        # uvicorn and gunicorn: of an object.
+        self._owner = names.get("self")
+        self._frame = None
+        self.lifespan = getattr(self._owner, "lifespan", None)
+        if self.lifespan is None and "lifespan" in names:
+            # hypercorn: of a function.
+            self._frame = frame
+            self.lifespan = names["lifespan"]
+
+    def __call__(self) -> Any:
+        if self._frame is not None:
+            return self._frame.f_locals.get("servers")
+        return getattr(self._owner, "servers", None)
+
+
+def _callers() -> Iterator[FrameType]:
+    """Yield the frames of servers whose code calls this, the innermost first."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if _is_of_server(frame):
+            yield frame
+        frame = frame.f_back
+
+
+def _awaiting() -> Iterator[FrameType]:
+    """Yield the frames of servers that wait in some task of the running loop."""
+    for task in asyncio.all_tasks():
+        coroutine: Any = task.get_coro()
+        while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+            if _is_of_server(frame):
+                yield frame
+            coroutine = coroutine.cr_await
+
+
+def _is_of_server(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in SERVERS

@@ -1,0 +1,367 @@
+"""Routes of the service itself: statistics, metrics, problems, and the JavaScript client."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import sys
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field, TypeAdapter
+
+from purgatory.errors import PurgatoryError
+from purgatory.fastapi.http.parameters import NO_PARAMETERS, Parameter, Parameters
+from purgatory.fastapi.http.problems import KINDS, Problem
+from purgatory.fastapi.http.raw_request import READ, Access, Action, RawRequest
+from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.routing.endpoint_spec import EndpointContext, EndpointSpec
+from purgatory.fastapi.routing.raw_endpoint import RawEndpoint, TaskEndpoint
+from purgatory.fastapi.routing.raw_route import add_endpoint
+from purgatory.fastapi.servers.server_process import running_workers
+from purgatory.purgatory import Purgatory
+
+if TYPE_CHECKING:
+    from purgatory.metrics import PurgatoryCollector
+
+MODULE: Final = Path(__file__).parents[1] / "javascript" / "purgatory.js"
+
+_JAVASCRIPT: Final = EndpointSpec(
+    name="javascript",
+    method="GET",
+    path="/purgatory.js",
+    allows_head=True,
+    summary="The JavaScript client",
+    description="A module for browsers and Node.js, with `follow` and `fire`.",
+    action=None,
+    response_description="The module.",
+    responses={200: {"content": {"text/javascript": {}}}},
+)
+
+
+def add_javascript_route(router: APIRouter, context: EndpointContext) -> None:
+    """Add the route of the module to `router`."""
+    body = MODULE.read_bytes()
+    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'.encode()
+    # A page must not run the module of another version for long.
+    common = [(b"etag", etag), (b"cache-control", b"public, max-age=300")]
+    headers = [
+        (b"content-type", b"text/javascript; charset=utf-8"),
+        (b"content-length", str(len(body)).encode()),
+        (b"x-content-type-options", b"nosniff"),
+        *common,
+    ]
+
+    async def javascript(raw: RawRequest) -> RawResponse:
+        NO_PARAMETERS.parse(raw)
+        if etag.decode() in raw.headers_named(b"if-none-match"):
+            return RawResponse(304, common, b"")
+        return RawResponse(200, headers, body)
+
+    add_endpoint(router, _JAVASCRIPT, RawEndpoint(context, _JAVASCRIPT, javascript))
+
+
+logger = logging.getLogger("purgatory.fastapi")
+
+DIRECTORY_VARIABLE: Final = "PURGATORY_METRICS_DIR"
+
+_METRICS: Final = EndpointSpec(
+    name="metrics",
+    method="GET",
+    path="/metrics",
+    summary="Metrics",
+    description="Return the metrics of all workers at this address, for Prometheus. Does not park.",
+    action=Action.METRICS,
+    response_description="Prometheus's text format or, if accepted, OpenMetrics.",
+    responses={200: {"content": {"text/plain": {}}}},
+)
+
+
+def metrics_collector(
+    purgatory: Purgatory, metrics: bool | PurgatoryCollector
+) -> PurgatoryCollector | None:
+    """Return the collector that `install(metrics=)` stands for; None without metrics.
+
+    Raises TypeError for anything else, and ImportError without the extra `metrics`.
+    """
+    if metrics is False:
+        return None
+    # Imported here: only who has metrics needs prometheus-client.
+    from purgatory.metrics import PurgatoryCollector
+
+    if isinstance(metrics, PurgatoryCollector):
+        return metrics
+    if metrics is not True:
+        raise TypeError(f"metrics is {metrics!r}: give True, or a PurgatoryCollector")
+    return PurgatoryCollector(purgatory, directory=os.environ.get(DIRECTORY_VARIABLE) or None)
+
+
+def collecting(collector: PurgatoryCollector | None) -> AbstractAsyncContextManager[Any]:
+    """Return what to enter around the purgatory; where the server starts the application."""
+    if collector is None:
+        return nullcontext()
+    workers = running_workers(sys._getframe(), sys.argv, os.environ)
+    if workers > 1 and not collector.is_of_all_workers:
+        logger.warning(
+            "metrics are those of one of %d workers, whichever is asked: set %s to an empty "
+            "directory that they share",
+            workers,
+            DIRECTORY_VARIABLE,
+            extra={"action": "metrics-of-one-worker"},
+        )
+    return collector
+
+
+def add_metrics_route(
+    router: APIRouter, context: EndpointContext, collector: PurgatoryCollector
+) -> None:
+    """Add the route of metrics to `router`."""
+
+    async def metrics(raw: RawRequest) -> RawResponse:
+        raw.permit.check(Access(Action.METRICS))
+        NO_PARAMETERS.parse(raw)
+        accept = ", ".join(raw.headers_named(b"accept"))
+        body, content_type = await collector.text(accept)
+        headers = [
+            (b"content-type", content_type.encode()),
+            (b"content-length", str(len(body)).encode()),
+            (b"cache-control", b"no-store"),
+        ]
+        return RawResponse(200, headers, body)
+
+    add_endpoint(router, _METRICS, TaskEndpoint(context, _METRICS, metrics))
+
+
+_SLUG: Final[Parameter[str]] = Parameter(
+    name="slug",
+    location="path",
+    description="The last part of a `type`.",
+    parse=str,
+    default="",
+    schema={"examples": ["cursor-expired"]},
+)
+
+
+_DESCRIBE: Final = Parameters(_SLUG)
+
+
+_PROBLEM: Final = EndpointSpec(
+    name="problem",
+    method="GET",
+    path="/problems/{slug}",
+    summary="A kind of problem",
+    description="Describe a kind of problem, and what to do about it.",
+    action=None,
+    parameters=_DESCRIBE,
+    response_description="What it is and what to do, in a few sentences.",
+    responses={200: {"content": {"text/plain": {}}}},
+    problems=("not-found",),
+)
+
+
+def add_problem_route(router: APIRouter, context: EndpointContext) -> None:
+    """Add the route of the descriptions of problems to `router`."""
+    add_endpoint(router, _PROBLEM, RawEndpoint(context, _PROBLEM, _describe_problem))
+
+
+async def _describe_problem(raw: RawRequest) -> RawResponse:
+    _DESCRIBE.parse(raw)
+    kind = KINDS.get(raw.path_value)
+    if kind is None:
+        raise Problem("not-found", f"there is no kind of problem called {raw.path_value[:64]!r}")
+    body = f"{kind.title} ({kind.status} {kind.slug})\n\n{kind.remedy}\n".encode()
+    headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    return RawResponse(200, headers, body)
+
+
+class ShardStatistics(BaseModel):
+    """How this process follows one log of shared signals."""
+
+    applied: int = Field(description="Signals and drops of this log that were applied here.")
+    lag: int = Field(description="Those that were not applied here when it was last read.")
+    gaps: int = Field(description="How often some were lost before they were applied here.")
+    reconnects: int = Field(description="How often the server of this log was out of reach.")
+
+
+class SharedSignalStatistics(BaseModel):
+    """How this process follows the log of signals that several processes share."""
+
+    appended: int = Field(description="Signals and drops that this process has appended.")
+    applied: int = Field(description="Those of all processes that were applied here.")
+    lag: int = Field(description="Those that were not applied here when the log was last read.")
+    gaps: int = Field(description="How often some were lost before they were applied here.")
+    reconnects: int = Field(description="How often the server was out of reach.")
+    shards: list[ShardStatistics] = Field(
+        description="The same for each log, in the order of their numbers."
+    )
+
+
+class WheelLevel(BaseModel):
+    """One level of the timing wheel."""
+
+    tick_ms: int = Field(description="Milliseconds of one bucket.")
+    span_ms: int = Field(description="Milliseconds of the whole level.")
+    buckets: int = Field(description="Buckets that are not empty.")
+    tasks: int = Field(description="Timers in these buckets.")
+
+
+class SignalStatistics(BaseModel):
+    """The signals that are kept."""
+
+    signals: int = Field(description="Signals that are kept, of all keys.")
+    bytes: int = Field(description="Bytes of their values, as JSON.")
+    keys: int = Field(description="Keys with kept signals.")
+
+
+class LatenessStatistics(BaseModel):
+    """How late this process started jobs after they were due."""
+
+    p50_ms: int = Field(description="The median of the last 1,024.")
+    p99_ms: int = Field(description="The 99th percentile of the last 1,024.")
+    longest_ms: int = Field(
+        description="The longest since the start, without jobs that were due while no process ran."
+    )
+
+
+class RecoveryStatistics(BaseModel):
+    """The recovery of jobs that were due while no process ran."""
+
+    is_finished: bool = Field(description="All of them have been claimed.")
+    overdue: int = Field(description="Jobs claimed so far that were due before the start.")
+    missed: int = Field(description='Of those, the ones that were skipped: `"misfire": "skip"`.')
+    spread: int = Field(description='Of those, the ones that were put off: `"misfire": "spread"`.')
+
+
+class JobStatisticsResponse(BaseModel):
+    """The delayed jobs of this process since its start, and the jobs of all processes."""
+
+    held: int = Field(description="Claimed by this process: due soon, or running.")
+    running: int = Field(description="Of those, the ones that are running now.")
+    waiting: int = Field(description="Of those, the ones that are due and wait for a slot.")
+    done: int = Field(description="Runs that succeeded.")
+    failed: int = Field(description="Jobs that failed and are not retried.")
+    retried: int = Field(description="Runs that failed and are retried.")
+    again: int = Field(description="Runs after which the job waits again.")
+    given_back: int = Field(description="Jobs left to other processes, on shutdown.")
+    put_off: int = Field(
+        description="Jobs that were due and found no room to wait for a slot: they are claimed "
+        "again a little later, and no attempt is counted."
+    )
+    lost: int = Field(
+        description="Runs whose result the store refused, as a rule because another process had "
+        "the lease."
+    )
+    lateness: LatenessStatistics
+    recovery: RecoveryStatistics
+    outages: int = Field(description="How often the job store was unavailable.")
+    store_error: str | None = Field(
+        description="The last error of the store if it is failing now, else null."
+    )
+    states: dict[str, int] | None = Field(
+        description="Jobs in each state, in all processes; null if the store does not respond. "
+        "`blocked` are those of them that are due and wait for a place or until their handler is "
+        "resumed, and `quarantined` records that are not jobs.",
+        examples=[
+            {
+                "waiting": 3,
+                "running": 1,
+                "done": 9,
+                "failed": 0,
+                "cancelled": 2,
+                "quarantined": 0,
+                "blocked": 1,
+            }
+        ],
+    )
+
+
+class StatisticsResponse(BaseModel):
+    """This process now and since its start."""
+
+    parked: int = Field(description="Operations that are waiting now: parked requests, as a rule.")
+    keys: int = Field(description="Keys that are watched now.")
+    watched: int = Field(description="Watches now: an operation counts once for each of its keys.")
+    parked_bytes: int = Field(
+        description="Bytes that the keys of operations with several keys take, about."
+    )
+    fires: int = Field(description="Signals that this process has fired.")
+    fired: int = Field(description="Operations that a key completed.")
+    expired: int = Field(description="Operations that reached their deadline.")
+    cancelled: int = Field(description="Operations that were cancelled, or whose client left.")
+    drained: int = Field(description="Operations that ended because the process shuts down.")
+    outdated: int = Field(
+        description="Operations that ended, with 410, because signals were lost or are no longer "
+        "kept."
+    )
+    is_draining: bool = Field(description="The process is shutting down.")
+    signals: SignalStatistics
+    shared_signals: SharedSignalStatistics | None = Field(
+        description="Signals exchanged with other processes; null if they are in memory."
+    )
+    timers: int = Field(
+        description="Timers that are pending now; one of them ages the signals that are kept."
+    )
+    levels: list[WheelLevel] = Field(description="The timing wheel, the finest level first.")
+    wake_ups: int = Field(description="How often the event loop was woken for the timer.")
+    longest_turn_ms: float = Field(
+        description="The longest time for which expirations blocked the event loop."
+    )
+    longest_lateness_ms: int = Field(description="The longest delay of a timer after its deadline.")
+    is_compiled: bool = Field(description="The core runs compiled, not as plain Python.")
+    jobs: JobStatisticsResponse | None = Field(
+        description="Delayed jobs; null without a job store."
+    )
+    refused: dict[str, int] = Field(
+        description="How often each limit on parked requests was reached, by its name.",
+        examples=[{"max_parked_per_client": 7}],
+    )
+
+
+# Seconds that statistics wait for the job store.
+STORE_TIMEOUT: Final = 2.0
+
+_STATISTICS: Final = EndpointSpec(
+    name="statistics",
+    method="GET",
+    path="/statistics",
+    summary="Statistics",
+    description="Return exact counts of this process, of now and since its start. Does not park.",
+    action=Action.OPERATE,
+    response=StatisticsResponse,
+    response_description="Counts of this process, and the jobs of all.",
+)
+
+
+_STATISTICS_JSON: Final = TypeAdapter(dict[str, Any])
+
+
+def add_statistics_route(router: APIRouter, context: EndpointContext) -> None:
+    """Add the route of statistics to `router`."""
+    purgatory = context.purgatory
+
+    async def statistics(raw: RawRequest) -> RawResponse:
+        raw.permit.check(READ)
+        NO_PARAMETERS.parse(raw)
+        document = asdict(purgatory.statistics())
+        if document["jobs"] is not None:
+            document["jobs"]["states"] = await _job_states(purgatory)
+        return RawResponse.from_json(200, _STATISTICS_JSON.dump_json(document))
+
+    add_endpoint(router, _STATISTICS, TaskEndpoint(context, _STATISTICS, statistics))
+
+
+async def _job_states(purgatory: Purgatory) -> dict[str, int] | None:
+    try:
+        async with asyncio.timeout(STORE_TIMEOUT):
+            return asdict(await purgatory.jobs.counts())
+    except (PurgatoryError, TimeoutError):
+        # The other figures matter all the more while the store is away.
+        return None
