@@ -26,10 +26,9 @@ from purgatory.errors import (
 )
 from purgatory.limits import Limits
 from purgatory.operations.delayed_operation import DelayedOperation
-from purgatory.outcome import FireResult, Outcome
+from purgatory.outcome import FireResult, Outcome, Status
 from purgatory.purgatory import Purgatory, Statistics
 from purgatory.shared_folder import warn_of_another_distribution as _warn_of_another_distribution
-from purgatory.status import Status
 
 __all__ = [
     "BadCursorError",

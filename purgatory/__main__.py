@@ -7,7 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 
-from purgatory.bench.command import add_command as add_bench
+from purgatory.bench import add_command as add_bench
 from purgatory.closed_streams import discard_closed_streams
 
 

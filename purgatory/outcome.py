@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any, NamedTuple
 
-from purgatory.status import Status
+
+class Status(StrEnum):
+    """PENDING, or the outcome: every operation ends with exactly one of the others."""
+
+    PENDING = "pending"
+    FIRED = "fired"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+    DRAINED = "drained"
+    OUTDATED = "outdated"
+    """Signals after its positions were lost or are no longer kept, so that nobody knows whether it
+    would have fired: `park` raises CursorExpiredError, and an HTTP request gets 410."""
 
 
 # A named tuple, not a frozen dataclass: as immutable, and created in a quarter of the time.

@@ -31,11 +31,9 @@ from purgatory.operations.resumable_batch import ResumableBatch
 from purgatory.operations.watch_key import check_key
 from purgatory.outcome import FireResult, Outcome
 from purgatory.signals import MemorySignals, SignalStatistics
-from purgatory.signals.fire_idempotency import Idempotency
 from purgatory.signals.history_trimmer import HistoryTrimmer
-from purgatory.signals.log_entry import EntryType
 from purgatory.signals.protocol import SharedSignalStatistics
-from purgatory.signals.shared_signals import SharedSignals
+from purgatory.signals.shared_signals import EntryType, Idempotency, SharedSignals
 from purgatory.timer import Clock, SystemClock, SystemTimer, compiled
 from purgatory.timer.clock import NS_PER_MS
 from purgatory.timer.seconds import Seconds

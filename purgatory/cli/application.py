@@ -12,8 +12,7 @@ from typer.core import TyperGroup
 
 from purgatory.cli import job_commands, key_commands, server_commands, store_commands
 from purgatory.cli.doctor import doctor, installed_version
-from purgatory.cli.exit_status import OK, REFUSED, STATUSES, run_reported
-from purgatory.cli.output import print_line
+from purgatory.cli.output import OK, REFUSED, STATUSES, print_line, run_reported
 from purgatory.cli.session import Session, read_token
 
 _DEFAULT_URL: Final = "http://127.0.0.1:8000"

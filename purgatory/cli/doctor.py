@@ -21,14 +21,15 @@ from typing import Annotated, Final
 import httpx
 import typer
 
-from purgatory.cli.exit_status import OK, REFUSED
-from purgatory.cli.finding import Finding
-from purgatory.cli.output import print_rows
-from purgatory.cli.overdue_jobs import overdue_warnings
-from purgatory.cli.session import Session, session_of
-from purgatory.cli.store_url import StoreUrl, store_at
-from purgatory.cli.unknown_variables import unknown_variables
-from purgatory.cli.worker_findings import refusal, worker_findings
+from purgatory.cli.findings import (
+    Finding,
+    overdue_warnings,
+    refusal,
+    unknown_variables,
+    worker_findings,
+)
+from purgatory.cli.output import OK, REFUSED, print_rows
+from purgatory.cli.session import Session, StoreUrl, session_of, store_at
 from purgatory.client import RefusedError
 from purgatory.errors import PurgatoryError, SignalsUnavailableError
 from purgatory.jobs.stores.protocol import JobStore

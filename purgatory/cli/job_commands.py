@@ -10,7 +10,6 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 import typer
 
-from purgatory.cli.json_argument import json_argument
 from purgatory.cli.output import (
     counted,
     is_terminal,
@@ -22,7 +21,7 @@ from purgatory.cli.output import (
     print_line,
     print_rows,
 )
-from purgatory.cli.session import Session, session_of
+from purgatory.cli.session import Session, json_argument, session_of
 from purgatory.client import Job
 from purgatory.jobs.model import JobState, Misfire, OnConflict, OnFire
 

@@ -8,9 +8,10 @@ from urllib.parse import quote
 
 import typer
 
-from purgatory.cli.exit_status import CANCELLED, EXPIRED, OK
-from purgatory.cli.json_argument import json_argument
 from purgatory.cli.output import (
+    CANCELLED,
+    EXPIRED,
+    OK,
     counted,
     duration,
     local_time,
@@ -20,7 +21,7 @@ from purgatory.cli.output import (
     print_line,
     print_rows,
 )
-from purgatory.cli.session import Session, session_of
+from purgatory.cli.session import Session, json_argument, session_of
 from purgatory.client import Signal
 
 Keys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Such as order:42.")]

@@ -1,27 +1,39 @@
-"""The output of commands: tables for people, JSON lines for scripts."""
+"""The output of commands: tables for people, JSON lines for scripts, errors and exit statuses."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, ParamSpec
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from purgatory.cli.session import Session
+from purgatory.client import RefusedError, ServerUnavailableError
+from purgatory.errors import CursorExpiredError, PurgatoryError
 from purgatory.log_text import escaped
 
 # Characters; output that is no terminal is not wrapped.
 _UNLIMITED: Final = 1_000_000
+
+
 _MIN_WIDTH: Final = 80
+
+
 # Columns that are never wrapped: people copy from them, or compare them.
 _WHOLE: Final = frozenset({"id", "state", "outcome", "deadline", "due", "attempt", "wait_id"})
+
+
 # Columns that are cut, as one line a row is easier to read.
 _CUT: Final = frozenset({"handler", "keys", "error"})
+
+
 # A JSON pointer and a sentence.
 _POINTER: Final = re.compile(r"/(\S+): (.*)", re.DOTALL)
 
@@ -149,3 +161,104 @@ def local_time(at: datetime | int | str) -> str:
     elif isinstance(at, str):
         at = datetime.fromisoformat(at)
     return at.astimezone().isoformat(sep=" ", timespec="seconds")
+
+
+_ABOUT_ADDRESS: Final = (
+    "Is it running? --url (or PURGATORY_URL) is its address, and --retry-for the seconds for which "
+    "it is tried again"
+)
+
+
+_ABOUT_PATH: Final = (
+    "Check --url (or PURGATORY_URL), which is without the prefix, and --prefix; or the server does "
+    "not offer these endpoints"
+)
+
+
+_ABOUT_MISSING: Final = "Set PURGATORY_TOKEN, or give --token-file"
+
+
+_ABOUT_UNKNOWN: Final = "This server does not know the token in PURGATORY_TOKEN or --token-file"
+
+
+def with_way_out(sentence: str, error: Exception, session: object) -> str:
+    """Return `sentence`, and after it what the options of the command have to do with `error`.
+
+    `session` is the Session of the command, or something else if it has none.
+    """
+    has_token = isinstance(session, Session) and session.token is not None
+    match error:
+        case ServerUnavailableError() if error.__cause__ is not None:
+            way_out = _ABOUT_ADDRESS
+        case RefusedError(status=401):
+            way_out = _ABOUT_UNKNOWN if has_token else _ABOUT_MISSING
+        case RefusedError(status=404, slug="" | "not-found"):
+            way_out = _ABOUT_PATH
+        case _:
+            return sentence
+    return f"{sentence.rstrip('.')}. {way_out}."
+
+
+OK: Final = 0
+
+
+REFUSED: Final = 1
+
+
+"""The server or a store refused, or a check failed. 2 is for what typer refuses."""
+
+
+EXPIRED: Final = 3
+
+
+SIGNALS_LOST: Final = 4
+
+
+"""A cursor has expired: read the state again."""
+
+
+UNAVAILABLE: Final = 5
+
+
+CANCELLED: Final = 6
+
+
+"""The key was deleted, or the wait ended by its id."""
+
+
+INTERRUPTED: Final = 130
+
+STATUSES: Final = """\
+Exit status: 0 fired or done, 1 refused, 2 wrong usage, 3 expired, 4 signals were lost (the cursor
+is too old), 5 the server is unavailable, 6 cancelled, 130 interrupted."""
+
+P = ParamSpec("P")
+
+
+def run_reported(command: Callable[P, int | None], *args: P.args, **kwargs: P.kwargs) -> int:
+    """Return the exit status of `command`; an error that users can mend is one sentence."""
+    session = getattr(kwargs.get("context"), "obj", None)
+    try:
+        return command(*args, **kwargs) or OK
+    except CursorExpiredError as exc:
+        # The sentence has the cursors.
+        print_error(f"{without_pointer(str(exc))}. The option is --cursor.")
+        return SIGNALS_LOST
+    except ServerUnavailableError as exc:
+        print_error(with_way_out(str(exc), exc, session))
+        return UNAVAILABLE
+    except RefusedError as exc:
+        print_error(with_way_out(without_pointer(str(exc)), exc, session))
+        return REFUSED
+    except TimeoutError as exc:
+        print_error(str(exc))
+        return EXPIRED
+    except BrokenPipeError:
+        # The reader has enough, such as `head`; Python would complain of it again at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return REFUSED
+    except (PurgatoryError, ImportError, OSError, ValueError) as exc:
+        print_error(without_pointer(str(exc)))
+        return REFUSED
+    except KeyboardInterrupt:
+        return INTERRUPTED

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from purgatory.bench import command as bench_command
+from purgatory import bench as bench_command
 from purgatory.cli.output import (
     cell,
     is_terminal,

@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from purgatory.cli.output import print_error, print_line, print_rows
-from purgatory.cli.session import session_of
-from purgatory.cli.store_url import VARIABLE, StoreUrl, store_at
+from purgatory.cli.session import VARIABLE, StoreUrl, session_of, store_at
 from purgatory.jobs.model.job import Job, JobState, Misfire
 from purgatory.jobs.model.queries import JobFilter
 from purgatory.jobs.model.steps import Paused

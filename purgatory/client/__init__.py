@@ -16,9 +16,15 @@ except ImportError as exc:
     ) from exc
 
 from purgatory.client.async_client import AsyncClient, AsyncJobHandle
-from purgatory.client.errors import RefusedError, ServerUnavailableError
 from purgatory.client.sync_client import Client, JobHandle
-from purgatory.client.values import Fired, Job, Signal, WaitResult
+from purgatory.client.values import (
+    Fired,
+    Job,
+    RefusedError,
+    ServerUnavailableError,
+    Signal,
+    WaitResult,
+)
 from purgatory.errors import BadCursorError, CursorExpiredError, PurgatoryError
 from purgatory.job_errors import JobNotFoundError
 

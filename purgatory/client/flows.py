@@ -11,11 +11,27 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs, quote
 
-from purgatory.client.commands import Command, Failure, Result, Sleep
-from purgatory.client.errors import RefusedError, ServerUnavailableError, error_of_problem
-from purgatory.client.requests import Reply, Request, address_of
-from purgatory.client.retry import BACKOFF, UNAVAILABLE, retry_after_s
-from purgatory.client.values import Fired, Job, Signal, WaitResult
+from purgatory.client.requests import (
+    BACKOFF,
+    UNAVAILABLE,
+    Command,
+    Failure,
+    Reply,
+    Request,
+    Result,
+    Sleep,
+    address_of,
+    retry_after_s,
+)
+from purgatory.client.values import (
+    Fired,
+    Job,
+    RefusedError,
+    ServerUnavailableError,
+    Signal,
+    WaitResult,
+    error_of_problem,
+)
 from purgatory.errors import InvalidTimeoutError
 from purgatory.json_value import VALUE, encode_json
 from purgatory.retry_policy import RetryPolicy

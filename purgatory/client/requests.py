@@ -1,4 +1,4 @@
-"""Requests and replies, and the arguments of clients as requests: checked, with the address."""
+"""Requests and replies: checked arguments, addresses, commands of flows, and when to try again."""
 
 from __future__ import annotations
 
@@ -7,17 +7,26 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 import httpx
 
+from purgatory.client.values import Signal
 from purgatory.jobs.model.spec import PAYLOAD
 from purgatory.json_value import decode_document, encode_json
+from purgatory.retry_policy import RetryPolicy
 from purgatory.timer.seconds import Seconds, seconds_of
 
 DEFAULT_PREFIX: Final = "/purgatory"
+
+
 CONNECT_TIMEOUT_S: Final = 10.0
+
+
 READ_TIMEOUT_S: Final = 30.0
+
+
 # What a header can have: another character would be an error of each request.
 _TOKEN: Final = re.compile(r"[!-~]+")
 
@@ -177,3 +186,58 @@ def job_body(
 def job_query(**filters: str | None) -> list[tuple[str, str]]:
     """Return the filters of `GET /jobs` that are set."""
     return [(name, value) for name, value in filters.items() if value is not None]
+
+
+# These pass by themselves: of the server, or of a proxy before it.
+UNAVAILABLE: Final = frozenset({429, 502, 503, 504})
+
+
+BACKOFF: Final = RetryPolicy(first_ms=100, max_ms=10_000)
+
+
+# Seconds: a server cannot put a client off for longer.
+MAX_RETRY_AFTER_S: Final = 60.0
+
+
+def retry_after_s(reply: Reply) -> float:
+    """Return the seconds of Retry-After (RFC 9110, 10.2.3), which may be a date; 0 without."""
+    text = reply.headers.get("Retry-After", "")
+    if text.isascii() and text.isdigit():
+        return min(float(text), MAX_RETRY_AFTER_S)
+    try:
+        until, now = parsedate_to_datetime(text), parsedate_to_datetime(reply.headers["Date"])
+        return min(max(0.0, (until - now).total_seconds()), MAX_RETRY_AFTER_S)
+    except (KeyError, TypeError, ValueError):
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The next bytes of the stream; gets bytes, empty at its end, or a Failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Wait so many seconds; gets None."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Give a signal to the caller; gets None."""
+
+    signal: Signal
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The connection failed: the request may or may not have been received."""
+
+    error: Exception
+
+
+Command = Request | Read | Sleep | Emit
+
+
+Result = Reply | Failure | bytes | None

@@ -10,12 +10,17 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from purgatory.client.commands import Command, Emit, Failure, Read, Result, Sleep
 from purgatory.client.flows import Flow, Flows
 from purgatory.client.follow import FollowFlow, check_keys
 from purgatory.client.requests import (
     DEFAULT_PREFIX,
+    Command,
+    Emit,
+    Failure,
+    Read,
     Request,
+    Result,
+    Sleep,
     auth_headers,
     base_url,
     cursors_of,

@@ -8,12 +8,11 @@ from contextvars import Context
 from typing import Any, Final
 
 from purgatory.event_loop.wake_ups import WakeUps
-from purgatory.outcome import Outcome
+from purgatory.outcome import Outcome, Status
 from purgatory.signals.condition import ANY
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.signal import Signal
 from purgatory.signals.wait_operation import WaitOperation
-from purgatory.status import Status
 from purgatory.timer import compiled
 from purgatory.timer.clock import NS_PER_MS, Clock, SystemClock
 from purgatory.timer.task import NOT_SCHEDULED

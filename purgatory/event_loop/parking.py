@@ -22,11 +22,10 @@ from purgatory.limits import Limits
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.operations.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.operations.watch_key import check_key
-from purgatory.outcome import FireResult
+from purgatory.outcome import FireResult, Status
 from purgatory.signals.history_trimmer import HistoryTrimmer
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.sharded_signals import ShardedSignals
-from purgatory.status import Status
 from purgatory.timer import compiled
 from purgatory.timer.clock import NS_PER_MS, Clock
 from purgatory.timer.seconds import Seconds

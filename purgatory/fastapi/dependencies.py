@@ -37,9 +37,8 @@ from purgatory.fastapi.watch.interruptible_receive import (
     may_have_body,
 )
 from purgatory.fastapi.watch.settings import ParkedClient, installed_limit
-from purgatory.outcome import Outcome
+from purgatory.outcome import Outcome, Status
 from purgatory.purgatory import Purgatory
-from purgatory.status import Status
 from purgatory.timer.seconds import Seconds, seconds_of
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from purgatory.jobs.model.job import Job, JobOutcome
 from purgatory.jobs.worker.running.result_reporter import OnJobEnd
 from purgatory.operations.operation_listeners import JobRecorder, Listener, Recorder
-from purgatory.status import Status
+from purgatory.outcome import Status
 from purgatory.wrong_type import name_of
 
 logger = logging.getLogger("purgatory.jobs")

@@ -10,7 +10,7 @@ from purgatory.jobs.model.job import Job
 from purgatory.jobs.stores.protocol import JobStore
 from purgatory.jobs.worker.store_clock import StoreClock
 from purgatory.operations.delayed_operation import DelayedOperation
-from purgatory.status import Status
+from purgatory.outcome import Status
 from purgatory.timer import SystemTimer
 from purgatory.timer.clock import NS_PER_MS
 

@@ -36,9 +36,9 @@ from purgatory.jobs.worker.statistics import JobStatistics, WorkerCounters
 from purgatory.jobs.worker.store_retry import OUTAGES
 from purgatory.json_value import VALUE, encode_json
 from purgatory.operations.operation_listeners import Listener, Recorder
+from purgatory.outcome import Status
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.shared_signals import SharedSignals
-from purgatory.status import Status
 from purgatory.timer import SystemTimer
 from purgatory.timer.seconds import Seconds, seconds_of
 from purgatory.trace_context import current_traceparent

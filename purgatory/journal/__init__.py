@@ -15,13 +15,11 @@ except ImportError as exc:
         "purgatory.journal needs pyarrow: pip install 'fastapi-purgatory[journal]'"
     ) from exc
 
-from purgatory.journal.event_rows import KeyRule
+from purgatory.journal.event_rows import HashedKeys, KeyPrefixes, KeyRule
 from purgatory.journal.journal import Journal
-from purgatory.journal.key_rules import HashedKeys, KeyPrefixes
 from purgatory.journal.parquet_files import ParquetFiles
 from purgatory.journal.schema import EVENT_SCHEMA, EVENTS, SCHEMA_VERSION, VERSION_KEY
-from purgatory.journal.sink import Sink
-from purgatory.journal.statistics import JournalStatistics, SinkStatistics
+from purgatory.journal.sink import JournalStatistics, Sink, SinkStatistics
 from purgatory.retry_policy import RetryPolicy
 
 __all__ = [

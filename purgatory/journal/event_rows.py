@@ -2,30 +2,133 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import secrets
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from purgatory.journal.job_event import JobEvent
-from purgatory.journal.rows import CODES, WATCHED, JobColumns, Row, batch_of
-from purgatory.journal.schema import EVENT_SCHEMA, SAMPLE_KEY
+from purgatory.journal.schema import (
+    CODES,
+    EVENT_SCHEMA,
+    SAMPLE_KEY,
+    WATCHED,
+    JobColumns,
+    Row,
+    batch_of,
+)
 from purgatory.operations.event_buffer import GAP, RawEvent
 from purgatory.operations.operation_listeners import kind_of
-from purgatory.status import Status
+from purgatory.outcome import Status
 from purgatory.timer.clock import NS_PER_MS, Clock
 
+
+class JobEvent(NamedTuple):
+    """One call of `Journal.job_event`."""
+
+    status: Status
+    job_id: str
+    handler: str
+    state: str
+    keys: tuple[str, ...]
+    key: str | None
+    attempt: int
+    error: str | None
+    at_ms: int
+    deferred_at_ms: int
+    deadline_ms: int
+    """All three by one clock, the store's if that is known: their differences count."""
+    at_ns: int
+    """The time of `at_ms`, monotonic as the times of operations are."""
+    lateness_ms: int | None = None
+    """Of its first start, by its store; None if unknown."""
+    round_number: int = 0
+    """How often the job had waited again."""
+
+    @property
+    def operation_id(self) -> str:
+        """The id of the operation: each round is one."""
+        number = self.round_number
+        return f"job:{self.job_id}:{number}" if number else f"job:{self.job_id}"
+
+
+# As long as a random key should be, and the longest that BLAKE2b takes.
+MIN_SECRET_BYTES = 16
+
+
+MAX_SECRET_BYTES = 64
+
+_DIGEST_BYTES = 16
+
+
+_CACHED = 65_536
+
+
+class HashedKeys:
+    """Writes a keyed hash of a watch key: BLAKE2b, 32 hexadecimal digits.
+
+    The same key has the same hash under the same secret, so that hot keys still show. Without the
+    secret, guessed keys cannot be tried out.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        """Hash with `secret`, 16 to 64 bytes; raises ValueError for another length."""
+        if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:
+            raise ValueError(
+                f"the secret has {len(secret)} bytes: give {MIN_SECRET_BYTES} to "
+                f"{MAX_SECRET_BYTES}, such as secrets.token_bytes(32), and keep it"
+            )
+
+        @lru_cache(_CACHED)
+        def digest(key: str) -> str:
+            return hashlib.blake2b(key.encode(), key=secret, digest_size=_DIGEST_BYTES).hexdigest()
+
+        self._digest = digest
+
+    def __call__(self, key: str) -> str:
+        """Return the written form of `key`."""
+        return self._digest(key)
+
+
+class KeyPrefixes:
+    """Writes the first segments of a watch key: "order" for "order:42:paid"."""
+
+    def __init__(self, segments: int = 1, *, separator: str = ":") -> None:
+        """Keep so many `segments`; raises ValueError for none, or without a separator."""
+        if segments < 1:
+            raise ValueError(f"segments is {segments}: at least one is kept")
+        if not separator:
+            raise ValueError("the separator is empty: name what stands between segments")
+        self.segments = segments
+        self.separator = separator
+
+    def __call__(self, key: str) -> str:
+        """Return the written form of `key`."""
+        return self.separator.join(key.split(self.separator, self.segments)[: self.segments])
+
+
 KeyRule = Callable[[str], str]
+
+
 """A function that returns how a key is written."""
 
 _PENDING: Final = Status.PENDING
+
+
 _NS_PER_US: Final = 1_000
+
+
 _US_PER_MS: Final = 1_000
+
+
 # How long one offset between the two clocks is used. A step of the wall clock shows after that.
 _OFFSET_KEPT_NS: Final = 60_000_000_000
+
+
 # An operation so long past its deadline has ended, and its end was dropped.
 _LOST_AFTER_MS: Final = 60_000
 

@@ -12,15 +12,12 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Final, Self
 
-from purgatory.journal.event_rows import EventRows, KeyRule
-from purgatory.journal.job_event import JobEvent
-from purgatory.journal.sink import Sink
-from purgatory.journal.sink_thread import SinkThread
-from purgatory.journal.statistics import JournalStatistics
+from purgatory.journal.event_rows import EventRows, JobEvent, KeyRule
+from purgatory.journal.sink import JournalStatistics, Sink, SinkThread
 from purgatory.operations.event_buffer import GAP, EventBuffer, RawEvent
 from purgatory.operations.operation_listeners import Record
+from purgatory.outcome import Status
 from purgatory.retry_policy import RetryPolicy
-from purgatory.status import Status
 from purgatory.timer.clock import Clock, SystemClock
 from purgatory.timer.seconds import Seconds, seconds_of
 

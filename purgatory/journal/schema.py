@@ -1,24 +1,38 @@
-"""The schema of the journal: one row for each event of an operation."""
+"""The schema of the journal, one row for each event of an operation, and its record batches."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from purgatory.outcome import Status
 
 SCHEMA_VERSION: Final = "2"
+
+
 """Is in the metadata of every file; a reader refuses any other version."""
 
 VERSION_KEY: Final = b"purgatory.schema"
+
+
 """Its name in the metadata."""
 
 SAMPLE_KEY: Final = b"purgatory.sample"
+
+
 """The name of the sampled shares, as JSON by kind, in the metadata; absent without sampling."""
 
 EVENTS: Final = ("watched", "fired", "expired", "cancelled", "drained", "outdated")
+
+
 """The values of `event`. Each but the first is the end of an operation."""
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
+
+
 _TIME = pa.timestamp("us", tz="UTC")
 
 EVENT_SCHEMA: Final = pa.schema(
@@ -43,6 +57,8 @@ EVENT_SCHEMA: Final = pa.schema(
     ],
     metadata={VERSION_KEY: SCHEMA_VERSION.encode()},
 )
+
+
 """The columns of a row, in order; docs/reference/journal.md says what each means.
 
 An operation has a row "watched" and a row for its end; one that never waited has the latter only.
@@ -63,4 +79,127 @@ WRITER_OPTIONS: Final[dict[str, Any]] = {
     "coerce_timestamps": "us",
     "version": "2.6",
 }
+
+
 """Keyword arguments of `pyarrow.parquet.ParquetWriter`."""
+
+CODES: Final = {Status(event): code for code, event in enumerate(EVENTS) if event != "watched"}
+
+
+"""The index of an outcome in EVENTS."""
+
+
+WATCHED: Final = EVENTS.index("watched")
+
+Row = tuple[int, int, str, Sequence[str], int, int, int, str | None]
+
+
+"""(number, index in EVENTS, kind, keys, at_ns, watched_ns, deadline_us, completed_by).
+
+A plain tuple, with monotonic times: rows come one at a time, and everything that can be done for
+all at once is done in `batch_of`.
+"""
+
+_EXPIRED: Final = CODES[Status.EXPIRED]
+
+
+_NS_PER_US: Final = 1_000
+
+
+_STRING: Final = pa.string()
+
+
+_STRINGS: Final = pa.list_(_STRING)
+
+
+_AT_TYPE: Final = EVENT_SCHEMA.field("at").type
+
+
+class JobColumns(NamedTuple):
+    """The columns that only rows of jobs have."""
+
+    operation_id: str
+    job_id: str
+    handler: str
+    attempt: int
+    state: str
+    error: str | None
+    lateness_us: int | None
+    """Of its start; None if it is that of the row."""
+
+
+def batch_of(
+    rows: Sequence[Row],
+    jobs: dict[int, JobColumns],
+    *,
+    start: str,
+    first_seq: int,
+    worker: str,
+    offset_us: int,
+) -> pa.RecordBatch:
+    """Return `rows` in EVENT_SCHEMA; `jobs` maps the indices of rows of jobs to their columns.
+
+    `offset_us` is the offset from the monotonic clock to UTC.
+    """
+    numbers, events, kinds, keys, at_ns, watched_ns, deadlines_us, completed_by = zip(
+        *rows, strict=True
+    )
+    codes = pa.array(events, pa.int32())
+    # Not once at import: the first value of Arrow that is made of one of Python imports pandas.
+    nothing, first = pa.scalar(None, pa.int64()), pa.scalar(0, pa.int32())
+    at = _microseconds(at_ns, offset_us)
+    deadlines = pc.add(pa.array(deadlines_us, pa.int64()), offset_us)
+    # Never early, except for a microsecond of rounding.
+    lateness = pc.max_element_wise(pc.subtract(at, deadlines), 0)
+    if jobs:
+        # A job ends when its handler has ended, later than it was started.
+        known = [jobs[row].lateness_us if row in jobs else None for row in range(len(rows))]
+        lateness = pc.coalesce(pa.array(known, pa.int64()), lateness)
+    columns: dict[str, Any] = {
+        "operation_id": _identifiers(numbers, jobs, start),
+        "event": pa.DictionaryArray.from_arrays(codes, pa.array(EVENTS, _STRING)),
+        "seq": pa.array(range(first_seq, first_seq + len(rows)), pa.int64()),
+        "kind": pa.array(kinds, _STRING).dictionary_encode(),
+        "keys": pa.array(keys, _STRINGS),
+        "worker": pa.DictionaryArray.from_arrays(
+            pa.repeat(first, len(rows)), pa.array([worker], _STRING)
+        ),
+        "at": at.view(_AT_TYPE),
+        "watched_at": _microseconds(watched_ns, offset_us).view(_AT_TYPE),
+        "deadline": deadlines.view(_AT_TYPE),
+        "completed_at": pc.if_else(pc.equal(codes, WATCHED), nothing, at).view(_AT_TYPE),
+        "lateness_us": pc.if_else(pc.equal(codes, _EXPIRED), lateness, nothing),
+        "completed_by": pa.array(completed_by, _STRING),
+        **_job_columns(len(rows), jobs),
+    }
+    # All have their types already: casting them would take longer than creating most of them.
+    arrays = [columns[name] for name in EVENT_SCHEMA.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
+
+
+def _microseconds(times_ns: Sequence[int], offset_us: int) -> pa.Array:
+    return pc.add(pc.divide(pa.array(times_ns, pa.int64()), _NS_PER_US), offset_us)
+
+
+def _identifiers(numbers: Sequence[int], jobs: dict[int, JobColumns], start: str) -> pa.Array:
+    texts = pa.array(numbers, pa.int64()).cast(_STRING)
+    identifiers = pc.binary_join_element_wise(start, texts, "-")
+    if not jobs:
+        return identifiers
+    own = [jobs[row].operation_id if row in jobs else None for row in range(len(numbers))]
+    return pc.coalesce(pa.array(own, _STRING), identifiers)
+
+
+def _job_columns(count: int, jobs: dict[int, JobColumns]) -> dict[str, Any]:
+    names = JobColumns._fields[1:-1]
+    if not jobs:
+        return {name: pa.nulls(count, EVENT_SCHEMA.field(name).type) for name in names}
+    return {name: _job_column(name, count, jobs) for name in names}
+
+
+def _job_column(name: str, count: int, jobs: dict[int, JobColumns]) -> pa.Array:
+    column = EVENT_SCHEMA.field(name).type
+    is_dictionary = pa.types.is_dictionary(column)
+    values = [getattr(jobs.get(row), name, None) for row in range(count)]
+    array = pa.array(values, _STRING if is_dictionary else column)
+    return array.dictionary_encode() if is_dictionary else array

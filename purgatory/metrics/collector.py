@@ -20,12 +20,8 @@ from prometheus_client.registry import Collector
 from purgatory.errors import PurgatoryClosedError, PurgatoryError
 from purgatory.jobs.model import JobCounts
 from purgatory.metrics import catalog
-from purgatory.metrics.families import empty_families, families
-from purgatory.metrics.handler_jobs import HandlerJobs
-from purgatory.metrics.job_ends import JobEnds
-from purgatory.metrics.measure import measure
-from purgatory.metrics.snapshot import RunningTotals, Series, Snapshot
-from purgatory.metrics.worker_files import WorkerFiles
+from purgatory.metrics.families import WorkerFiles, empty_families, families
+from purgatory.metrics.measure import HandlerJobs, JobEnds, RunningTotals, Series, Snapshot, measure
 from purgatory.operations.wait_histograms import WaitTimes
 from purgatory.purgatory import Purgatory
 from purgatory.wrong_type import check_type

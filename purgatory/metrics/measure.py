@@ -1,16 +1,256 @@
-"""Takes a snapshot of a purgatory."""
+"""The counts of one worker at one time, of jobs by handler too, and how they are taken."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterable
+from contextvars import Context
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final
+from typing import Any, Final
 
+from purgatory.errors import PurgatoryError
+from purgatory.jobs.handlers import JobHandlers
+from purgatory.jobs.model.job import JobState
 from purgatory.jobs.worker import JobStatistics
+from purgatory.json_value import decode_document
 from purgatory.metrics import catalog
-from purgatory.metrics.job_ends import JobEnds
-from purgatory.metrics.snapshot import Buckets, Snapshot
-from purgatory.operations.wait_histograms import Histogram, WaitTimes
+from purgatory.metrics.catalog import Metric
+from purgatory.operations.operation_listeners import Record
+from purgatory.operations.wait_histograms import OTHER, WAIT_BOUNDS_MS, Histogram, WaitTimes
+from purgatory.outcome import Status
 from purgatory.purgatory import Purgatory, Statistics
+
+FORMAT: Final = 1
+
+Labels = tuple[str, ...]
+
+
+Series = tuple[str, Labels]
+
+
+"""The name of a metric, and the values of its labels."""
+
+
+@dataclass(slots=True)
+class Buckets:
+    """The counts of a histogram: one for each of `bounds_ms`, and one for what is above."""
+
+    bounds_ms: tuple[int, ...]
+    counts: list[int]
+    total_ms: int
+
+    def plus(self, other: Buckets) -> Buckets:
+        """Return the sum; of this one only if `other` has other bounds."""
+        if other.bounds_ms != self.bounds_ms:
+            return self
+        counts = [one + two for one, two in zip(self.counts, other.counts, strict=True)]
+        return Buckets(self.bounds_ms, counts, self.total_ms + other.total_ms)
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """The counters and gauges of a worker. Counters of a series never decrease."""
+
+    at_ms: int = 0
+    """Milliseconds UTC."""
+    has_ended: bool = False
+    """True iff the worker has ended: it has no gauges."""
+    counters: dict[Series, float] = field(default_factory=dict)
+    gauges: dict[Series, float] = field(default_factory=dict)
+    histograms: dict[Series, Buckets] = field(default_factory=dict)
+
+    def put(self, metric: Metric, value: float, *labels: str) -> None:
+        """Set the value of a counter or gauge."""
+        values = self.counters if metric.type == "counter" else self.gauges
+        values[metric.name, labels] = value
+
+    def put_buckets(self, metric: Metric, buckets: Buckets, *labels: str) -> None:
+        """Set the counts of a histogram."""
+        self.histograms[metric.name, labels] = buckets
+
+    def to_json(self) -> bytes:
+        """Return it as JSON, for `from_json`."""
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "at_ms": self.at_ms,
+                "has_ended": self.has_ended,
+                "counters": [[*series, value] for series, value in self.counters.items()],
+                "gauges": [[*series, value] for series, value in self.gauges.items()],
+                "histograms": [
+                    [*series, each.bounds_ms, each.counts, each.total_ms]
+                    for series, each in self.histograms.items()
+                ],
+            },
+            separators=(",", ":"),
+        ).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Snapshot | None:
+        """Return the snapshot in `text`; None if it is of another version of this library."""
+        try:
+            document: dict[str, Any] = decode_document(text)
+            if document["format"] != FORMAT:
+                return None
+            return cls(
+                at_ms=int(document["at_ms"]),
+                has_ended=bool(document["has_ended"]),
+                counters=_series(document["counters"]),
+                gauges=_series(document["gauges"]),
+                histograms={
+                    (name, tuple(labels)): Buckets(tuple(bounds), counts, total)
+                    for name, labels, bounds, counts, total in document["histograms"]
+                },
+            )
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+def _series(rows: list[Any]) -> dict[Series, float]:
+    return {(name, tuple(labels)): value for name, labels, value in rows}
+
+
+class RunningTotals:
+    """Turns counts that may restart into counters that never decrease.
+
+    Some counts of a purgatory begin anew when it is opened again, and all of them in a process that
+    takes the place of another one, whose last snapshot is `before`.
+    """
+
+    def __init__(self, before: Snapshot | None = None) -> None:
+        """Count on from `before`."""
+        self._counters: dict[Series, float] = {} if before is None else dict(before.counters)
+        self._histograms = {} if before is None else before.histograms
+        self._last: dict[Series, float] = {}
+
+    def add_to(self, snapshot: Snapshot) -> None:
+        """Add what was counted before to `snapshot`. Call it for each, in order."""
+        base, last = self._counters, self._last
+        for series, value in snapshot.counters.items():
+            if value < last.get(series, 0):
+                base[series] = base.get(series, 0) + last[series]
+        self._last = {**last, **snapshot.counters}
+        # Also of series that the worker before had, and this one has not counted in yet.
+        snapshot.counters = {
+            series: base.get(series, 0) + self._last.get(series, 0)
+            for series in base.keys() | self._last.keys()
+        }
+        for series, buckets in self._histograms.items():
+            own = snapshot.histograms.get(series)
+            snapshot.histograms[series] = buckets if own is None else own.plus(buckets)
+
+
+# Handlers are labels of metrics: each costs a series for every state.
+MAX_HANDLERS: Final = 100
+
+
+class JobEnds:
+    """A JobRecorder that counts by handler and state, and passes operations to `times`."""
+
+    def __init__(self, times: WaitTimes, handlers: JobHandlers) -> None:
+        """Begin without jobs. Handlers that are not in `handlers` count as "other"."""
+        self._times = times
+        self._handlers = handlers
+        self.counts: dict[tuple[str, str], int] = {}
+        """{(handler, final state): jobs}"""
+        self.lateness = Histogram(WAIT_BOUNDS_MS)
+        self._names: set[str] = set()
+
+    @property
+    def record(self) -> Record:
+        """The function that is called for each operation."""
+        return self._times.record
+
+    def job_event(
+        self,
+        status: Status,
+        *,
+        job_id: str,
+        handler: str,
+        state: str,
+        deferred_at_ms: int,
+        deadline_ms: int,
+        keys: Iterable[str] = (),
+        key: str | None = None,
+        attempt: int = 0,
+        error: str | None = None,
+        lateness_ms: int | None = None,
+        round_number: int = 0,
+        at_ms: int | None = None,
+    ) -> None:
+        """Count a job that ended; of a round of one that waits again, only how late it was."""
+        if state != JobState.WAITING:
+            series = self.label(handler), state
+            self.counts[series] = self.counts.get(series, 0) + 1
+        if lateness_ms is not None:
+            self.lateness.add(lateness_ms)
+
+    def label(self, handler: str) -> str:
+        """Return the label of a handler: its name, or "other"."""
+        if handler in self._names:
+            return handler
+        # Jobs of another service on the same store have names that this one does not know.
+        if len(self._names) >= MAX_HANDLERS or handler not in self._handlers.names:
+            return OTHER
+        self._names.add(handler)
+        return handler
+
+
+# Seconds between two counts, at least; and the part of the time that counting may take.
+INTERVAL_S: Final = 15.0
+
+
+SHARE: Final = 0.02
+
+
+# A store that takes longer goes on for itself; its result is not waited for.
+_TIMEOUT_S: Final = 30.0
+
+
+class HandlerJobs:
+    """The last counts of a store, counted again on the event loop if they are old."""
+
+    def __init__(self, purgatory: Purgatory, ends: JobEnds) -> None:
+        """Count the jobs of `purgatory`, with the labels of `ends`."""
+        self._purgatory = purgatory
+        self._ends = ends
+        self._due_s = 0.0
+        self.counts: dict[Series, int] | None = None
+        """Of the metrics by handler; None before the first count, and if the store cannot."""
+        self.counting: asyncio.Task[None] | None = None
+
+    def refresh(self) -> None:
+        """Begin to count, unless that is under way or was done a short while ago."""
+        if self.counting is None and asyncio.get_running_loop().time() >= self._due_s:
+            # In an empty context: the count is shared by all who ask for it.
+            self.counting = asyncio.create_task(
+                self._count(), name="purgatory-handler-jobs", context=Context()
+            )
+            self.counting.add_done_callback(self._note_counted)
+
+    async def _count(self) -> None:
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                found = await self._purgatory.jobs.handler_counts()
+        except (PurgatoryError, TimeoutError):
+            found = None
+        counts: Counter[Series] = Counter()
+        for (handler, state, blocked_by), count in (found or {}).items():
+            label = self._ends.label(handler)
+            counts[catalog.HANDLER_JOBS.name, (label, str(state))] += count
+            if blocked_by is not None:
+                counts[catalog.HANDLER_JOBS_BLOCKED.name, (label, blocked_by)] += count
+        # One that has none left is 0 rather than gone.
+        self.counts = None if found is None else dict.fromkeys(self.counts or (), 0) | counts
+        self._due_s = begun_s + max(INTERVAL_S, (loop.time() - begun_s) / SHARE)
+
+    def _note_counted(self, counting: asyncio.Task[None]) -> None:
+        self.counting = None
 
 
 def _version() -> str:

@@ -8,7 +8,7 @@ from contextvars import Context
 from typing import Any
 
 from purgatory.operations.operation_owner import OperationOwner
-from purgatory.status import Status
+from purgatory.outcome import Status
 from purgatory.timer import compiled
 from purgatory.timer.task import MAX_DELAY_MS, NOT_SCHEDULED, TimerTask, raise_invalid_delay
 

@@ -16,7 +16,7 @@ from purgatory.operations.operation_owner import OperationOwner
 from purgatory.operations.resumable_batch import ResumableBatch
 from purgatory.operations.watch_key import watch_bytes
 from purgatory.operations.watchers import Watchers
-from purgatory.status import Status
+from purgatory.outcome import Status
 from purgatory.timer import compiled
 from purgatory.timer.system_timer import SystemTimer
 from purgatory.timer.task import NOT_SCHEDULED

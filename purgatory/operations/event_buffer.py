@@ -10,7 +10,7 @@ from purgatory.timer.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     from purgatory.operations.delayed_operation import DelayedOperation
-    from purgatory.status import Status
+    from purgatory.outcome import Status
 
 RawEvent = tuple[Any, ...]
 """(id of the operation, its class, status, keys, key, deadline_ms, monotonic ns)."""

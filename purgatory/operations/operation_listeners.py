@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from purgatory.operations.delayed_operation import DelayedOperation
-    from purgatory.status import Status
+    from purgatory.outcome import Status
     from purgatory.timer.system_timer import SystemTimer
 
 Record = Callable[

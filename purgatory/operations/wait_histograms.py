@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Final
 
 from purgatory.operations.operation_listeners import kind_of
-from purgatory.status import Status
+from purgatory.outcome import Status
 from purgatory.timer import compiled
 from purgatory.timer.clock import NS_PER_MS, Clock, SystemClock
 

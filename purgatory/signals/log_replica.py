@@ -17,8 +17,8 @@ from purgatory.signals.cursors import (
     expired_cursor,
     foreign_cursor,
 )
-from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
 from purgatory.signals.memory import MemorySignals
+from purgatory.signals.shared_signals import EntryType, Epoch, LogEntry
 from purgatory.signals.signal import Signal
 from purgatory.timer import Clock
 

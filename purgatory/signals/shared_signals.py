@@ -4,15 +4,90 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Final, NamedTuple, Protocol
 
 from purgatory.limits import Limits
-from purgatory.signals.fire_idempotency import Idempotency
-from purgatory.signals.log_entry import EntryType
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.protocol import SharedSignalStatistics
 from purgatory.timer import Clock
 from purgatory.trace_context import TracePropagation
+
+
+class EntryType(StrEnum):
+    """What an entry says about its key."""
+
+    FIRED = "f"
+    DROPPED = "d"
+    """The key's history was dropped, and its waits end as cancelled."""
+    LOST = "x"
+    """The server lost entries of the key: cursors from before are expired."""
+    UNREADABLE = "?"
+    """Malformed, without a key. It has no effect, and is never written."""
+
+
+class LogEntry(NamedTuple):
+    """One entry: a signal, or the end of a key's history so far."""
+
+    offset: int
+    """Offsets of a log are 1, 2, 3 ...; those of removed entries are not used again."""
+    type: EntryType
+    seq: int
+    at_ms: int
+    """UTC milliseconds since 1970, by the server's clock."""
+    previous: int
+    """The offset of the key's entry before this one; 0 if there is none."""
+    key: str
+    encoded: bytes
+    """The value as JSON; empty unless it was fired."""
+    owner: str | None = None
+    """A short name of the owner, if it has one: owners share the history fairly."""
+    traceparent: str | None = None
+    """The trace context in which it was appended, if that is traced."""
+
+
+class Epoch(NamedTuple):
+    """A part of a log's history in which nothing was lost."""
+
+    name: str
+    start: int
+    """The offset after which it began: later ones of earlier epochs are lost."""
+
+
+REPEAT_S: Final = 600
+
+
+"""Seconds for which a repeat is recognized: by one process, and by the log of several."""
+
+
+REPEAT_PART: Final = 0.25
+
+
+"""The part of `Limits.max_signal_bytes` that names and responses may take in addition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idempotency:
+    """The name of a request, so that its repeat appends nothing."""
+
+    owner: str
+    """The owner of the name; the names of different owners are different.
+
+    Owners share the memory fairly: once it is full, the one with most forgets its oldest names.
+    """
+    name: str
+    fingerprint: str
+    """Identifies the content: a repeat with another one is refused."""
+    is_of_one_key: bool = False
+    """Nobody uses the name for another key: only the log of that has to know it."""
+
+    @property
+    def hash(self) -> str:
+        """Hexadecimal digits for this owner and name, and no others."""
+        text = f"{len(self.owner)} {self.owner}{self.name}".encode("utf-8", "surrogatepass")
+        return blake2b(text, digest_size=16).hexdigest()
 
 
 class Appended(NamedTuple):

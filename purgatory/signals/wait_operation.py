@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from purgatory.operations.delayed_operation import DelayedOperation
+from purgatory.outcome import Status
 from purgatory.signals.condition import ANY, Condition
 from purgatory.signals.memory import MemorySignals
-from purgatory.status import Status
 
 # On the hot path, an enumeration's attribute costs more than a global name.
 _CANCELLED = Status.CANCELLED

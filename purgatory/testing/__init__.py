@@ -17,9 +17,9 @@ Source: trio's `MockClock` with autojump.
 from purgatory.testing.autojump_event_loop import (
     AutojumpEventLoop,
     DeadlockError,
+    MockClock,
     current_clock,
 )
-from purgatory.testing.mock_clock import MockClock
 from purgatory.timer.clock import Clock
 
 __all__ = ["AutojumpEventLoop", "Clock", "DeadlockError", "MockClock", "current_clock"]

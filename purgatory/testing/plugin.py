@@ -14,8 +14,7 @@ import pytest
 
 from purgatory import Purgatory
 from purgatory.jobs import MemoryJobStore
-from purgatory.testing.autojump_event_loop import AutojumpEventLoop
-from purgatory.testing.mock_clock import MockClock
+from purgatory.testing.autojump_event_loop import AutojumpEventLoop, MockClock
 from purgatory.timer import SystemClock
 
 if TYPE_CHECKING:

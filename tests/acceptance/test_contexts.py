@@ -20,7 +20,7 @@ from purgatory.fastapi import (
     install,
 )
 from purgatory.operations import OperationEvent
-from purgatory.status import Status
+from purgatory.outcome import Status
 from tests.acceptance.client import Connection, Crowd, ask
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
 

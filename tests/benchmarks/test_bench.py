@@ -12,9 +12,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import purgatory
-from purgatory.bench.command import Row as LibraryRow
-from purgatory.bench.command import measure
-from purgatory.bench.command import table as library_table
+from purgatory.bench import Row as LibraryRow
+from purgatory.bench import measure
+from purgatory.bench import table as library_table
 from purgatory.testing import AutojumpEventLoop
 from purgatory.timer import compiled
 from tests.benchmarks.comparison.collector import Collector

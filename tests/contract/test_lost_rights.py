@@ -24,11 +24,10 @@ from purgatory.ownership.lease_store import (
 )
 from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.redis_server.server import RedisServer
-from purgatory.signals.fire_idempotency import Idempotency
-from purgatory.signals.log_entry import EntryType
 from purgatory.signals.redis import RedisSignals
 from purgatory.signals.redis.pending_fire_records import PendingFireRecords
 from purgatory.signals.redis.shard_log import AppendRequest, ShardLog
+from purgatory.signals.shared_signals import EntryType, Idempotency
 from tests.contract.opened_redis_stores import LEASE_MS, added, claimed, opened, spec
 from tests.patience import PATIENCE_S, until
 from tests.valkey_server import ValkeyServer

@@ -14,8 +14,8 @@ from redis.exceptions import ClusterDownError
 
 from purgatory import Limits, Purgatory
 from purgatory.errors import SignalsConflictError, SignalsUnavailableError
-from purgatory.signals.fire_idempotency import REPEAT_S, Idempotency
 from purgatory.signals.redis import RedisSignals
+from purgatory.signals.shared_signals import REPEAT_S, Idempotency
 from tests.chaos.signals.servers import ClusterServers
 from tests.valkey_server import ValkeyServer
 

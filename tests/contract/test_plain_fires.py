@@ -11,9 +11,8 @@ import pytest
 
 from purgatory import Limits, Purgatory
 from purgatory.errors import CursorExpiredError
-from purgatory.signals.fire_idempotency import Idempotency
-from purgatory.signals.log_entry import EntryType
 from purgatory.signals.redis import RedisSignals
+from purgatory.signals.shared_signals import EntryType, Idempotency
 from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
 

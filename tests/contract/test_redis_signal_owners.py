@@ -10,7 +10,7 @@ import pytest
 
 from purgatory import Limits
 from purgatory.errors import CursorExpiredError
-from purgatory.status import Status
+from purgatory.outcome import Status
 from tests.contract.test_redis_signals import until, worker
 from tests.valkey_server import ValkeyServer
 

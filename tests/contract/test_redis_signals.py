@@ -20,10 +20,10 @@ from purgatory.errors import (
     SignalsNotReadyError,
     SignalsUnavailableError,
 )
+from purgatory.outcome import Status
 from purgatory.signals import WaitOperation
 from purgatory.signals.redis import RedisSignals
 from purgatory.signals.redis.follower import PAGE
-from purgatory.status import Status
 from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from purgatory import Limits, Purgatory
-from purgatory.signals.fire_idempotency import REPEAT_PART, REPEAT_S, Idempotency
 from purgatory.signals.redis import RedisSignals
+from purgatory.signals.shared_signals import REPEAT_PART, REPEAT_S, Idempotency
 from tests.contract.test_redis_signals import worker
 from tests.valkey_server import ValkeyServer
 

@@ -14,8 +14,7 @@ from redis.exceptions import ResponseError
 from purgatory import Purgatory
 from purgatory.errors import SignalsUnavailableError
 from purgatory.signals.redis import RedisSignals, script_connection
-from purgatory.signals.redis.resp import MAX_WAITING
-from purgatory.signals.redis.script_connection import ScriptConnection
+from purgatory.signals.redis.script_connection import MAX_WAITING, ScriptConnection
 from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
 

@@ -16,7 +16,7 @@ from redis.asyncio import Redis, SSLConnection
 from app.job_store import make_job_store
 from app.signals import make_signals
 from purgatory import Purgatory
-from purgatory.cli.store_url import store_at
+from purgatory.cli.session import store_at
 from purgatory.errors import PurgatoryError, SignalsUnavailableError
 from purgatory.jobs import StoreUnavailableError
 from purgatory.jobs.redis import RedisJobStore

@@ -10,8 +10,8 @@ import pytest
 
 from purgatory import Purgatory
 from purgatory.errors import SignalsConflictError, SignalsUnavailableError
-from purgatory.signals.fire_idempotency import Idempotency
 from purgatory.signals.redis import RedisSignals
+from purgatory.signals.shared_signals import Idempotency
 from tests.patience import PATIENCE_S, until
 from tests.valkey_server import ValkeyServer
 

@@ -18,7 +18,7 @@ from purgatory.fastapi import AccessesDep, BearerTokens, install
 from purgatory.fastapi.dashboard.wait_list import SLICE, ActionName
 from purgatory.jobs import JobState, MemoryJobStore
 from purgatory.operations.delayed_operation import DelayedOperation
-from purgatory.status import Status
+from purgatory.outcome import Status
 from tests.dashboard.test_stream import park
 
 pytestmark = pytest.mark.anyio

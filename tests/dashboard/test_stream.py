@@ -26,9 +26,9 @@ from purgatory.fastapi.dashboard.snapshots import (
 )
 from purgatory.jobs import MemoryJobStore
 from purgatory.operations.operation_listeners import Recorder
+from purgatory.outcome import Status
 from purgatory.signals import WaitOperation
 from purgatory.signals.redis import RedisSignals
-from purgatory.status import Status
 from purgatory.testing import MockClock
 from tests.patience import PATIENCE_S, until
 from tests.unit.exchange import Exchange

@@ -19,9 +19,9 @@ from purgatory.fastapi import BearerTokens, install
 from purgatory.fastapi.dashboard import wait_list
 from purgatory.fastapi.dashboard.snapshots import WorkerName
 from purgatory.fastapi.dashboard.wait_list import WaitFilter, WaitList
+from purgatory.outcome import Status
 from purgatory.signals import WaitOperation
 from purgatory.signals.redis import RedisSignals
-from purgatory.status import Status
 from tests.patience import PATIENCE_S, until
 from tests.valkey_server import ValkeyServer
 

@@ -60,7 +60,7 @@ VENDORS: dict[str, set[str]] = {
     },
     "httpx": {
         "purgatory.cli.doctor",
-        "purgatory.cli.worker_findings",
+        "purgatory.cli.findings",
         "purgatory.client",
         "purgatory.jobs.callbacks.webhook",
         "purgatory.testing",
@@ -92,10 +92,10 @@ VENDORS: dict[str, set[str]] = {
     "starlette": {"purgatory.fastapi", "app", "examples"},
     "typer": {"purgatory.cli"},
     "time": {
-        "purgatory.bench.measurements",
+        "purgatory.bench",
         "purgatory.pipeline",
         "purgatory.timer.clock",
-        "purgatory.testing.working_threads",
+        "purgatory.testing.autojump_event_loop",
     },
     "uvicorn": {"purgatory.fastapi", "app", "examples"},
     "uvloop": {"app", "examples"},

@@ -30,8 +30,7 @@ from purgatory.jobs.model.steps import Fire, Step
 from purgatory.jobs.stores.outbox import StoredFire, TakenFire, TakenFires
 from purgatory.jobs.worker.statistics import JobStatistics
 from purgatory.operations import OperationEvent
-from purgatory.signals.log_entry import EntryType
-from purgatory.signals.shared_signals import PendingRecord
+from purgatory.signals.shared_signals import EntryType, PendingRecord
 from purgatory.testing import AutojumpEventLoop
 from tests.step_methods import MemorySteps
 from tests.unit.shared_logs import Logs

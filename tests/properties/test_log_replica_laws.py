@@ -26,9 +26,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from purgatory import CursorExpiredError
 from purgatory.errors import SignalsUnavailableError
-from purgatory.signals.log_entry import EntryType, LogEntry
 from purgatory.signals.log_replica import LogReplica
 from purgatory.signals.redis.follower import Follower
+from purgatory.signals.shared_signals import EntryType, LogEntry
 from purgatory.testing import MockClock
 from tests.properties.log_model import Content, LogModel
 

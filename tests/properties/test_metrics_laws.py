@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory.metrics import catalog
-from purgatory.metrics.snapshot import Buckets, RunningTotals, Snapshot
+from purgatory.metrics.measure import Buckets, RunningTotals, Snapshot
 
 LABELS = st.sampled_from(["fired", "expired", "\ud800", 'a"b\\c\n'])
 SNAPSHOTS = st.builds(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
 from purgatory.signals.redis import RedisSignals
-from purgatory.signals.shared_signals import SignalListener
+from purgatory.signals.shared_signals import EntryType, Epoch, LogEntry, SignalListener
 
 EPOCH = "aaaaaaaaaaaa"
 SHARDS = 4

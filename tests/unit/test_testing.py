@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from purgatory import Purgatory
 from purgatory.jobs import JobContext, MemoryJobStore
 from purgatory.testing import AutojumpEventLoop, DeadlockError, MockClock
-from purgatory.testing.working_threads import Activity, WorkingThreads
+from purgatory.testing.autojump_event_loop import Activity, WorkingThreads
 from tests.cases import cases
 
 Result = TypeVar("Result")

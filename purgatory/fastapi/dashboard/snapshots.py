@@ -23,8 +23,8 @@ from purgatory.json_value import decode_json
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.operations.operation_listeners import Record
 from purgatory.operations.wait_histograms import Histogram
+from purgatory.outcome import Status
 from purgatory.purgatory import Purgatory, Statistics
-from purgatory.status import Status
 from purgatory.timer import Clock
 from purgatory.timer.clock import NS_PER_MS
 from purgatory.turn_budget import TurnBudget

@@ -20,7 +20,7 @@ from purgatory.fastapi.watch.interruptible_receive import (
 )
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
 from purgatory.jobs import Job, Jobs
-from purgatory.status import Status
+from purgatory.outcome import Status
 
 
 class JobWatchEndpoint:

@@ -24,9 +24,9 @@ from purgatory.fastapi.routing.request_internals import effective_route
 from purgatory.fastapi.watch.interruptible_receive import CLIENT_CLOSED_REQUEST, may_have_body
 from purgatory.fastapi.watch.settings import ParkedClient, PerClientLimit
 from purgatory.operations import DelayedOperation
+from purgatory.outcome import Status
 from purgatory.purgatory import Purgatory
 from purgatory.signals import MemorySignals, WaitOperation
-from purgatory.status import Status
 from purgatory.timer.clock import NS_PER_MS
 
 # Headers of the body, which is not sent. All others stay: those for caches (Cache-Control,

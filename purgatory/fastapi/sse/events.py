@@ -12,8 +12,8 @@ from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_response import CLOSE, RawResponse, poll_after_drain_ms
 from purgatory.fastapi.watch.request_parser import WatchRequest
 from purgatory.fastapi.watch.responses import WatchResponses
+from purgatory.outcome import Status
 from purgatory.signals import MemorySignals, Signal
-from purgatory.status import Status
 
 
 class StreamRequest(NamedTuple):

@@ -25,7 +25,7 @@ from purgatory.fastapi.sse.events import (
 )
 from purgatory.fastapi.watch.parked_requests import ParkedRequest, WaitRegistry
 from purgatory.operations import DelayedOperation
-from purgatory.status import Status
+from purgatory.outcome import Status
 
 # Bytes that are sent at once: what is behind them is read from the history, once they are sent.
 PIECE = 64 * 1024

@@ -14,8 +14,8 @@ from purgatory.fastapi.routing.endpoint_spec import EndpointContext
 from purgatory.fastapi.watch.request_parser import WatchRequest, WatchTerms
 from purgatory.fastapi.watch.responses import WatchResponses
 from purgatory.fastapi.watch.settings import ClientOf, ParkedClient, PerClientLimit, WaitSettings
+from purgatory.outcome import Status
 from purgatory.signals import WaitOperation
-from purgatory.status import Status
 
 
 class Registration:

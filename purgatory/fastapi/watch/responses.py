@@ -11,8 +11,8 @@ from typing import Final
 
 from purgatory.fastapi.http.raw_response import CLOSE, RawResponse, poll_after_drain_ms
 from purgatory.fastapi.watch.request_parser import WatchTerms
+from purgatory.outcome import Status
 from purgatory.signals import Signal, Signals
-from purgatory.status import Status
 
 Keys = tuple[str, ...]
 Positions = tuple[int, ...]

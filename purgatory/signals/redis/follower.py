@@ -16,7 +16,6 @@ from purgatory.group_commit import GroupCommit, cancel_until_done
 from purgatory.redis_server.script import CONNECTION_ERRORS
 from purgatory.redis_server.server import RedisServer
 from purgatory.redis_server.subscription import Subscription
-from purgatory.signals.log_entry import EntryType, LogEntry
 from purgatory.signals.log_replica import LogReplica
 from purgatory.signals.redis.entry_codec import split_message
 from purgatory.signals.redis.loss_reports import LossReports, log_returned_entries
@@ -28,7 +27,7 @@ from purgatory.signals.redis.shard_log import (
     LogState,
     ShardLog,
 )
-from purgatory.signals.shared_signals import SignalListener
+from purgatory.signals.shared_signals import EntryType, LogEntry, SignalListener
 from purgatory.trace_context import TracePropagation
 from purgatory.turn_budget import TurnBudget
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
-from purgatory.signals.log_entry import EntryType
 from purgatory.signals.log_replica import LogReplica, Loss
 from purgatory.signals.redis.shard_log import AppendRequest, ShardLog
+from purgatory.signals.shared_signals import EntryType
 
 logger = logging.getLogger("purgatory.signals.redis")
 

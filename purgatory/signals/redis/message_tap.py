@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from purgatory.signals.redis.resp import InterposedProtocol, transport_of
+from purgatory.signals.redis.script_connection import InterposedProtocol, transport_of
 
 # Of the size of a message, and the end of its line.
 _MAX_DIGITS: Final = 12

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from purgatory.group_commit import GroupCommit
 from purgatory.redis_server.script import netstrings
-from purgatory.signals.fire_idempotency import Idempotency
 from purgatory.signals.redis.shard_log import MAX_WEIGHT, ShardLog, name_arguments, name_reused
+from purgatory.signals.shared_signals import Idempotency
 
 
 class Claim(NamedTuple):

@@ -23,15 +23,12 @@ from purgatory.group_commit import CLOSE_S, GroupCommit, RoundTripTimeout, cance
 from purgatory.limits import Limits
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client
 from purgatory.redis_server.server import RedisServer
-from purgatory.signals.fire_idempotency import Idempotency
-from purgatory.signals.log_entry import EntryType
 from purgatory.signals.log_replica import LogReplica
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.protocol import ShardStatistics, SharedSignalStatistics
-from purgatory.signals.redis.fire_deadlines import FireDeadlines
 from purgatory.signals.redis.follower import Follower
 from purgatory.signals.redis.name_claims import NameClaims
-from purgatory.signals.redis.own_entries import Ended
+from purgatory.signals.redis.own_entries import Ended, FireDeadlines
 from purgatory.signals.redis.peers import Peers
 from purgatory.signals.redis.pending_fire_records import PendingFireRecords
 from purgatory.signals.redis.script_connection import ScriptConnection
@@ -44,7 +41,13 @@ from purgatory.signals.redis.shard_log import (
     short_name,
 )
 from purgatory.signals.sharded_signals import ShardedSignals
-from purgatory.signals.shared_signals import Appended, PendingRecord, SignalListener
+from purgatory.signals.shared_signals import (
+    Appended,
+    EntryType,
+    Idempotency,
+    PendingRecord,
+    SignalListener,
+)
 from purgatory.timer import Clock
 from purgatory.timer.seconds import Seconds, seconds_of
 from purgatory.trace_context import TracePropagation, current_traceparent

@@ -31,12 +31,17 @@ from purgatory.redis_server.script import (
     netstrings,
 )
 from purgatory.redis_server.server import RedisServer
-from purgatory.signals.fire_idempotency import REPEAT_PART, REPEAT_S, Idempotency
-from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
 from purgatory.signals.redis.entry_codec import TYPES, EntryCodec, epochs_of, share_of
-from purgatory.signals.redis.fire_deadlines import FireDeadlines
-from purgatory.signals.redis.resp import encoded
-from purgatory.signals.redis.script_connection import ScriptConnection
+from purgatory.signals.redis.own_entries import FireDeadlines
+from purgatory.signals.redis.script_connection import ScriptConnection, encoded
+from purgatory.signals.shared_signals import (
+    REPEAT_PART,
+    REPEAT_S,
+    EntryType,
+    Epoch,
+    Idempotency,
+    LogEntry,
+)
 
 _TEXT: Final = b"local REPEAT_MS, REPEAT_PART = %d, %f\n%b" % (
     REPEAT_S * 1000,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory.cli.overdue_jobs import overdue_warnings
+from purgatory.cli.findings import overdue_warnings
 from purgatory.jobs.model import JobSpec
 from purgatory.testing import MockClock
 from tests.step_methods import MemorySteps

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory.client import AsyncClient, Client, Job, JobNotFoundError
-from purgatory.client.errors import error_of_problem
 from purgatory.client.requests import base_url, follow_cursor, job_body
+from purgatory.client.values import error_of_problem
 from tests.cases import cases
 
 URL = "http://127.0.0.1:1"

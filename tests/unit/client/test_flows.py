@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from purgatory.client import Client, RefusedError, ServerUnavailableError, Signal
-from purgatory.client.commands import Emit, Failure, Read, Result, Sleep
 from purgatory.client.flows import Flow, Flows
 from purgatory.client.follow import FollowFlow
-from purgatory.client.requests import Reply, Request
+from purgatory.client.requests import Emit, Failure, Read, Reply, Request, Result, Sleep
 from purgatory.errors import BadCursorError, CursorExpiredError, InvalidTimeoutError
 from purgatory.jobs import JobNotFoundError
 from purgatory.testing import MockClock

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory.client.server_sent_events import MAX_BUFFER, Event, EventReader
+from purgatory.client.follow import MAX_BUFFER, Event, EventReader
 from purgatory.errors import PurgatoryError
 
 LINES = st.sampled_from(

@@ -8,8 +8,7 @@ import pytest
 
 from purgatory import DelayedOperation, Status
 from purgatory.journal import EVENT_SCHEMA, HashedKeys, KeyPrefixes
-from purgatory.journal.event_rows import EventRows
-from purgatory.journal.job_event import JobEvent
+from purgatory.journal.event_rows import EventRows, JobEvent
 from purgatory.journal.schema import SAMPLE_KEY, SCHEMA_VERSION, VERSION_KEY
 from purgatory.operations.event_buffer import RawEvent
 from purgatory.testing import MockClock

@@ -19,8 +19,8 @@ from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, install
 from purgatory.jobs import Again, JobContext, JobState, MemoryJobStore
 from purgatory.jobs.model import HandlerState
 from purgatory.metrics import PurgatoryCollector, catalog
-from purgatory.metrics.snapshot import Snapshot
-from purgatory.metrics.worker_files import STALE_MS, WorkerFiles
+from purgatory.metrics.families import STALE_MS, WorkerFiles
+from purgatory.metrics.measure import Snapshot
 from tests.unit.exchange import Exchange, Reply
 
 Values = dict[tuple[str, frozenset[tuple[str, str]]], float]

@@ -9,16 +9,16 @@ import sys
 from pathlib import Path
 
 from purgatory.metrics import catalog
-from purgatory.metrics.snapshot import Snapshot
-from purgatory.metrics.worker_files import WorkerFiles
+from purgatory.metrics.families import WorkerFiles
+from purgatory.metrics.measure import Snapshot
 
 ROOT = Path(__file__).parents[3]
 WORKER = """
 import sys
 from pathlib import Path
 from purgatory.metrics import catalog
-from purgatory.metrics.snapshot import Snapshot
-from purgatory.metrics.worker_files import WorkerFiles
+from purgatory.metrics.measure import Snapshot
+from purgatory.metrics.families import WorkerFiles
 
 files = WorkerFiles(Path(sys.argv[1]))
 before = files.claim()

@@ -12,8 +12,8 @@ from purgatory import DelayedOperation, Purgatory
 from purgatory.event_loop.parked_operations import cancelling_on_failure
 from purgatory.jobs import JobContext, MemoryJobStore
 from purgatory.operations import OperationEvent
+from purgatory.outcome import Status
 from purgatory.signals import WaitOperation
-from purgatory.status import Status
 from tests.cases import cases
 from tests.patience import until_in_turns
 from tests.unit.purgatory.waiting import Make, Waiting, parked

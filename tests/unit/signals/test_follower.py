@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from purgatory.errors import CursorExpiredError, SignalsUnavailableError
-from purgatory.signals.log_entry import EntryType, LogEntry
 from purgatory.signals.log_replica import LogReplica
 from purgatory.signals.redis.entry_codec import split_message
 from purgatory.signals.redis.follower import Follower
 from purgatory.signals.redis.own_entries import MAX_OWN
 from purgatory.signals.redis.shard_log import AppendReply, AppendRequest, LogState
+from purgatory.signals.shared_signals import EntryType, LogEntry
 from purgatory.testing import MockClock
 from tests.cases import cases
 from tests.properties.log_model import LogModel

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory.signals.redis.message_tap import MessageTap
-from purgatory.signals.redis.resp import MAX_WAITING
+from purgatory.signals.redis.script_connection import MAX_WAITING
 from tests.cases import cases
 
 

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from purgatory.signals.redis import resp
-from purgatory.signals.redis.resp import MAX_LINE, MAX_PARTS, MAX_WAITING, FrameBuffer, frame_end
+from purgatory.signals.redis import script_connection
+from purgatory.signals.redis.script_connection import (
+    MAX_LINE,
+    MAX_PARTS,
+    MAX_WAITING,
+    FrameBuffer,
+    frame_end,
+)
 from tests.cases import cases
 
 
@@ -47,7 +53,7 @@ def test_the_cost_of_a_long_frame_does_not_depend_on_its_pieces(
         looks.append(len(data))
         return frame_end(data, at)
 
-    monkeypatch.setattr(resp, "frame_end", counted)
+    monkeypatch.setattr(script_connection, "frame_end", counted)
     size = MAX_WAITING - 100
     frame = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$%d\r\n%b\r\n" % (size, b"x" * size)
     frames = FrameBuffer()

@@ -12,8 +12,8 @@ import pytest
 from purgatory import Limits
 from purgatory.errors import SignalsUnavailableError
 from purgatory.group_commit import RoundTripTimeout
-from purgatory.signals.log_entry import EntryType
 from purgatory.signals.redis.shard_log import AppendRequest, ShardLog
+from purgatory.signals.shared_signals import EntryType
 from purgatory.testing import AutojumpEventLoop
 from tests.cases import cases
 
