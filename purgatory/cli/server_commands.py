@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from purgatory import bench as bench_command
+from purgatory.cli.grafana_dashboard import dashboard_json
 from purgatory.cli.output import (
     cell,
     is_terminal,
@@ -30,7 +31,6 @@ from purgatory.cli.output import (
 from purgatory.cli.session import session_of
 from purgatory.client import Client
 
-_MONITORING: Final = {"alerts": "alerts.yml", "grafana": "grafana-dashboard.json"}
 _LINE: Final = ("parked", "keys", "timers")
 _COUNTERS: Final = ("fires", "fired", "expired", "cancelled", "drained", "outdated", "wake_ups")
 _ONE_WORKER: Final = (
@@ -162,6 +162,10 @@ def monitoring(
     what: Annotated[Literal["alerts", "grafana"], typer.Argument(help="What to print.")],
 ) -> None:
     """Print the alert rules for Prometheus, or the dashboard to import into Grafana."""
-    # By path: importing the package needs the extra `metrics`.
-    file = importlib.resources.files("purgatory") / "metrics" / _MONITORING[what]
-    typer.echo(file.read_text(encoding="utf-8"), nl=False)
+    if what == "grafana":
+        text = dashboard_json()
+    else:
+        # By path: importing the package needs the extra `metrics`.
+        file = importlib.resources.files("purgatory") / "metrics" / "alerts.yml"
+        text = file.read_text(encoding="utf-8")
+    typer.echo(text, nl=False)

@@ -14,12 +14,13 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # it has no types
 
 from purgatory.cli.application import main
+from purgatory.cli.grafana_dashboard import dashboard_json
 from purgatory.metrics import catalog
 from tests.cases import cases
 
 ROOT = Path(__file__).parents[3]
 ALERTS = ROOT / "purgatory/metrics/alerts.yml"
-DASHBOARD = ROOT / "purgatory/metrics/grafana-dashboard.json"
+DASHBOARD = dashboard_json()
 PAGE = ROOT / "docs/reference/metrics.md"
 TESTS = Path(__file__).parent / "alerts_test.yml"
 
@@ -28,11 +29,15 @@ PROMTOOL = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize(("what", "file"), [("alerts", ALERTS), ("grafana", DASHBOARD)])
-def test_a_command_prints_them(what: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As they are, for a file of Prometheus or of Grafana; they are in the wheel."""
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [("alerts", ALERTS.read_text()), ("grafana", DASHBOARD)],
+    ids=["alerts", "grafana"],
+)
+def test_a_command_prints_them(what: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """For a file of Prometheus or of Grafana; the rules are in the wheel."""
     assert main(["monitoring", what]) == 0
-    assert capsys.readouterr().out == file.read_text()
+    assert capsys.readouterr().out == text
 
 
 def series() -> dict[str, set[str]]:
@@ -56,7 +61,7 @@ def rules() -> list[dict[str, Any]]:
 
 
 def panels() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(DASHBOARD.read_text())["panels"]
+    found: list[dict[str, Any]] = json.loads(DASHBOARD)["panels"]
     return found
 
 
@@ -115,10 +120,10 @@ def test_promtool_parses_the_expressions_of_the_dashboard(tmp_path: Path) -> Non
 
 def test_the_dashboard_can_be_imported() -> None:
     """Any Prometheus may be chosen; panels have an id each, and overlap nowhere."""
-    document = json.loads(DASHBOARD.read_text())
+    document = json.loads(DASHBOARD)
     assert document["uid"] and document["title"] and document["schemaVersion"] >= 36
     variables = {each["name"] for each in document["templating"]["list"]}
-    used = set(re.findall(r"\$\{?(\w+)", DASHBOARD.read_text()))
+    used = set(re.findall(r"\$\{?(\w+)", DASHBOARD))
     assert variables <= used | {"datasource"}
     assert used <= variables | {"__rate_interval", "__all"}
     ids = [panel["id"] for panel in panels()]
