@@ -30,6 +30,7 @@ from purgatory.fastapi.keys.endpoints import KeyEndpoints
 from purgatory.fastapi.keys.schemas import MAX_BATCH, batch_json, signal_json
 from purgatory.fastapi.watch.request_parser import WatchParser, parse_etag_cursor, parse_wait_id
 from purgatory.fastapi.watch.schemas import watch_json
+from tests.cases import cases
 
 Result = TypeVar("Result")
 
@@ -274,9 +275,7 @@ def test_pointers_lead_back(location: list[str | int]) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("default_wait", "max_wait"), [(-1.0, 5.0), (6.0, 5.0), (math.nan, 5.0), (5.0, math.nan)]
-)
+@cases("default_wait, max_wait", [(-1.0, 5.0), (6.0, 5.0), (math.nan, 5.0), (5.0, math.nan)])
 def test_settings_that_make_no_sense(default_wait: float, max_wait: float) -> None:
     """The operator is told before the first request comes."""
     with pytest.raises(ValueError, match="default"):

@@ -30,6 +30,7 @@ from tests.benchmarks.core.race import Race
 from tests.benchmarks.core.rows import ROWS
 from tests.benchmarks.core.stage import Step
 from tests.benchmarks.core.stages import STAGES, contenders
+from tests.cases import cases
 
 TREE = Path(purgatory.__file__).parent.parent
 ROOT = Path(__file__).parents[2]
@@ -111,7 +112,7 @@ def test_the_small_benchmark_of_the_library_prints_a_row_for_each_operation() ->
     assert "1,000 outstanding" in lines[1]
 
 
-@pytest.mark.parametrize("name", STAGES)
+@cases("name", STAGES)
 def test_every_row_is_measured(name: str) -> None:
     """A row names contenders of its stage, and each stage has a row."""
     rows = [row for row in ROWS if row.stage == name]
@@ -129,8 +130,8 @@ def test_a_contender_that_fails_is_an_error() -> None:
         race.run([Step("no such step", 1)])
 
 
-@pytest.mark.parametrize(
-    ("target", "figure", "verdict"),
+@cases(
+    "target, figure, verdict",
     [
         (Target(10, 10), 10, Verdict.MET),
         (Target(10, 10), 8, Verdict.NEARLY_MET),
@@ -228,7 +229,7 @@ async def test_the_baseline_by_hand_waits_for_a_key_or_a_deadline() -> None:
     assert by_hand._waiters == {}
 
 
-@pytest.mark.parametrize(("load", "expired"), [(LOW, 0.078), (HIGH, 0.5)])
+@cases("load, expired", [(LOW, 0.078), (HIGH, 0.5)])
 def test_the_load_is_that_of_kafka(load: KafkaLoad, expired: float) -> None:
     """The published settings let so many expire; the same load each time."""
     events = load.events(20_000)

@@ -30,6 +30,7 @@ from purgatory.outcome import Status
 from purgatory.signals import WaitOperation
 from purgatory.signals.redis import RedisSignals
 from purgatory.testing import MockClock
+from tests.cases import cases
 from tests.patience import PATIENCE_S, until
 from tests.unit.exchange import Exchange
 from tests.valkey_server import ValkeyServer
@@ -189,8 +190,8 @@ async def test_a_drain_ends_the_stream() -> None:
         assert (await late.reply()).json()["type"].endswith("/draining")
 
 
-@pytest.mark.parametrize(
-    ("token", "may"),
+@cases(
+    "token, may",
     [
         ("token-of-an-operator", {"operate", "drop"}),
         ("token-of-all-rights", {"operate", "fire", "drop", "jobs", "read_jobs"}),

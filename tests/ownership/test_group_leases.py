@@ -14,6 +14,7 @@ from purgatory import Purgatory
 from purgatory.ownership import Ownership
 from purgatory.ownership.lease_store import Acquire
 from purgatory.testing import AutojumpEventLoop
+from tests.cases import cases
 from tests.ownership.lease_model import LeaseModel
 from tests.ownership.lossy_store import LossyStore
 
@@ -225,8 +226,8 @@ async def test_timers_that_are_late_act_as_nobody(bench: _Bench) -> None:
     assert again["epoch"] > joined["epoch"]
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
+@cases(
+    "options, sentence",
     [
         ({"address": ""}, "give the address of this worker"),
         ({"address": "http://a/"}, "leave out the slash"),

@@ -8,6 +8,7 @@ import pytest
 from purgatory import InvalidKeyError, PurgatoryClosedError
 from purgatory.ownership import Lease, LeaseLostError, Owner, Ownership, OwnershipUnavailableError
 from purgatory.testing import AutojumpEventLoop
+from tests.cases import cases
 from tests.ownership.lease_model import LeaseModel
 from tests.ownership.lossy_store import LossyStore
 
@@ -271,8 +272,8 @@ async def test_what_is_lost_by_the_store_is_lost(bench: _Bench) -> None:
     assert bench.lost == [lease]
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
+@cases(
+    "options, sentence",
     [
         ({"address": ""}, "give the address of this process"),
         ({"address": "http://a\nb"}, "give the address of this process"),

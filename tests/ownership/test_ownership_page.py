@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from fastapi import FastAPI
 
 from purgatory import Purgatory
 from purgatory.fastapi import install
 from purgatory.ownership import LeaseLostError, OwnershipError, OwnershipUnavailableError
+from tests.cases import cases
 from tests.pages.blocks import DOCS, blocks
 from tests.valkey_server import ValkeyServer
 
@@ -47,7 +47,7 @@ async def test_the_page_keeps_its_promise(tmp_path: Path) -> None:
             assert after.json()["epoch"] > answer.json()["epoch"]
 
 
-@pytest.mark.parametrize("kind", [LeaseLostError, OwnershipUnavailableError])
+@cases("kind", [LeaseLostError, OwnershipUnavailableError])
 async def test_an_error_of_ownership_is_temporary(kind: type[OwnershipError]) -> None:
     """Clients are told to come again."""
     app = FastAPI()

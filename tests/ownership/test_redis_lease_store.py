@@ -18,6 +18,7 @@ from purgatory.ownership import (
 from purgatory.ownership.lease_store import LeaseRecord, Read
 from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.timer import SystemClock
+from tests.cases import cases
 from tests.patience import until
 from tests.valkey_server import ValkeyServer
 
@@ -219,8 +220,8 @@ async def test_a_malformed_record_owns_nothing(
         assert (await _lease(mine, name)).is_valid
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
+@cases(
+    "arguments, sentence",
     [
         (("http://user:secret@host",), r"'http://\*\*\*@host' is not a Redis URL"),
         (("redis://host?decode_responses=1",), "has decode_responses: leases are bytes"),

@@ -16,6 +16,7 @@ from purgatory.jobs.callbacks import CALLBACK, Callback
 from purgatory.jobs.model.dedupe_key import owned_dedupe_key
 from tests.acceptance.client import Connection, Reply
 from tests.acceptance.thread_server import ThreadServer, serve
+from tests.cases import cases
 
 VICTIM = "token-of-the-victim-who-adds-jobs"
 LOW = "token-of-an-attacker-who-adds-jobs"
@@ -122,8 +123,8 @@ def _nobody() -> None:
     """Admit everyone, and name nobody."""
 
 
-@pytest.mark.parametrize("authorize", [ALLOW_ANYONE, TrustedHosts(), _nobody])
-@pytest.mark.parametrize("on_conflict", ["error", "keep", "replace"])
+@cases("authorize", [ALLOW_ANYONE, TrustedHosts(), _nobody])
+@cases("on_conflict", ["error", "keep", "replace"])
 async def test_who_is_not_known_reaches_no_job_of_python(authorize: Any, on_conflict: str) -> None:
     """Least of all one of a handler that is closed to HTTP."""
     purgatory = Purgatory(jobs=MemoryJobStore())

@@ -21,6 +21,7 @@ from purgatory.jobs import JobContext, MemoryJobStore
 from purgatory.signals.redis import RedisSignals
 from tests.acceptance.client import Connection, Reply
 from tests.acceptance.thread_server import ThreadServer, serve
+from tests.cases import cases
 from tests.patience import PATIENCE_S, until
 from tests.valkey_server import ValkeyServer
 
@@ -107,7 +108,7 @@ async def test_a_fire_needs_no_thread() -> None:
         assert (await waiting).json() == "fired"
 
 
-@pytest.mark.parametrize("identity", [7, UUID(int=7), b"alice", ["alice"], False])
+@cases("identity", [7, UUID(int=7), b"alice", ["alice"], False])
 async def test_an_identity_that_is_no_string_is_not_dropped(identity: object) -> None:
     """Clients would share what is each one's own, and nobody would know."""
 

@@ -7,12 +7,12 @@ from collections import Counter
 from typing import Any
 
 import httpx
-import pytest
 from fastapi import FastAPI
 
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, install
 from purgatory.jobs import JobContext, MemoryJobStore
+from tests.cases import cases
 
 TOKENS = """
 token-of-the-victim-who-adds-jobs defer
@@ -21,8 +21,8 @@ token-of-an-attacker-who-adds-jobs defer
 BODY = {"handler": "note", "delay": 900.0}
 
 
-@pytest.mark.parametrize("path", ["/jobs", "/jobs:batch"])
-@pytest.mark.parametrize("is_anonymous", [True, False])
+@cases("path", ["/jobs", "/jobs:batch"])
+@cases("is_anonymous", [True, False])
 async def test_a_job_is_of_the_token_that_added_it(path: str, is_anonymous: bool) -> None:
     """By a hash, which no response shows; of nobody if the client is unknown, as in Python."""
     purgatory, app = Purgatory(jobs=MemoryJobStore()), FastAPI()

@@ -16,6 +16,7 @@ from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
 from tests.acceptance.client import Connection
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+from tests.cases import cases
 
 
 @pytest.fixture(params=KINDS, ids=str)
@@ -42,9 +43,7 @@ async def test_a_rebound_page_reads_and_changes_nothing(server: ThreadServer) ->
                 assert "TrustedHosts([...])" in fired.json()["detail"]
 
 
-@pytest.mark.parametrize(
-    "host", ["", ".", "shop.internal:8000", "*.corp", "http://shop.internal", "a b"]
-)
+@cases("host", ["", ".", "shop.internal:8000", "*.corp", "http://shop.internal", "a b"])
 def test_what_is_no_name_is_refused(host: str) -> None:
     """It would be trusted never, or for requests without a Host."""
     with pytest.raises(ValueError, match="is not the name of a host"):
@@ -66,7 +65,7 @@ def admits(trusted: TrustedHosts, *hosts: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
+@cases(
     "host",
     [
         "localhost",
@@ -86,7 +85,7 @@ def test_addresses_and_localhost_are_trusted(host: str) -> None:
     assert admits(trusted, host) and admits(trusted, host)
 
 
-@pytest.mark.parametrize(
+@cases(
     "hosts",
     [
         (),

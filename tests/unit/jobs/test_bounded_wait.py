@@ -9,6 +9,7 @@ import pytest
 
 from purgatory.jobs.bounded_wait import BoundedWait
 from purgatory.testing import AutojumpEventLoop
+from tests.cases import cases
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ async def ends_after(seconds: float) -> int:
     return 7
 
 
-@pytest.mark.parametrize(("takes_s", "is_done"), [(0.0, True), (0.9, True), (1.1, False)])
+@cases("takes_s, is_done", [(0.0, True), (0.9, True), (1.1, False)])
 async def test_a_task_is_waited_for_within_the_bounds(takes_s: float, is_done: bool) -> None:
     """As long as it takes, or until the time is over, whatever the timer was set for."""
     loop, bounded = asyncio.get_running_loop(), BoundedWait(1.0)

@@ -13,6 +13,7 @@ from purgatory.jobs import Job, JobState
 from purgatory.jobs.model.job import changed, job_with, new_job
 from purgatory.jobs.redis.record import FIELDS, FORMAT, decode_job
 from purgatory.jobs.sql.records import job_of, record_of
+from tests.cases import cases
 
 JOB = Job(id="1", handler="note", payload_json="null", deadline_ms=3, due_ms=3, created_ms=1)
 
@@ -23,7 +24,7 @@ MAKERS: list[Callable[[Job], Job]] = [
 ]
 
 
-@pytest.mark.parametrize("make", MAKERS, ids=["changed", "job_with", "new_job"])
+@cases("make", MAKERS)
 def test_a_job_that_was_made_quickly_is_like_any_other(make: Callable[[Job], Job]) -> None:
     """Equal, hashable, frozen, and copied and pickled as what the class itself makes."""
     job = make(replace(JOB, keys=("a", "b"), state=JobState.RUNNING, attempt=1))
@@ -54,7 +55,7 @@ def test_a_new_job_has_the_defaults_of_its_class() -> None:
         new_job(id="1", handler="note", payload_json="null", deadline_ms=3, created_ms=1)  # type: ignore[call-arg]  # what lacks is tested
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Job)])
+@cases("name", [field.name for field in fields(Job)])
 def test_a_job_of_a_record_needs_every_field(name: str) -> None:
     """A record without one is corrupt."""
     values = asdict(JOB)
@@ -84,7 +85,7 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("changes", MALFORMED.values(), ids=MALFORMED.keys())
+@cases("changes", MALFORMED.values())
 def test_a_record_that_we_could_not_have_stored_is_corrupt(changes: dict[str, Any]) -> None:
     """In either store: it is set aside, and no response and no handler has to cope with it."""
     assert job_of(record_of(JOB)) == JOB == decode_job(redis_record(JOB))

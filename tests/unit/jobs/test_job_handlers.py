@@ -25,6 +25,7 @@ from purgatory.jobs import (
     WorkerSettings,
 )
 from purgatory.jobs.handlers import JobHandlers
+from tests.cases import cases
 
 
 class Order(BaseModel):
@@ -124,8 +125,8 @@ def payload_type(function: Any) -> Any:
     return handlers.payload_of("h")
 
 
-@pytest.mark.parametrize(
-    ("function", "payload", "encoded", "decoded"),
+@cases(
+    "function, payload, encoded, decoded",
     [
         (take_order, ORDER, ORDER_JSON, ORDER),
         (take_order, {"id": 1, "by": AT.isoformat()}, None, ORDER),
@@ -165,8 +166,8 @@ def test_payloads_come_back_as_they_are_annotated(
     assert kind.decode(text) == decoded
 
 
-@pytest.mark.parametrize(
-    ("function", "payload", "word"),
+@cases(
+    "function, payload, word",
     [
         (take_order, {"id": "x", "by": AT.isoformat()}, "/id"),
         (take_order, None, "the payload"),
@@ -308,7 +309,7 @@ def test_a_model_for_a_handler_without_a_type() -> None:
     assert payload_type(take_untyped).encode(ORDER, 1_000) == ORDER_JSON
 
 
-@pytest.mark.parametrize(
+@cases(
     "options",
     [
         *({"max_running": 0}, {"lease_ms": -1}, {"grace_ms": -1}, {"grace_ms": 2.5}),
@@ -322,7 +323,7 @@ def test_settings_that_make_no_sense(options: dict[str, Any]) -> None:
         WorkerSettings(**options)
 
 
-@pytest.mark.parametrize("kind", [RetryJobError, FailJobError, StoreUnavailableError])
+@cases("kind", [RetryJobError, FailJobError, StoreUnavailableError])
 def test_errors_say_something(kind: type[JobError]) -> None:
     """Though nobody gave them a sentence."""
     assert len(str(kind())) > 10

@@ -13,6 +13,7 @@ from purgatory import InvalidKeyError
 from purgatory.jobs import InvalidDeadlineError, InvalidJobError, InvalidPayloadError, JobLimits
 from purgatory.jobs.model import Deadline, JobSpec, bounded_error, new_job_id
 from purgatory.jobs.model.spec import NAME_LENGTH
+from tests.cases import cases
 
 LIMITS = JobLimits(max_payload_bytes=100, max_keys=2, max_attempts=5)
 RECURSIVE: list[Any] = []
@@ -25,8 +26,8 @@ def spec(handler: Any = "note", payload: Any = None, **options: Any) -> JobSpec:
     return JobSpec.of(handler, payload, wall_ms=0, limits=LIMITS, **options)
 
 
-@pytest.mark.parametrize(
-    ("payload", "complaint"),
+@cases(
+    "payload, complaint",
     [
         ("x" * 99, "takes 101 bytes as JSON, more than the limit of 100"),
         ("\u00e4" * 50, "takes 102 bytes"),
@@ -43,7 +44,7 @@ def test_a_payload_is_json_of_a_bounded_size(payload: Any, complaint: str) -> No
         spec(payload=payload)
 
 
-@pytest.mark.parametrize("payload", ["x" * 98, None, {"a": [1, 2.5, True]}, "\x00"])
+@cases("payload", ["x" * 98, None, {"a": [1, 2.5, True]}, "\x00"])
 def test_a_payload_is_stored_compactly(payload: Any) -> None:
     """It comes back as it was, up to the limit itself."""
     stored = spec(payload=payload)
@@ -51,7 +52,7 @@ def test_a_payload_is_stored_compactly(payload: Any) -> None:
     assert stored.job(0, 1).payload == payload
 
 
-@pytest.mark.parametrize("delay", [-1, -1e-9, float("nan"), float("inf"), 4e8, 10**400])
+@cases("delay", [-1, -1e-9, float("nan"), float("inf"), 4e8, 10**400])
 def test_a_delay_is_a_finite_number_of_seconds(delay: float) -> None:
     """From zero to ten years."""
     with pytest.raises(InvalidDeadlineError, match=r"from 0 to 315619200"):
@@ -60,7 +61,7 @@ def test_a_delay_is_a_finite_number_of_seconds(delay: float) -> None:
         spec(ceiling=delay)
 
 
-@pytest.mark.parametrize(
+@cases(
     "options",
     [
         {"delay": "1"},
@@ -80,8 +81,8 @@ def test_what_is_of_the_wrong_type_is_a_type_error(options: dict[str, Any]) -> N
         spec(**options)
 
 
-@pytest.mark.parametrize(
-    ("options", "complaint"),
+@cases(
+    "options, complaint",
     [
         ({"handler": ""}, "no name"),
         ({"handler": "x" * 257}, "no name"),
@@ -103,7 +104,7 @@ def test_what_is_not_allowed_is_named(options: dict[str, Any], complaint: str) -
         spec(**options)
 
 
-@pytest.mark.parametrize("options", [{"keys": ["\x00"]}, {"dedupe_key": ""}])
+@cases("options", [{"keys": ["\x00"]}, {"dedupe_key": ""}])
 def test_keys_are_watch_keys(options: dict[str, Any]) -> None:
     """Whatever may be parked on may be waited on by a job."""
     with pytest.raises(InvalidKeyError):
@@ -144,7 +145,7 @@ def test_whole_milliseconds_stay_as_they_are(ms: int) -> None:
     assert Deadline.of(delay=ms / 1_000, at=None).delay_ms == ms
 
 
-@pytest.mark.parametrize("at_ms", [-(10**18), -100_000, 10**18])
+@cases("at_ms", [-(10**18), -100_000, 10**18])
 def test_a_moment_that_is_out_of_range_is_named(at_ms: int) -> None:
     """Even one that no calendar has."""
     with pytest.raises(InvalidDeadlineError, match=r"1970|1969"):
@@ -169,7 +170,7 @@ def test_errors_are_text_that_every_store_keeps(error: str) -> None:
     assert kept.encode().decode() == kept
 
 
-@pytest.mark.parametrize("bad", [0, -1, 1.5, float("nan"), True])
+@cases("bad", [0, -1, 1.5, float("nan"), True])
 def test_limits_are_whole_numbers_above_zero(bad: Any) -> None:
     """The error names the limit."""
     with pytest.raises(ValueError, match=f"max_keys is {bad!r}"):
@@ -198,7 +199,7 @@ ASKED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
+@cases(
     "change",
     [
         {"delay": 6},

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from purgatory import Status
 from purgatory.jobs.job_wait import JobWait
+from tests.cases import cases
 
 
-@pytest.mark.parametrize(
-    ("end", "status", "calls"),
+@cases(
+    "end, status, calls",
     [
         (JobWait.run, Status.EXPIRED, 2),
         (JobWait.cancel, Status.CANCELLED, 2),

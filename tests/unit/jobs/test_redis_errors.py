@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from redis.exceptions import AuthenticationError, NoScriptError
 
 from purgatory.jobs.model import (
@@ -12,10 +11,11 @@ from purgatory.jobs.model import (
     StoreUnavailableError,
 )
 from purgatory.jobs.redis.errors import no_reply_error, reply_error
+from tests.cases import cases
 
 
-@pytest.mark.parametrize(
-    ("reply", "way_out"),
+@cases(
+    "reply, way_out",
     [
         ("MISCONF Errors writing to the AOF file: No space left on device", "disk is full"),
         ("MISCONF Redis is configured to save RDB snapshots, but unable to persist", "its disk"),

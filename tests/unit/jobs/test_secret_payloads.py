@@ -20,6 +20,7 @@ from pydantic import (
 from purgatory.jobs import InvalidPayloadError, JobContext, MemoryJobStore
 from purgatory.jobs.clients import JobClient
 from purgatory.jobs.handlers import JobHandlers
+from tests.cases import cases
 
 
 class Login(BaseModel):
@@ -80,8 +81,8 @@ def payload_type(kind: Any) -> Any:
 ADA = Login(user="***", password="hunter2")
 
 
-@pytest.mark.parametrize(
-    ("payload", "place"),
+@cases(
+    "payload, place",
     [
         (ADA, "/password is a SecretStr"),
         (Logins(logins={7: [Login(user="x"), ADA]}), "/logins/7/1/password is a SecretStr"),
@@ -111,8 +112,8 @@ def test_a_secret_within_a_list_or_as_the_payload_is_refused() -> None:
         payload_type(SecretStr).encode(SecretStr("hunter2"), 1_000)
 
 
-@pytest.mark.parametrize(
-    ("kind", "payload", "encoded"),
+@cases(
+    "kind, payload, encoded",
     [
         (Login, Login(user="***"), '{"user":"***","password":""}'),
         (Shown, Shown(password="hunter2"), '{"password":"hunter2"}'),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from asyncpg.exceptions import (  # type: ignore[import-untyped]  # it has no types
     CannotConnectNowError,
     ConnectionDoesNotExistError,
@@ -13,10 +12,11 @@ from asyncpg.exceptions import (  # type: ignore[import-untyped]  # it has no ty
 
 from purgatory.jobs.model import StoreError, StoreNotReadyError, StoreUnavailableError
 from purgatory.jobs.sql.database.errors import store_error
+from tests.cases import cases
 
 
-@pytest.mark.parametrize(
-    ("kind", "expected"),
+@cases(
+    "kind, expected",
     [
         (CannotConnectNowError, StoreUnavailableError),
         (ConnectionDoesNotExistError, StoreUnavailableError),

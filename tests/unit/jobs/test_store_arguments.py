@@ -10,11 +10,12 @@ from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.sql import SqlJobStore
 from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.signals.redis import RedisSignals
+from tests.cases import cases
 
 
-@pytest.mark.parametrize("make", [RedisJobStore, RedisSignals, RedisLeaseStore])
-@pytest.mark.parametrize(
-    ("url", "complaint"),
+@cases("make", [RedisJobStore, RedisSignals, RedisLeaseStore])
+@cases(
+    "url, complaint",
     [
         ("redis://host/jobs", "'redis://host/jobs' has a path that is no number of a database"),
         ("rediss://user:secret@host/0/1", r"'rediss://\*\*\*@host/0/1' has a path that is no"),
@@ -31,21 +32,21 @@ def test_a_database_of_redis_is_a_number(make: Any, url: str, complaint: str) ->
         make(f"redis://host:6379{path}")
 
 
-@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 61, "5", None, True])
+@cases("timeout", [0, -1, float("nan"), float("inf"), 61, "5", None, True])
 def test_a_timeout_is_some_seconds(timeout: Any) -> None:
     """Every call would end at once with another, or wait for ever."""
     with pytest.raises((ValueError, TypeError), match=r"timeout is .*: give"):
         RedisJobStore("redis://host", timeout=timeout)
 
 
-@pytest.mark.parametrize("prefix", ["", "a{b", "a}"])
+@cases("prefix", ["", "a{b", "a}"])
 def test_a_prefix_is_a_name_without_braces(prefix: str) -> None:
     """The error names both."""
     with pytest.raises(ValueError, match=r"prefix is .*give a name without braces"):
         RedisJobStore("redis://host", prefix=prefix)
 
 
-@pytest.mark.parametrize("url", ["jobs.db", "sqlite://jobs.db", "sqlite+aiosqlite://jobs.db"])
+@cases("url", ["jobs.db", "sqlite://jobs.db", "sqlite+aiosqlite://jobs.db"])
 def test_a_file_without_three_slashes_is_shown_with_them(url: str) -> None:
     """Of two slashes, the second would begin the name of a host."""
     with pytest.raises(ValueError, match=r"three slashes.*sqlite:///jobs\.db") as caught:
@@ -53,9 +54,7 @@ def test_a_file_without_three_slashes_is_shown_with_them(url: str) -> None:
     assert "in memory" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "url", ["sqlite:///file:jobs?mode=memory&uri=true", "sqlite:///file::memory:?uri=true"]
-)
+@cases("url", ["sqlite:///file:jobs?mode=memory&uri=true", "sqlite:///file::memory:?uri=true"])
 def test_sqlite_in_memory_is_refused_as_a_uri_too(url: str) -> None:
     """It would be lost with its connection."""
     with pytest.raises(ValueError, match="SQLite in memory is lost with its connection"):

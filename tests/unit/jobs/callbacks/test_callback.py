@@ -14,10 +14,11 @@ from purgatory.jobs.callbacks.callback import CallbackPayload
 from purgatory.jobs.callbacks.hosts import Hosts
 from purgatory.jobs.callbacks.secret_headers import with_secrets
 from purgatory.jobs.callbacks.webhook import Webhook
+from tests.cases import cases
 
 
-@pytest.mark.parametrize(
-    ("url", "options"),
+@cases(
+    "url, options",
     [
         ("", {}),
         ("ftp://example.com/", {}),
@@ -76,8 +77,8 @@ def test_invalid_options_of_the_handler_are_refused() -> None:
     assert "hunter2" not in repr(CallbackSecret("hunter2", hosts=["shop.example"]))
 
 
-@pytest.mark.parametrize(
-    ("host", "url"),
+@cases(
+    "host, url",
     [
         ("Shop.example", ("https", "shop.example", 443)),
         ("shop.example:8443", ("https", "shop.example", 8443)),
@@ -125,8 +126,8 @@ def test_a_callback_survives_its_storage() -> None:
     assert CallbackPayload().decode(plain) == Callback(url="http://shop.example/")
 
 
-@pytest.mark.parametrize(
-    ("document", "complaint"),
+@cases(
+    "document, complaint",
     [
         ([], "is an object with a url"),
         ({"method": "GET"}, "is an object with a url"),
@@ -142,8 +143,8 @@ def test_objects_that_are_no_callbacks_are_refused(document: Any, complaint: str
         CallbackPayload().encode(document, 100)
 
 
-@pytest.mark.parametrize(
-    ("payload", "host"),
+@cases(
+    "payload, host",
     [
         ({"url": 'http://Shop.example:8443/"?a=1', "payload": "http://other/"}, "shop.example"),
         ({"payload": 1, "url": "http://shop.example/"}, "shop.example"),
@@ -165,7 +166,7 @@ def test_a_callback_waits_in_the_lane_of_its_owner_and_host(payload: Any, host: 
     assert lane.slots is webhook.lane_of(replace(job, owner=None)).slots
 
 
-@pytest.mark.parametrize(
+@cases(
     "url", ["http://LOCALHOST/", "https://10.0.0.1/", "http://localhost:8080/", "http://[::1]:81/"]
 )
 def test_the_refusal_of_a_private_host_names_what_allows_it(url: str) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-import pytest
-
 from purgatory.jobs.callbacks.public_address import is_private_host, is_public
+from tests.cases import cases
 
 
-@pytest.mark.parametrize("text", ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "64:ff9b::808:808"])
+@cases("text", ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "64:ff9b::808:808"])
 def test_public_addresses(text: str) -> None:
     assert is_public(ip_address(text))
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         # Metadata of a virtual machine at Azure.
@@ -30,8 +29,8 @@ def test_addresses_that_are_not_public(text: str) -> None:
     assert not is_public(ip_address(text))
 
 
-@pytest.mark.parametrize(
-    ("host", "expected"),
+@cases(
+    "host, expected",
     [
         *((host, True) for host in ("localhost", "a.localhost", "127.0.0.1", "10.0.0.1", "::1")),
         *((host, True) for host in ("fe80::1%eth0", "::ffff:7f00:1", "169.254.169.254")),

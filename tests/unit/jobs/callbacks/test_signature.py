@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory.jobs.callbacks import verify_signature
 from purgatory.jobs.callbacks.signature import key_id, sign
+from tests.cases import cases
 
 SECRET = "a secret of some length"
 REQUEST: dict[str, Any] = {
@@ -20,7 +20,7 @@ REQUEST: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
+@cases(
     "header",
     ["", "t=1", "v2=ab", "t=x,v1=" + "0" * 64, "t=1,v1=" + "0" * 64, "t=1,kid=0,v2=" + "0" * 64],
 )
@@ -66,7 +66,7 @@ def test_a_signature_names_its_secret() -> None:
     assert not verify_signature("another secret of some length", forged, **REQUEST, now=1)
 
 
-@pytest.mark.parametrize(("now", "is_valid"), [(700, True), (1300, True), (699, False)])
+@cases("now, is_valid", [(700, True), (1300, True), (699, False)])
 def test_a_signature_is_valid_for_a_while(now: float, is_valid: bool) -> None:
     """Five minutes unless the receiver says otherwise, as clocks differ in both directions."""
     header = sign(SECRET, timestamp=1_000, **REQUEST)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import cast
 
-import pytest
-
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.worker.retention import BATCH_PAUSE_S, PRUNE_EVERY_S, Retention
 from purgatory.jobs.worker.worker_store import WorkerStore
+from tests.cases import cases
 from tests.unit.jobs.worker.runs import now_ms
 
 LIMITS = JobLimits(history_age_ms=1_000, history_count=7)
@@ -29,7 +28,7 @@ class Pruned:
         return len(self.calls) <= self.full_batches
 
 
-@pytest.mark.parametrize("full_batches", [0, 2])
+@cases("full_batches", [0, 2])
 async def test_batches_follow_each_other_until_one_is_not_full(full_batches: int) -> None:
     """After up to a minute, with a pause between them, and all by the same age."""
     store, start_ms = Pruned(full_batches), now_ms()
