@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextvars import ContextVar
+from itertools import product
 
 import pytest
 from fastapi import Depends, FastAPI, Request, Response
@@ -23,6 +24,7 @@ from purgatory.operations import OperationEvent
 from purgatory.outcome import Status
 from tests.acceptance.client import Connection, Crowd, ask
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+from tests.cases import cases
 
 ID: ContextVar[str] = ContextVar("ID", default="nobody")
 WAIT_ID = "0b1d6c5e-7d0c-4a53-9b0e-2d1c9f0a1b2c"
@@ -119,6 +121,12 @@ class Application:
                 operation.is_due = True
             await purgatory.fire("k")
 
+    def begin_anew(self) -> None:
+        """Forget what was parked before."""
+        self.version = "1"
+        self.parked.clear()
+        self.ended_as.clear()
+
     def _park(self, respond: Callable[[Response], object], response: Response) -> Paid:
         operation = Paid(respond, response)
         self.parked.append(operation)
@@ -185,28 +193,22 @@ def server(application: Application, kind: ServerKind) -> Iterator[ThreadServer]
 
 
 @pytest.mark.usefixtures("middleware")
-@pytest.mark.parametrize("complete", [fire, drop, drain])
-@pytest.mark.parametrize("way", WAYS)
 async def test_a_response_is_sent_and_the_next_request_begins_in_contexts_of_their_own(
-    application: Application,
-    server: ThreadServer,
-    kind: ServerKind,
-    way: str,
-    complete: Callable[[ThreadServer], Awaitable[None]],
+    application: Application, server: ThreadServer, kind: ServerKind
 ) -> None:
     """Whichever request ends the wait of another, and however."""
-    async with await Connection.open(server.address) as connection:
-        connection.send("GET", way, headers={**WAYS[way], "X-Id": "A"})
-        await server.until_parked(1)
-        if complete is not drain:
+    for way, complete in product(WAYS, (fire, drop)):
+        application.begin_anew()
+        async with await Connection.open(server.address) as connection:
+            connection.send("GET", way, headers={**WAYS[way], "X-Id": "A"})
+            await server.until_parked(1)
             connection.send("GET", "/begun")
-        await complete(server)
-        reply = await connection.reply()
-        assert reply.headers.get("x-reply-id", "A") == "A"
-        assert application.ended_as == ["A"]
-        if way == "/streamed":
-            assert reply.body == b"A"
-        if complete is not drain:
+            await complete(server)
+            reply = await connection.reply()
+            assert reply.headers.get("x-reply-id", "A") == "A", way
+            assert application.ended_as == ["A"]
+            if way == "/streamed":
+                assert reply.body == b"A"
             begun_as = (await connection.reply()).json()
             # Where the request's own task sends, uvicorn's protocols go on in its context.
             is_by_uvicorn = way in ("/park", "/tagged") and "ParkingProtocol" not in kind.http
@@ -214,7 +216,25 @@ async def test_a_response_is_sent_and_the_next_request_begins_in_contexts_of_the
 
 
 @pytest.mark.usefixtures("middleware")
-@pytest.mark.parametrize("end", ["DELETE", "GET"])
+async def test_so_is_the_response_of_a_wait_that_is_drained(
+    application: Application, server: ThreadServer
+) -> None:
+    """By whoever drains, and whichever way it waits."""
+    async with Crowd(server.address, len(WAYS)) as members:
+        for number, (member, way) in enumerate(zip(members, WAYS, strict=True)):
+            member.send("GET", way, headers={**WAYS[way], "X-Id": f"A{number}"})
+        await server.until_parked(len(WAYS))
+        await drain(server)
+        for number, (member, way) in enumerate(zip(members, WAYS, strict=True)):
+            reply = await member.reply()
+            assert reply.headers.get("x-reply-id", f"A{number}") == f"A{number}"
+            if way == "/streamed":
+                assert reply.body == f"A{number}".encode()
+    assert sorted(application.ended_as) == [f"A{number}" for number in range(len(WAYS))]
+
+
+@pytest.mark.usefixtures("middleware")
+@cases("end", ["DELETE", "GET"])
 async def test_so_is_a_wait_that_is_ended_by_its_id(server: ThreadServer, end: str) -> None:
     """Cancelled, or superseded by a newer one."""
     async with Crowd(server.address, 2) as [first, second]:

@@ -13,6 +13,7 @@ from purgatory.fastapi.http.raw_response import encoded, header_lines
 from purgatory.jobs import MemoryJobStore
 from tests.acceptance.client import Connection
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+from tests.cases import cases
 
 JOB = {"handler": "h", "delay": 3600, "dedupe_key": "d"}
 
@@ -32,7 +33,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[ThreadServer]:
         yield running
 
 
-@pytest.mark.parametrize(
+@cases(
     "tenant",
     ["t", "a%0d%0aSet-Cookie:%20x=1", "a%0ab", "%C3%BC%E2%82%AC", "%ff", "a%20b%22%3E", "%25"],
 )
@@ -62,7 +63,7 @@ async def test_a_line_feed_at_the_end_of_a_path(server: ThreadServer) -> None:
         assert (await connection.get("/t/purgatory/keys/k")).status == 200
 
 
-@pytest.mark.parametrize("value", ["a\r\nb", "a\nb", "a\rb", "a\0b"])
+@cases("value", ["a\r\nb", "a\nb", "a\rb", "a\0b"])
 def test_lines_are_not_put_into_headers(value: str) -> None:
     """Whatever comes: it is an error of ours."""
     with pytest.raises(ValueError, match="X-Any"):

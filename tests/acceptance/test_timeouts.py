@@ -11,6 +11,7 @@ from purgatory.operations import OperationEvent
 from tests.acceptance.client import Address, Crowd, Reply, replies
 from tests.acceptance.process_server import ProcessServer
 from tests.acceptance.thread_server import ThreadServer
+from tests.cases import cases
 from tests.nightly import IN_FULL
 from tests.patience import GENEROUS_S
 
@@ -80,7 +81,7 @@ async def test_a_long_wait_is_answered_within_its_last_tenth(
     assert ended[-1] - ended[0] > 0.1, "the polls return in step"
 
 
-@pytest.mark.parametrize("wait", ["0", "0s", "0ms", "0.0", "0m"])
+@cases("wait", ["0", "0s", "0ms", "0.0", "0m"])
 async def test_a_wait_of_zero_asks_and_does_not_park(server: ThreadServer, wait: str) -> None:
     """wait=0 is answered at once with what there is."""
     found = await _waited(server.address, [0.0] * 2, "")
@@ -88,7 +89,7 @@ async def test_a_wait_of_zero_asks_and_does_not_park(server: ThreadServer, wait:
     assert [answer.json()["reason"] for _, answer in found] == ["expired"] * 2
     await server.call(server.purgatory.fire, "silence", wait)
     [(_, answer)] = await _waited(server.address, [0.0], "&cursor=0")
-    assert [signal["value"] for signal in answer.json()["signals"]] == [wait]
+    assert [signal["value"] for signal in answer.json()["signals"]][-1] == wait
     assert answer.json()["reason"] == "fired"
 
 

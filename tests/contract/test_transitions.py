@@ -39,6 +39,7 @@ from purgatory.jobs.model import (
 )
 from purgatory.jobs.model.steps import HolderStep, JobStep, VersionedStep
 from purgatory.jobs.model.transitions import TRANSITIONS, Phase, applied, changed_by
+from tests.cases import cases
 from tests.contract.world import LEASE_MS, World
 
 HELD_PHASES = (Phase.UNDECIDED, Phase.DECIDED, Phase.RUNNING)
@@ -90,7 +91,7 @@ async def test_a_step_on_one_job(world: World, kind: type[Step[Any]]) -> None:
             assert await world.job(job.id) == expected, told
 
 
-@pytest.mark.parametrize("kind", [*OF_HOLDER, *VERSIONED, FireJob])
+@cases("kind", [*OF_HOLDER, *VERSIONED, FireJob])
 async def test_a_step_on_a_job_that_is_not_stored(world: World, kind: type[Step[Any]]) -> None:
     """It is refused, or its claim is lost."""
     job = world.spec().job(world.now_ms, world.now_ms)
@@ -99,7 +100,7 @@ async def test_a_step_on_a_job_that_is_not_stored(world: World, kind: type[Step[
     assert [_shown(found) for found in await world.here.run([step])] == [_shown(result)]
 
 
-@pytest.mark.parametrize("kind", [Fire, CancelForKey])
+@cases("kind", [Fire, CancelForKey])
 async def test_a_step_on_the_jobs_on_a_key(world: World, kind: type[Step[Any]]) -> None:
     """Only an undecided job is still on its keys."""
     for phase, is_held in _situations():
@@ -129,7 +130,7 @@ async def test_a_claim(world: World) -> None:
         assert await world.job(job.id) == expected
 
 
-@pytest.mark.parametrize("on_conflict", ["error", "keep", "replace"])
+@cases("on_conflict", ["error", "keep", "replace"])
 async def test_adding_a_job_whose_dedupe_key_is_known(world: World, on_conflict: str) -> None:
     """Only an undecided job still has its dedupe key."""
     for phase, is_held in _situations():

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.acceptance.client import Reply
+from tests.cases import cases
 from tests.security.permissions import (
     ANONYMOUS,
     CASES,
@@ -33,8 +34,6 @@ CHALLENGES = {401: "Bearer", 403: 'Bearer error="insufficient_scope"'}
 METHODS = {"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"}
 ATTACKERS = (*ANONYMOUS, *SCOPES)
 IDS = [f"{case.operation}: {case.name}" for case in CASES]
-
-ROWS = [name for name, case in zip(IDS, CASES, strict=True) if case.is_documented]
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +113,7 @@ async def test_who_may_do_it_and_what_others_learn(world: World, case: Case) -> 
             await world.remove_attackers_things()
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.is_documented], ids=ROWS)
+@cases("case", [case for case in CASES if case.is_documented])
 async def test_what_invalid_requests_learn(world: World, case: Case) -> None:
     """Nothing either, whichever fault is reported first."""
     case = _expected(case, world)
@@ -135,7 +134,7 @@ async def test_what_invalid_requests_learn(world: World, case: Case) -> None:
     ]
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.is_documented], ids=ROWS)
+@cases("case", [case for case in CASES if case.is_documented])
 async def test_other_methods(world: World, case: Case) -> None:
     """405, or 404, without a token and whatever exists."""
     path = world.operations[case.operation][1]

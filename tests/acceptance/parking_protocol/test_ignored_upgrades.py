@@ -12,6 +12,7 @@ from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection
 from tests.acceptance.parking_protocol.requests import PARKING, add_echo, get, serving
 from tests.acceptance.thread_server import ServerKind, ThreadServer
+from tests.cases import cases
 
 # As Java's HttpClient offers it with its first request.
 H2C = (
@@ -49,9 +50,9 @@ def server(request: pytest.FixtureRequest) -> Iterator[ThreadServer]:
         yield found
 
 
-@pytest.mark.parametrize("framing", FRAMINGS)
-@pytest.mark.parametrize("offer", OFFERS)
-@pytest.mark.parametrize("target", ["/purgatory/keys/k", "/echo"])
+@cases("framing", FRAMINGS)
+@cases("offer", OFFERS)
+@cases("target", ["/purgatory/keys/k", "/echo"])
 async def test_the_body_is_read(
     server: ThreadServer, target: str, offer: str, framing: str
 ) -> None:
@@ -75,7 +76,7 @@ async def test_the_body_is_read(
                 assert [each["value"] for each in last["signals"][-2:]] == 2 * [{"by": "card"}]
 
 
-@pytest.mark.parametrize("framing", FRAMINGS)
+@cases("framing", FRAMINGS)
 async def test_a_server_that_drops_the_body(framing: str) -> None:
     """Uvicorn on httptools does: the fire is refused, and names the way out; nothing is stored."""
     purgatory = Purgatory()

@@ -219,3 +219,11 @@ async def test_a_limit_of_timeouts_beyond_that_of_the_timer(make_purgatory: Make
             await purgatory.park("a", timeout=longest + 0.001)
         await purgatory.cancel("a")
         await task
+
+
+def test_what_is_kept_by_default() -> None:
+    """As the documentation of the limits says."""
+    limits = Limits()
+    assert (limits.max_signals_per_key, limits.max_signals) == (1_000, 100_000)
+    assert (limits.max_signal_age, limits.max_signal_bytes) == (600, 2**26)
+    assert limits.max_value_bytes == 2**16
