@@ -100,32 +100,6 @@ async def turns(count: int = 3) -> None:
         await asyncio.sleep(0)
 
 
-async def test_tasks_run_at_their_times() -> None:
-    """Each at its deadline, to the millisecond, and the loop is woken once for each bucket."""
-    bench = Bench()
-    bench.reaper.start()
-    for delay_ms in (30, 10, 10, 20):
-        bench.add(delay_ms)
-    await asyncio.sleep(1)
-    assert (bench.times, bench.reaper.wake_ups) == ([10, 10, 20, 30], 3)
-    assert bench.armed() == []
-
-
-async def test_one_handle_is_armed_for_the_next_bucket() -> None:
-    """However many tasks there are."""
-    bench = Bench()
-    bench.reaper.start()
-    assert bench.armed() == []
-    for delay_ms in range(200, 0, -1):
-        bench.add(delay_ms)
-        assert bench.armed() == [delay_ms]
-    for delay_ms in range(200, 0, -1):
-        bench.add(delay_ms)
-    assert bench.armed() == [1]
-    bench.timer.close()
-    bench.reaper.stop()
-
-
 async def test_cancelling_does_not_disarm() -> None:
     """A cancelled task costs the loop nothing: at its time the reaper looks for the next one."""
     bench = Bench()
@@ -137,19 +111,6 @@ async def test_cancelling_does_not_disarm() -> None:
     assert (bench.armed(), len(bench.loop.handles)) == ([10], handles)
     await asyncio.sleep(1)
     assert (bench.times, bench.reaper.wake_ups) == ([50], 2)
-
-
-async def test_a_later_task_does_not_arm() -> None:
-    """Only one that is earlier than all others does."""
-    bench = Bench()
-    bench.reaper.start()
-    bench.add(10)
-    handles = len(bench.loop.handles)
-    for delay_ms in (10, 11, 200):
-        bench.add(delay_ms)
-    assert (bench.armed(), len(bench.loop.handles)) == ([10], handles)
-    await asyncio.sleep(1)
-    assert bench.times == [10, 10, 11, 200]
 
 
 async def test_what_is_due_at_once_runs_in_the_next_turn() -> None:
@@ -169,49 +130,6 @@ async def test_what_is_due_at_once_runs_in_the_next_turn() -> None:
     bench.reaper.stop()
 
 
-async def test_what_is_due_at_once_runs_in_the_turn_after_another_task() -> None:
-    """The same in the millisecond in which the timer has just been advanced."""
-    bench = Bench()
-    bench.reaper.start()
-    bench.add(10)
-    bench.add(60_000)
-    await asyncio.sleep(0.010)
-    await turns()
-    assert bench.times == [10]
-    bench.add(0)
-    await turns()
-    assert bench.times == [10, 10]
-    bench.timer.close()
-    bench.reaper.stop()
-
-
-async def test_a_task_that_adds_itself_without_delay_lets_the_loop_turn() -> None:
-    """It runs again and again, and everybody else gets their turn."""
-    bench = Bench()
-    bench.reaper.start()
-    left = [5]
-
-    def again() -> None:
-        left[0] -= 1
-        if left[0]:
-            bench.add(0, again)
-
-    bench.add(0, again)
-    await turns(20)
-    assert bench.times == [0] * 5
-
-
-async def test_what_was_due_before_the_start_runs_after_it() -> None:
-    """In the next turn of the loop, and not inside `start`."""
-    bench = Bench()
-    bench.add(5)
-    bench.loop.ticking.advance(10)
-    bench.reaper.start()
-    assert bench.times == []
-    await turns()
-    assert bench.times == [10]
-
-
 async def test_after_stop_nothing_runs_and_nothing_is_armed() -> None:
     """Not even what is added afterwards; and a reaper that runs out is armed for nothing."""
     bench = Bench()
@@ -222,17 +140,6 @@ async def test_after_stop_nothing_runs_and_nothing_is_armed() -> None:
     assert bench.armed() == []
     await asyncio.sleep(1)
     assert (bench.times, bench.reaper.wake_ups) == ([], 0)
-    bench.timer.close()
-
-
-async def test_stopping_in_a_task_arms_nothing() -> None:
-    """A task may stop the reaper that runs it."""
-    bench = Bench()
-    bench.reaper.start()
-    bench.add(10, bench.reaper.stop)
-    bench.add(20)
-    await asyncio.sleep(1)
-    assert (bench.times, bench.armed()) == ([10], [])
     bench.timer.close()
 
 
@@ -281,17 +188,6 @@ async def test_a_base_exception_does_not_stop_what_comes_after(error: type[BaseE
     assert isinstance(heard[0]["exception"], error)
 
 
-async def test_an_idle_hour_has_no_wake_ups() -> None:
-    """Nothing ticks: a far task costs a wake-up a level at the most."""
-    bench = Bench()
-    bench.reaper.start()
-    bench.add(3_600_000)
-    await asyncio.sleep(3_599)
-    assert bench.reaper.wake_ups <= len(bench.timer.wheel.levels())
-    await asyncio.sleep(2)
-    assert bench.times == [3_600_000]
-
-
 async def test_a_turn_does_a_bounded_amount_of_work() -> None:
     """Many tasks of one tick run over several turns, each of about a millisecond."""
     bench = Bench()
@@ -323,20 +219,6 @@ async def test_a_turn_has_as_many_steps_as_it_has_time_for(took_ns: int, turns: 
         bench.add(10)
     await asyncio.sleep(1)
     assert (len(bench.times), bench.reaper.wake_ups) == (3 * STEP + 1, turns)
-
-
-async def test_others_get_their_turn_while_much_is_due() -> None:
-    """A task of the loop runs between two slices, before the last expiration."""
-    bench = Bench()
-    bench.reaper.start()
-    for _ in range(10 * STEP):
-        bench.timer.call_later(10, bench.loop.ticking.advance_ns, SLICE_NS // STEP + 1)
-    await asyncio.sleep(0.010)
-    seen = []
-    while left := len(bench.timer):
-        seen.append(left)
-        await asyncio.sleep(0)
-    assert len(seen) >= 5 and seen == sorted(set(seen), reverse=True)
 
 
 async def test_moving_a_bucket_down_is_bounded_too() -> None:

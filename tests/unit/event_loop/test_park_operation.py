@@ -6,7 +6,7 @@ import logging
 import sys
 import types
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Generator
 from typing import Any
 
 import pytest
@@ -20,7 +20,6 @@ from tests.patience import until_in_turns
 
 TIMEOUT = 30.0
 
-Body = Callable[[Purgatory], Awaitable[None]]
 
 pytestmark = pytest.mark.anyio
 
@@ -83,14 +82,6 @@ async def test_a_task_that_is_cancelled_in_the_turn_of_the_fire(purgatory: Purga
     assert purgatory.statistics().fired == 1
 
 
-async def test_a_task_that_is_cancelled_after_its_end(purgatory: Purgatory) -> None:
-    """There is nothing left to cancel."""
-    task = park(purgatory)
-    await turn()
-    await purgatory.fire("a")
-    assert (await task).is_fired and not task.cancel()
-
-
 async def test_a_task_that_is_cancelled_and_parks_again(purgatory: Purgatory) -> None:
     """A task that catches its cancellation may await another park."""
 
@@ -135,14 +126,6 @@ async def test_cancelled_tasks_are_freed_without_the_garbage_collector(
         await until_in_turns(lambda: all(each() is None for each in found))
 
 
-async def test_an_operation_that_is_cancelled_by_hand(purgatory: Purgatory) -> None:
-    """The caller gets an outcome; only its own task's cancellation raises."""
-    task = park(purgatory)
-    await turn()
-    assert await purgatory.cancel("a") == 1
-    assert (await task).status is Status.CANCELLED
-
-
 async def test_a_coroutine_that_is_closed(purgatory: Purgatory) -> None:
     """Nothing of it is left behind."""
     coroutine = purgatory.park("a", timeout=TIMEOUT)
@@ -164,14 +147,6 @@ async def test_wait_for(purgatory: Purgatory) -> None:
     assert (await asyncio.wait_for(purgatory.park("a", timeout=TIMEOUT), TIMEOUT)).is_fired
 
 
-async def test_timeout(purgatory: Purgatory) -> None:
-    """`asyncio.timeout` ends the park as a cancellation does."""
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.001):
-            await purgatory.park("a", timeout=TIMEOUT)
-    assert purgatory.parked == 0
-
-
 async def test_gather(purgatory: Purgatory) -> None:
     """Outcomes come in the order of the arguments, and a cancellation reaches all."""
     both = asyncio.gather(*(purgatory.park(key, timeout=TIMEOUT) for key in "ab"))
@@ -184,30 +159,6 @@ async def test_gather(purgatory: Purgatory) -> None:
     both.cancel()
     with pytest.raises(asyncio.CancelledError):
         await both
-
-
-async def test_wait(purgatory: Purgatory) -> None:
-    """`asyncio.wait` returns with the first, and the others go on."""
-    tasks = [park(purgatory, key) for key in "ab"]
-    await turn()
-    await purgatory.fire("a")
-    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    assert (done, pending) == ({tasks[0]}, {tasks[1]})
-    await purgatory.fire("b")
-    assert (await tasks[1]).key == "b"
-
-
-async def test_shield(purgatory: Purgatory) -> None:
-    """A shielded park outlives the task that awaited it."""
-    task = park(purgatory)
-    outer = asyncio.ensure_future(asyncio.shield(task))
-    await turn()
-    outer.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await outer
-    assert purgatory.parked == 1
-    await purgatory.fire("a")
-    assert (await task).is_fired
 
 
 async def test_a_task_group(purgatory: Purgatory) -> None:
@@ -402,34 +353,6 @@ async def test_an_operation_that_is_yielded_and_not_awaited_is_an_error(
         assert asyncio.isfuture(seen[0]) and not seen[0]._asyncio_future_blocking
         with pytest.raises(RuntimeError, match="yield was used instead of yield from"):
             await asyncio.create_task(wait())
-
-
-async def test_a_predicate_that_raises(purgatory: Purgatory) -> None:
-    """In the task, at the first try and at a later one."""
-    is_broken = True
-
-    def until() -> bool:
-        if is_broken:
-            raise LookupError("no such order")
-        return False
-
-    with pytest.raises(LookupError, match="no such order"):
-        await purgatory.park("a", timeout=TIMEOUT, until=until)
-    is_broken = False
-    task = asyncio.create_task(purgatory.park("a", timeout=TIMEOUT, until=until))
-    await turn()
-    is_broken = True
-    await purgatory.fire("a")
-    with pytest.raises(LookupError, match="no such order"):
-        await task
-
-
-async def test_many_wait_for_one_key(purgatory: Purgatory) -> None:
-    """All of them wake, though they are tried over several turns."""
-    tasks = [park(purgatory) for _ in range(200)]
-    await turn()
-    assert (await purgatory.fire("a")).completed == 200
-    assert all(outcome.is_fired for outcome in await asyncio.gather(*tasks))
 
 
 @pytest.mark.filterwarnings("ignore:coroutine method:RuntimeWarning")

@@ -117,17 +117,6 @@ async def test_a_fire_that_is_cancelled_still_tries_everybody(make_purgatory: Ma
         assert purgatory.statistics().fired == COUNT
 
 
-async def test_a_cancellation_in_slices(make_purgatory: Make) -> None:
-    """The same for `cancel`."""
-    async with make_purgatory() as purgatory:
-        tasks = await park_many(purgatory)
-        cancelling = asyncio.create_task(purgatory.cancel("hot"))
-        await asyncio.sleep(0)
-        assert 0 < purgatory.waiting("hot") < COUNT
-        assert await cancelling == COUNT
-        assert await statuses(tasks) == {Status.CANCELLED}
-
-
 async def test_a_drain_in_slices(make_purgatory: Make) -> None:
     """Nobody new is parked from the start; a drain whose caller gives up goes on."""
     async with make_purgatory() as purgatory:
@@ -159,16 +148,6 @@ async def test_who_comes_during_a_fire_is_not_part_of_it(make_purgatory: Make) -
         await purgatory.fire("hot", 2)
         assert (await newcomer).value == 2
         assert await statuses(tasks) == {Status.FIRED}
-
-
-async def test_two_fires_at_once(make_purgatory: Make) -> None:
-    """Each operation is completed once, by the first signal."""
-    async with make_purgatory() as purgatory:
-        tasks = await park_many(purgatory, 500)
-        first, second = await asyncio.gather(purgatory.fire("hot", 1), purgatory.fire("hot", 2))
-        assert first.completed + second.completed == 500
-        take_time(0)
-        assert {outcome.value for outcome in await asyncio.gather(*tasks)} == {1}
 
 
 async def test_a_few_are_completed_at_once(make_purgatory: Make) -> None:
@@ -232,19 +211,6 @@ async def test_everybody_is_woken_though_the_signal_makes_way(make_purgatory: Ma
         assert (len(done), len(asleep)) == (500, 0)
 
 
-async def test_a_callback_that_raises_in_a_later_slice(
-    make_purgatory: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Is logged; the walk goes on."""
-    async with make_purgatory() as purgatory:
-        take_time(100_000)
-        for number in range(200):
-            purgatory.park_operation(Waiting(lambda number=number: 1 // (number - 150)), ["hot"])  # type: ignore[misc] # late binding
-        assert (await purgatory.fire("hot")).completed == 200
-        assert len(caplog.records) == 1
-        take_time(0)
-
-
 @cases("number", [3, 150])
 async def test_a_callback_that_raises_more_than_an_exception(
     make_purgatory: Make, number: int
@@ -272,20 +238,6 @@ async def test_a_callback_that_raises_more_than_an_exception(
         assert (is_done, waiting) == (True, 0)
 
 
-async def test_closing_while_its_caller_is_cancelled(make_purgatory: Make) -> None:
-    """Somebody else can still close it, and then nothing is left."""
-    purgatory = make_purgatory()
-    purgatory.open()
-    tasks = await park_many(purgatory, 500)
-    closing = asyncio.create_task(purgatory.close())
-    await asyncio.sleep(0)
-    closing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await closing
-    await purgatory.close()
-    assert await statuses(tasks) == {Status.DRAINED}
-
-
 async def test_async_with_closes_though_it_is_cancelled(make_purgatory: Make) -> None:
     """Under a cancelled scope nothing can be awaited, and all the same nothing is left open."""
     purgatory = make_purgatory()
@@ -300,22 +252,6 @@ async def test_async_with_closes_though_it_is_cancelled(make_purgatory: Make) ->
     is_open, timers = purgatory.is_open, purgatory.statistics().timers
     await purgatory.close()
     assert (is_open, timers) == (False, 0)
-
-
-async def test_a_walk_that_is_short_ends_in_its_first_slice() -> None:
-    """Its future is done when `start` returns, without a turn of the loop."""
-    seen: list[DelayedOperation] = []
-
-    def act(operation: DelayedOperation) -> bool:
-        seen.append(operation)
-        return True
-
-    take_time(0)
-    loop = asyncio.get_running_loop()
-    operations = [Waiting() for _ in range(2 * STEP + 1)]
-    done = SlicedRunner(ResumableBatch(operations, act), loop, MockClock()).start()
-    assert done.done() and done.result() == len(operations)
-    assert seen == operations
 
 
 @cases("took_ns, is_over", [(SLICE_NS - 1, True), (SLICE_NS, False)])

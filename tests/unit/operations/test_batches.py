@@ -2,7 +2,7 @@
 
 import pytest
 
-from purgatory import DelayedOperation, PurgatoryClosedError, Status
+from purgatory import DelayedOperation, PurgatoryClosedError
 from purgatory.operations import DelayedOperationPurgatory
 from purgatory.operations.delayed_operation_purgatory import UNTRIED
 from purgatory.operations.resumable_batch import ResumableBatch
@@ -22,32 +22,6 @@ def test_a_check_of_few_leaves_many_untried(core: DelayedOperationPurgatory) -> 
     assert core.watched == 0
 
 
-def test_a_batch_does_what_a_check_does(core: DelayedOperationPurgatory) -> None:
-    """A few at a time, in order; who ended in between is passed over, who came is left alone."""
-    operations = [watch(core, "a", name=str(number)) for number in range(5)]
-    for operation in operations:
-        operation.completable = True
-    batch = core.check_batch("a")
-    assert (len(batch), batch.count) == (5, 0)
-    assert batch.advance(2) and batch.count == 2
-    operations[2].cancel()
-    newcomer = watch(core, "a")
-    assert batch.advance(2) and batch.count == 3
-    assert not batch.advance(2) and batch.count == 4
-    assert (core.watching("a"), newcomer.tries) == ([newcomer], 2)
-    assert not batch.advance(2) and batch.count == 4
-    newcomer.cancel()
-
-
-def test_a_cancellation_batch(core: DelayedOperationPurgatory) -> None:
-    """The same for `cancel_for_key`."""
-    operations = [watch(core, "a", "b") for _ in range(3)]
-    batch = core.cancel_batch("b")
-    assert batch.advance(2) and core.delayed == 1
-    assert not batch.advance(2) and batch.count == 3
-    assert all(operation.status is Status.CANCELLED for operation in operations)
-
-
 def test_a_shutdown_batch_takes_no_more_from_the_start(
     core: DelayedOperationPurgatory,
 ) -> None:
@@ -61,12 +35,6 @@ def test_a_shutdown_batch_takes_no_more_from_the_start(
     pending[0].force_complete()
     assert not batch.advance(2)
     assert (batch.count, outcomes(core)) == (2, (1, 0, 0, 2))
-
-
-def test_an_empty_batch(core: DelayedOperationPurgatory) -> None:
-    """It ends at once."""
-    batch = core.check_batch("unknown")
-    assert (len(batch), batch.advance(1), batch.count) == (0, False, 0)
 
 
 @cases("error", [KeyboardInterrupt, GeneratorExit])

@@ -11,7 +11,6 @@ from tests.unit.operations.noted_operation import (
     counts,
     fail,
     interrupt,
-    outcomes,
     pass_time,
     watch,
 )
@@ -35,23 +34,6 @@ def test_listeners_are_told_of_every_step(make_core: MakeCore, clock: MockClock)
     ]
 
 
-def test_listeners_are_told_of_cancellations_and_drains(make_core: MakeCore) -> None:
-    """Where no key did it, the event names none."""
-    events: list[OperationEvent] = []
-    core = make_core(events.append)
-    watch(core, "a")
-    watch(core, "b")
-    by_hand = watch(core, "c")
-    core.cancel_for_key("a")
-    by_hand.force_complete()
-    core.shutdown()
-    assert [(event.status, event.key) for event in events[3:]] == [
-        (Status.CANCELLED, None),
-        (Status.FIRED, None),
-        (Status.DRAINED, None),
-    ]
-
-
 def test_listeners_are_told_before_the_callback_and_after_all_keys_are_left(
     make_core: MakeCore,
 ) -> None:
@@ -68,19 +50,6 @@ def test_listeners_are_told_before_the_callback_and_after_all_keys_are_left(
     assert seen == [(Status.PENDING, 1, True), (Status.FIRED, 0, False), "callback"]
 
 
-def test_an_event_names_no_key_for_what_a_neighbours_callback_completed(
-    make_core: MakeCore,
-) -> None:
-    """`key` is the key whose check completed the operation: one of its own, or None."""
-    events: list[OperationEvent] = []
-    core = make_core(events.append)
-    first, other = watch(core, "a"), watch(core, "z")
-    first.completable = True
-    first.then = other.force_complete
-    core.check_and_complete("a")
-    assert [(event.operation, event.key) for event in events[2:]] == [(first, "a"), (other, None)]
-
-
 def test_a_nested_check_is_named_by_its_own_key(make_core: MakeCore) -> None:
     """And the outer one by its own again, once the nested one is over."""
     events: list[OperationEvent] = []
@@ -92,25 +61,6 @@ def test_a_nested_check_is_named_by_its_own_key(make_core: MakeCore) -> None:
     ended = {event.operation: event.key for event in events[3:]}
     assert ended == {first: "a", nested: "b", last: "a"}
     assert core.current_key is None
-
-
-def test_an_operation_that_never_waited_is_no_event(make_core: MakeCore) -> None:
-    """Completed at the first try: not watched, not counted, not told."""
-    events: list[OperationEvent] = []
-    core = make_core(events.append)
-    assert core.try_complete_else_watch(Operation(completable=True), ["a"])
-    assert (events, outcomes(core)) == ([], (0, 0, 0, 0))
-
-
-def test_no_operation_ends_for_a_listener_that_did_not_begin(make_core: MakeCore) -> None:
-    """Completed at the second try: told of both steps or of neither, and never of deadline -1."""
-    events: list[OperationEvent] = []
-    core = make_core(events.append)
-    operation = Operation()
-    operation.on_try = lambda: setattr(operation, "completable", operation.tries == 2)
-    assert core.try_complete_else_watch(operation, ["a"])
-    assert [event.status for event in events] in ([], [Status.PENDING, Status.FIRED])
-    assert all(event.deadline_ms > 0 for event in events)
 
 
 def test_a_listener_that_raises_is_logged_and_changes_nothing(
@@ -144,16 +94,3 @@ def test_a_listener_that_is_interrupted_leaves_nothing_behind(make_core: MakeCor
     with pytest.raises(KeyboardInterrupt):
         core.try_complete_else_watch(operation, ["a"])
     assert (counts(core), operation.is_pending) == ((0, 0, 0, 0), False)
-
-
-def test_a_listener_may_end_the_operation_it_is_told_of(make_core: MakeCore) -> None:
-    """Re-entrancy from a listener leaves the counts exact."""
-
-    def refuse(event: OperationEvent) -> None:
-        if event.status is Status.PENDING:
-            event.operation.cancel()
-
-    core = make_core(refuse)
-    operation = Operation()
-    assert not core.try_complete_else_watch(operation, ["a"])
-    assert (operation.calls, counts(core)) == (["cancellation"], (0, 0, 0, 0))

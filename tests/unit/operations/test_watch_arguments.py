@@ -13,8 +13,6 @@ from tests.unit.operations.noted_operation import (
     MakeCore,
     Operation,
     counts,
-    fail,
-    interrupt,
     watch,
 )
 
@@ -72,30 +70,3 @@ def test_a_delay_beyond_the_limit_leaves_nothing_behind(core: DelayedOperationPu
     operation.delay_ms = 5
     assert not core.try_complete_else_watch(operation, ["a"])
     operation.cancel()
-
-
-@cases("raiser", [fail, interrupt])
-@cases("number", [1, 2])
-def test_a_try_that_raises_leaves_nothing_behind(
-    core: DelayedOperationPurgatory, number: int, raiser: Callable[[], None]
-) -> None:
-    """Neither the first try nor the second; the caller gets the error."""
-    operation, neighbour = Operation(), watch(core, "b")
-    operation.on_try = lambda: raiser() if operation.tries == number else None
-    with pytest.raises((ZeroDivisionError, KeyboardInterrupt)):
-        core.try_complete_else_watch(operation, ["a", "b"])
-    assert (operation.tries, operation.keys, operation.calls) == (number, (), [])
-    assert (counts(core), core.watching("b")) == ((1, 1, 1, 1), [neighbour])
-    neighbour.cancel()
-
-
-def test_a_callback_that_raises_at_the_second_try_tells_the_caller(
-    core: DelayedOperationPurgatory,
-) -> None:
-    """The operation has fired, and is nowhere any more."""
-    operation = Operation()
-    operation.on_try = lambda: setattr(operation, "completable", operation.tries == 2)
-    operation.then = fail
-    with pytest.raises(ZeroDivisionError):
-        core.try_complete_else_watch(operation, ["a"])
-    assert (operation.status, counts(core)) == (Status.FIRED, (0, 0, 0, 0))

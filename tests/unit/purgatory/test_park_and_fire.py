@@ -85,23 +85,6 @@ async def test_no_task_returns_before_its_time(make_purgatory: Make) -> None:
                 assert outcome.waited_ms >= timeout * 1_000 - 1e-6
 
 
-async def test_firing_wakes_everybody_on_the_key_and_nobody_else(make_purgatory: Make) -> None:
-    """In order of arrival, with one value for all of them."""
-    async with make_purgatory() as purgatory:
-        order: list[int] = []
-        tasks = [await parked(purgatory, "a") for _ in range(5)]
-        for number, task in enumerate(tasks):
-            task.add_done_callback(lambda _, number=number: order.append(number))  # type: ignore[misc] # late binding
-        other = await parked(purgatory, "b")
-        value = {"shared": True}
-        assert (await purgatory.fire("a", value)).completed == 5
-        values = [outcome.value for outcome in await asyncio.gather(*tasks)]
-        assert values == [value] * 5 and all(each is values[0] for each in values)
-        assert (order, other.done(), purgatory.parked) == ([0, 1, 2, 3, 4], False, 1)
-        assert (await purgatory.fire("b")).completed == 1
-        assert (await other).key == "b"
-
-
 @cases(
     "value, expected",
     [((1, 2), "[1, 2]"), ({1: "a"}, "{'1': 'a'}"), (Status.FIRED, "'fired'"), (0.5, "0.5")],
@@ -117,21 +100,6 @@ async def test_a_value_is_as_json_has_it(
         await purgatory.fire("b")
         outcomes = [await purgatory.park("a", timeout=1, cursor="0") for _ in range(2)]
         assert [repr(outcome.value) for outcome in outcomes] == [expected] * 2
-
-
-async def test_firing_without_anyone_waiting_is_kept(make_purgatory: Make) -> None:
-    """For whoever has a cursor from before; who has none waits for what comes."""
-    async with make_purgatory() as purgatory:
-        before = (await purgatory.park("a", timeout=0)).cursor
-        fired = [await purgatory.fire("a", number) for number in range(3)]
-        assert [(f.seq, f.completed) for f in fired] == [(1, 0), (2, 0), (3, 0)]
-        values: list[int] = []
-        cursor = before
-        while (outcome := await purgatory.park("a", timeout=1, cursor=cursor)).is_fired:
-            values.append(outcome.value)
-            cursor = outcome.cursor
-        assert values == [0, 1, 2]
-        assert (await purgatory.park("a", timeout=1)).status is Status.EXPIRED
 
 
 async def test_several_keys_lose_nothing_between_them(make_purgatory: Make) -> None:

@@ -2,43 +2,11 @@
 
 import asyncio
 
-import pytest
-
 from purgatory import Limits, Status
 from purgatory.testing import AutojumpEventLoop
 from tests.unit.purgatory.waiting import Make, Waiting, outcomes, parked
 
 # Cancelling the task that waits
-
-
-async def test_cancelling_the_task_takes_the_operation_out_at_once(make_purgatory: Make) -> None:
-    """Before anything else happens: no watch, no timer, and the task is cancelled."""
-    async with make_purgatory() as purgatory:
-        task = await parked(purgatory, "a", "b")
-        neighbour = await parked(purgatory, "a")
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        counts = purgatory.statistics()
-        assert (counts.parked, counts.watched, counts.timers, counts.cancelled) == (1, 1, 1, 1)
-        assert (await purgatory.fire("a")).completed == 1
-        await neighbour
-
-
-async def test_cancelling_the_task_after_its_key_fired(make_purgatory: Make) -> None:
-    """In the same turn of the loop: the operation has fired, the task is cancelled, no error."""
-    async with make_purgatory() as purgatory:
-        for fire_first in (True, False):
-            task = await parked(purgatory, "a")
-            if fire_first:
-                assert (await purgatory.fire("a")).completed == 1
-                task.cancel()
-            else:
-                task.cancel()
-                await purgatory.fire("a")
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert purgatory.parked == 0
 
 
 # Cost

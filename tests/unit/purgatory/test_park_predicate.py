@@ -79,18 +79,6 @@ async def test_a_predicate_is_asked_whenever_a_key_fires(make_purgatory: Make) -
         assert (outcome.status, outcome.key, outcome.value) == (Status.FIRED, "b", "second")
 
 
-async def test_a_predicate_may_be_checked_without_a_signal(make_purgatory: Make) -> None:
-    """`check` tries what waits on a key, for conditions of one's own."""
-    async with make_purgatory() as purgatory:
-        state: list[int] = []
-        task = await parked(purgatory, "a", until=lambda: state)
-        assert await purgatory.check("a") == 0
-        state.append(1)
-        assert await purgatory.check("a") == 1
-        outcome = await task
-        assert (outcome.status, outcome.key, outcome.value) == (Status.FIRED, "a", None)
-
-
 async def test_a_predicate_may_check_other_keys(make_purgatory: Make) -> None:
     """And the outcome still names the key that made it be asked."""
     async with make_purgatory() as purgatory:

@@ -1,7 +1,6 @@
 """Cancelling in any order: holes, arrays that close up, and the tasks that are left."""
 
 from collections.abc import Callable
-from itertools import permutations
 
 import pytest
 
@@ -68,29 +67,6 @@ def crowd(
 ) -> Crowd:
     """Nobody yet, on a timer that has to be empty in the end."""
     return Crowd(make_timer(), clock, is_call_later=request.param == "call_later")
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
-def test_a_few_are_cancelled_in_any_order(crowd: Crowd, count: int) -> None:
-    """Those that are left run, in order of arrival, wherever the holes are."""
-    for left_out in range(count + 1):
-        for order in permutations(range(count), count - left_out):
-            crowd.tasks.clear()
-            crowd.ran.clear()
-            crowd.add(count)
-            crowd.cancel(order)
-            crowd.add(1)
-            crowd.run_out()
-            assert crowd.ran == [n for n in range(count + 1) if n not in order], order
-
-
-@pytest.mark.parametrize("before", [0, 1, ARRAY_SIZE - 2, ARRAY_SIZE, 3 * ARRAY_SIZE])
-def test_the_last_but_one_of_several(crowd: Crowd, before: int) -> None:
-    """It leaves the last one where it is, and the last one leaves nothing behind."""
-    crowd.add(before + 3)
-    crowd.cancel((before + 1, before + 2))
-    crowd.run_out()
-    assert crowd.ran == list(range(before + 1))
 
 
 COUNT = 400

@@ -1,4 +1,4 @@
-"""Cases 13-18 of Kafka's SystemTimer: adding, cancelling, rescheduling and running tasks."""
+"""What a timer does with tasks that fail, move, or were closed with it; laws have the rest."""
 
 import logging
 from collections.abc import Callable
@@ -9,120 +9,6 @@ from purgatory.testing import MockClock
 from purgatory.timer import ScheduledCall, SystemTimer, TimerTask
 from tests.cases import cases
 from tests.unit.timer.timer_bench import HOUR_MS, Bench, Note
-
-
-def test_delays_below_zero_run_at_the_next_advance(bench: Bench) -> None:
-    """Case 13: nothing runs inside `add`, and everything due at the next advance, in order."""
-    for delay_ms in range(-5, 1):
-        bench.add(delay_ms, str(delay_ms))
-    assert (len(bench.timer), bench.notes) == (6, [])
-    assert bench.timer.next_expiration_ms() == 1_000
-    assert bench.timer.advance_clock() == 6
-    assert bench.names() == ["-5", "-4", "-3", "-2", "-1", "0"]
-
-
-def test_a_task_that_is_added_again_is_rescheduled(bench: Bench) -> None:
-    """Case 14: it is pending once, for the later of the two times."""
-    task = bench.add(5, "task")
-    bench.after(4)
-    bench.timer.add(task)
-    assert len(bench.timer) == 1
-    assert (bench.after(4), bench.after(1)) == ([], ["task"])
-
-
-def test_a_task_that_is_added_again_may_become_earlier(bench: Bench) -> None:
-    """A new delay counts from the moment of the second `add`."""
-    task = bench.add(HOUR_MS, "task")
-    task.delay_ms = 2
-    bench.timer.add(task)
-    assert (len(bench.timer), bench.after(2), len(bench.timer)) == (1, ["task"], 0)
-
-
-def test_a_task_that_is_added_again_goes_behind_the_others_of_its_tick(bench: Bench) -> None:
-    """Its place in the order is that of its last `add`."""
-    first = bench.add(5, "first")
-    bench.add(5, "second")
-    bench.timer.add(first)
-    assert bench.after(5) == ["second", "first"]
-
-
-def test_a_cancelled_task_may_be_added_again(bench: Bench) -> None:
-    """Case 14: it runs once, after its delay from the second `add`."""
-    task = bench.add(5, "task")
-    assert task.cancel()
-    bench.timer.add(task)
-    assert (bench.after(5), len(bench.timer)) == (["task"], 0)
-
-
-def test_a_task_may_add_itself_again_while_it_runs(bench: Bench) -> None:
-    """Case 14: a periodic task runs at every period, and once each."""
-    task = bench.add(10, "tick")
-    task.then = lambda: bench.timer.add(task)
-    for _ in range(5):
-        while not bench.step():
-            pass
-    assert bench.times() == [1_010, 1_020, 1_030, 1_040, 1_050]
-    task.cancel()
-
-
-def test_a_task_that_adds_itself_without_delay_runs_once_an_advance(bench: Bench) -> None:
-    """It does not hold the timer in one advance for ever."""
-    task = bench.add(0, "again")
-    task.then = lambda: bench.timer.add(task)
-    assert [bench.timer.advance_clock() for _ in range(3)] == [1, 1, 1]
-    task.cancel()
-
-
-def test_what_runs_out_during_an_advance_keeps_the_order_of_deadlines(bench: Bench) -> None:
-    """A task added without delay, from a task, waits behind those that were due before it."""
-    bench.add(2, "two", lambda: bench.add(0, "zero"))
-    bench.add(3, "three")
-    assert (bench.after(5), bench.after(0)) == (["two", "three"], ["zero"])
-
-
-def test_a_limit_keeps_the_order_of_deadlines(make_bench: Callable[..., Bench]) -> None:
-    """What a limit left over runs before what was added without delay meanwhile."""
-    bench = make_bench(wheel_size=256)
-    bench.add(2, "two", lambda: bench.add(0, "zero"))
-    bench.add(3, "three")
-    bench.add(4, "four")
-    bench.clock.advance(5)
-    assert [bench.timer.advance_clock(limit=1) for _ in range(4)] == [1, 1, 1, 1]
-    assert bench.names() == ["two", "three", "four", "zero"]
-
-
-def test_cancelling_twice_is_cancelling_once(bench: Bench) -> None:
-    """Case 15: the second call says that there was nothing to cancel."""
-    task = bench.add(5, "task")
-    assert (task.cancel(), task.cancel(), len(bench.timer)) == (True, False, 0)
-    assert bench.after(HOUR_MS) == []
-
-
-def test_a_task_that_was_never_added_can_be_cancelled(bench: Bench) -> None:
-    """Cancelling what is not pending does nothing, and says so."""
-    assert not Note(bench, 5, "task").cancel()
-
-
-def test_a_task_that_ran_is_not_pending_any_more(bench: Bench) -> None:
-    """While and after it runs it is out of the timer, and cannot be cancelled."""
-    seen: list[bool] = []
-    task = bench.add(5)
-    task.then = lambda: seen.extend((task.is_pending, task.cancel()))
-    assert task.is_pending
-    bench.after(5)
-    assert (seen, task.is_pending) == ([False, False], False)
-
-
-def test_a_task_keeps_its_turn_though_a_later_bucket_of_its_range_is_above(
-    make_bench: Callable[..., Bench],
-) -> None:
-    """Tasks of one tick are in one bucket, once it is within the span of the lowest level."""
-    bench = make_bench(wheel_size=8)
-    bench.after(5)
-    for delay_ms, name in ((5, "first"), (10, "later"), (5, "second")):
-        bench.add(delay_ms, name)
-    assert bench.after(5) == ["first", "second"]
-    assert bench.after(5) == ["later"]
 
 
 def test_what_moves_down_a_level_is_counted(bench: Bench) -> None:
@@ -199,23 +85,6 @@ def test_what_a_base_exception_interrupts_goes_on_at_the_next_advance(bench: Ben
     assert bench.names() == ["interrupted", "after", "later", "zero"]
 
 
-def test_a_task_that_is_cancelled_when_due_does_not_run(bench: Bench) -> None:
-    """Case 18, where Kafka's runs: a task can be cancelled until the moment it runs."""
-    victims: list[Note] = []
-    bench.add(5, "killer", lambda: [victim.cancel() for victim in victims])
-    victims += [bench.add(5, "same tick"), bench.add(6, "next tick"), bench.add(HOUR_MS, "far")]
-    assert bench.after(10) == ["killer"]
-    assert (len(bench.timer), bench.timer.next_expiration_ms()) == (0, None)
-
-
-def test_a_due_task_that_is_added_again_runs_at_the_new_time(bench: Bench) -> None:
-    """Rescheduling works until the moment it runs, from another task of the same tick too."""
-    later: list[Note] = []
-    bench.add(5, "first", lambda: bench.timer.add(later[0]))
-    later.append(bench.add(5, "second"))
-    assert (bench.after(5), bench.after(4), bench.after(1)) == (["first"], [], ["second"])
-
-
 def test_a_task_has_to_define_run() -> None:
     """A subclass without `run` says so by name."""
     with pytest.raises(NotImplementedError, match=r"TimerTask does not define run\(\)"):
@@ -231,17 +100,6 @@ def test_close_returns_what_was_pending_in_order(bench: Bench) -> None:
     assert not any(task.is_pending for task in closed)
     assert (len(bench.timer), bench.timer.next_expiration_ms(), bench.notes) == (0, None, [])
     assert bench.after(HOUR_MS) == []
-
-
-def test_a_timer_that_was_closed_can_be_used_again(bench: Bench) -> None:
-    """Nothing of what it was before is in the way of what is added now."""
-    for delay_ms in (5, 1, 40):
-        bench.add(delay_ms, "before")
-    bench.timer.close()
-    for delay_ms in (5, 1, 40):
-        bench.add(delay_ms, str(delay_ms))
-    bench.run_out()
-    assert bench.notes == [("1", 1_001), ("5", 1_005), ("40", 1_040)]
 
 
 def test_a_timer_without_tasks_is_still_true(bench: Bench) -> None:
