@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from purgatory.job_errors import JobError
 from purgatory.jobs import MemoryJobStore
@@ -34,6 +34,22 @@ from purgatory.jobs.model.steps import (
 )
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.sql import SqlJobStore
+
+HANDLERS: Final = (
+    "note",
+    "other",
+    "own",
+    "third",
+    "a",
+    "b",
+    "c",
+    "h",
+    "x",
+    "work",
+    "resize",
+    "slow",
+    "key",
+)
 
 
 class StepMethods(Protocol):
@@ -70,8 +86,8 @@ class StepMethods(Protocol):
         return await self._run_one(RunNow(job_id, if_version=if_version))
 
     async def claim(self, worker: str, *, within_ms: int, limit: int, lease_ms: int) -> Claimed:
-        """Run `Claim`."""
-        return await self._run_one(Claim(worker, within_ms, limit, lease_ms))
+        """Run `Claim` for all handlers of tests."""
+        return await self._run_one(Claim(worker, within_ms, limit, lease_ms, HANDLERS))
 
     async def start(
         self, claims: Sequence[JobClaim], *, lease_ms: int, attempt: int | None = None

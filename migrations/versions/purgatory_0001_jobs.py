@@ -120,12 +120,7 @@ def _create_jobs() -> None:
         sa.Column("traceparent", sa.Text),
     )
     for name, columns, where in (
-        ("free", ["due_ms", "id"], "finished_ms IS NULL AND lease_until_ms = 0"),
-        (
-            "free_by_handler",
-            ["handler", "due_ms", "id"],
-            "finished_ms IS NULL AND lease_until_ms + 0 = 0",
-        ),
+        ("free", ["handler", "due_ms", "id"], "finished_ms IS NULL AND lease_until_ms = 0"),
         ("leased", ["lease_until_ms"], "finished_ms IS NULL AND lease_until_ms > 0"),
         ("finished", ["finished_ms", "id"], "finished_ms IS NOT NULL"),
         ("placed", ["handler", "concurrency_key"], "placed_ms IS NOT NULL"),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from purgatory.errors import PurgatoryClosedError
 from purgatory.job_errors import JobError, JobNotFoundError, StoreError
 from purgatory.jobs.model.deadline import Deadline
 from purgatory.jobs.model.job import Job, JobState
-from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, RetriedPage
+from purgatory.jobs.model.queries import HandlerState, JobCounts, JobFilter, JobPage, RetriedPage
 from purgatory.jobs.model.spec import handler_of, state_of
 from purgatory.jobs.model.steps import (
     Cancel,
@@ -41,8 +41,8 @@ class JobCommands:
     repeating it is safe, unless it says otherwise.
     """
 
-    on_end: OnJobEnd | None = None
-    """Called with each job that a command here ends."""
+    # Called with each job that a command here ends.
+    _on_end: OnJobEnd | None = None
 
     def __init__(self, store: JobStore) -> None:
         """Work on the jobs of `store`."""
@@ -102,6 +102,13 @@ class JobCommands:
         """
         return await self.ready().counts()
 
+    async def handler_counts(self) -> Mapping[HandlerState, int] | None:
+        """Return how many jobs of each handler wait and run, and what blocks them.
+
+        None if they are too many to count. The store may read all of them: ask seldom.
+        """
+        return await self.ready().handler_counts()
+
     async def cancel(self, job_id: str, *, if_version: int | None = None) -> Job:
         """Cancel a waiting job and return it: it never runs after that. Repeating is safe.
 
@@ -110,8 +117,8 @@ class JobCommands:
         `if_version`: cancelling changes it, too.
         """
         job = await self._change(Cancel(job_id, if_version=if_version))
-        if self.on_end is not None:
-            self.on_end(job)
+        if self._on_end is not None:
+            self._on_end(job)
         return job
 
     async def cancel_for_key(self, key: str) -> int:
@@ -229,8 +236,8 @@ class JobCommands:
         return count
 
     async def _notify_ends(self, job_ids: Sequence[str]) -> None:
-        """Pass jobs that ended to `on_end`; the store has returned only their ids."""
-        if self.on_end is None or not job_ids:
+        """Pass jobs that ended to `_on_end`; the store has returned only their ids."""
+        if self._on_end is None or not job_ids:
             return
         try:
             jobs = await self.store.get(job_ids)
@@ -245,4 +252,4 @@ class JobCommands:
             return
         for job in jobs:
             if job is not None and job.state.is_final:
-                self.on_end(job)
+                self._on_end(job)

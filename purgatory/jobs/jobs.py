@@ -19,7 +19,6 @@ from purgatory.jobs.end_listeners import on_job_end
 from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.job_watchers import JobWatchers, ParkOperation
 from purgatory.jobs.model.job import Job
-from purgatory.jobs.model.queries import HandlerState
 from purgatory.jobs.model.spec import JobOptions, JobSpec
 from purgatory.jobs.model.steps import Add, Added, AddStatus, Fire
 from purgatory.jobs.other_workers import OtherWorkers, overlap_ms
@@ -28,7 +27,7 @@ from purgatory.jobs.pending_fires import PendingFires
 from purgatory.jobs.store_opener import StoreOpener
 from purgatory.jobs.stores.memory import MemoryJobStore
 from purgatory.jobs.stores.outbox import Outbox
-from purgatory.jobs.stores.protocol import CanHurry, CountsHandlers, JobStore, ListsWorkers
+from purgatory.jobs.stores.protocol import CanHurry, JobStore, ListsWorkers
 from purgatory.jobs.worker.missed_fires import AddResult, MissedFires, SignalHistory
 from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import WorkerSettings
@@ -98,8 +97,10 @@ class Jobs(JobCommands):
         self.delay_ms = delay_ms
         self.clock = timer.clock
         self.watchers = JobWatchers(store, self.get, park=park, timer=timer)
-        self.on_end = on_job_end(listeners)
-        self._missed_fires = MissedFires(store, SignalHistory(signals, shared_signals), self.on_end)
+        self._on_end = on_job_end(listeners)
+        self._missed_fires = MissedFires(
+            store, SignalHistory(signals, shared_signals), self._on_end
+        )
         self._timer = timer
         self._fire_all = fire_all
         self._shared_signals = shared_signals
@@ -111,7 +112,7 @@ class Jobs(JobCommands):
 
     def set_listeners(self, listeners: Iterable[Listener | Recorder]) -> None:
         """Replace the listeners; while closed."""
-        self.on_end = self._missed_fires.on_end = on_job_end(listeners)
+        self._on_end = self._missed_fires.on_end = on_job_end(listeners)
 
     def _prepare(self) -> None:
         """Make what is used from one opening to its closing, on one event loop."""
@@ -122,7 +123,7 @@ class Jobs(JobCommands):
             timer=self._timer,
             worker=worker,
             settings=self.settings,
-            on_end=self.on_end,
+            on_end=self._on_end,
             counters=self._counters,
             history=self._missed_fires,
         )
@@ -148,7 +149,7 @@ class Jobs(JobCommands):
             self.store,
             self._shared_signals,
             is_open=lambda: self._opener.is_open,
-            on_end=self.on_end,
+            on_end=self._on_end,
             clock=self.clock,
         )
         self._draining: asyncio.Task[None] | None = None
@@ -209,14 +210,6 @@ class Jobs(JobCommands):
                 f"the job store is not open: {self._opener.error}; nothing was done: try again"
             )
         return self.store
-
-    async def handler_counts(self) -> Mapping[HandlerState, int] | None:
-        """Return how many jobs of each handler wait and run, and what blocks them.
-
-        None if the store cannot count them. It may read all of them: ask seldom.
-        """
-        store = self.ready()
-        return await store.handler_counts() if isinstance(store, CountsHandlers) else None
 
     async def defer(
         self,

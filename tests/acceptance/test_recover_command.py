@@ -44,7 +44,7 @@ async def _paused_jobs(path: Path) -> None:
     # A worker that ran one of two, and died.
     await store.add([JobSpec.of("charge", wall_ms=0, delay=0) for _ in range(2)])
     bounds = Bounds("charge", 1)
-    [claimed] = await store.run([Claim("w", 0, 10, 1, (bounds,))])
+    [claimed] = await store.run([Claim("w", 0, 10, 1, ("charge", "mail", "note"), (bounds,))])
     [running] = [job for job in claimed.jobs if job.handler == "charge"]
     await store.run([Start(running.claim, 1, bounds=bounds)])
     await store.close()

@@ -185,8 +185,8 @@ class JobModel:
         limit: int,
         lease_ms: int,
         now_ms: int,
+        handlers: tuple[str, ...],
         bounds: Bounds | None = None,
-        handlers: tuple[str, ...] | None = None,
     ) -> tuple[list[Job], bool]:
         """The jobs, and whether some were blocked instead."""
         is_cut = False
@@ -205,7 +205,7 @@ class JobModel:
             if not job.state.is_final
             and job.lease_until_ms <= now_ms
             and job.due_ms <= now_ms + within_ms
-            and (handlers is None or job.handler in handlers)
+            and job.handler in handlers
         ]
         claimed = []
         for job in sorted(free, key=lambda job: (job.due_ms, job.id))[:limit]:

@@ -28,6 +28,7 @@ from tests.contract.conftest import STORES
 from tests.contract.job_stores import ContractStore, MakeJobStores
 from tests.contract.redis_job_stores import RedisJobStores
 from tests.contract.world import LEASE_MS, World
+from tests.step_methods import HANDLERS
 
 ONE = Bounds("note", 1)
 TWO = Bounds("note", 2)
@@ -54,7 +55,7 @@ async def claim(
     """Until a claim is not cut."""
     jobs: list[Job] = []
     while True:
-        [claimed] = await store.run([Claim("w", within_ms, limit, LEASE_MS, bounds)])
+        [claimed] = await store.run([Claim("w", within_ms, limit, LEASE_MS, HANDLERS, bounds)])
         jobs += claimed.jobs
         if not claimed.is_cut:
             return jobs
@@ -110,7 +111,7 @@ async def test_what_waits_for_a_place_is_counted_and_listed(world: World) -> Non
     assert await blocked() == [jobs[1].id, jobs[3].id]
     assert await blocked(concurrency_key="a") == [jobs[1].id]
     assert await world.there.counts() == JobCounts(waiting=4, blocked=2)
-    assert await world.there.handler_counts() == {  # type: ignore[attr-defined] # every store has it
+    assert await world.there.handler_counts() == {
         HandlerState("note", JobState.WAITING): 2,
         HandlerState("note", JobState.WAITING, full): 1,
         HandlerState("note", JobState.WAITING, key_full): 1,

@@ -10,6 +10,7 @@ import pytest
 from purgatory.jobs import JobConflictError, JobOutcome, JobState
 from purgatory.jobs.model import Claim, Deadline, Finish, GiveBack, JobClaim, KeyFired
 from tests.contract.world import LEASE_MS, NOBODY, START_MS, World
+from tests.step_methods import HANDLERS
 
 # Claiming
 
@@ -301,7 +302,7 @@ async def test_a_lease_that_began_later_than_now_has_ended(world: World) -> None
     await world.start(claims[running.id])
     world.now_ms -= 3_600_000
     # This worker knows the clock of before: others that live are about to renew their leases.
-    step = Claim("w2", 3_600_000, 10, LEASE_MS, clock_ms=START_MS)
+    step = Claim("w2", 3_600_000, 10, LEASE_MS, HANDLERS, clock_ms=START_MS)
     for early in step, replace(step, clock_ms=None):
         [claimed] = await world.there.run([early])
         assert claimed.jobs == []

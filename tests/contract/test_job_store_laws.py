@@ -66,7 +66,8 @@ indices = st.integers(0, 50)
 delays_ms = st.sampled_from([0, 0, 1, 10, 50, 100])
 batches = st.integers(1, 5)
 versions = st.sampled_from([None, None, 0, 1])
-handlers = st.sampled_from([None, None, ("note",), ("other",), ("third", "other")])
+ALL = ("note", "other", "third")
+handlers = st.sampled_from([ALL, ALL, ("note",), ("other",), ("third", "other")])
 bounds = st.sampled_from([None, Bounds("note", 2, 1), Bounds("note", 1), Bounds("note", None, 1)])
 
 
@@ -276,11 +277,11 @@ class JobStoreMachine(RuleBasedStateMachine):
         is_here: bool,
         is_answer_lost: bool,
         bounds: Bounds | None,
-        handlers: tuple[str, ...] | None,
+        handlers: tuple[str, ...],
     ) -> Any:
         """In order, past those of other handlers; a lost answer is a worker that died at once."""
         worker, lease_ms = "here" if is_here else "there", LEASE_MS
-        if not self.is_bounded or handlers not in (None, ("note",)):
+        if not self.is_bounded or handlers not in (ALL, ("note",)):
             bounds = None
         options: dict[str, Any] = {"within_ms": within_ms, "lease_ms": lease_ms}
         options["handlers"] = handlers

@@ -27,7 +27,6 @@ from purgatory.jobs.model import (
 from purgatory.jobs.model.dedupe_key import owned_dedupe_key
 from purgatory.jobs.redis import reader as redis_reader
 from purgatory.jobs.sql import reader as sql_reader
-from purgatory.jobs.stores.protocol import CountsHandlers
 from purgatory.limits import MAX_JSON_DEPTH
 from tests.contract.job_stores import MakeJobStores
 from tests.contract.world import LEASE_MS, START_MS, World
@@ -89,7 +88,6 @@ async def test_an_idle_worker_knows_when_to_look_again(world: World) -> None:
 
 async def test_jobs_are_counted_by_handler(world: World) -> None:
     """Those that wait and run, not those that have ended."""
-    assert isinstance(world.here, CountsHandlers)
     for handler, count in (("a", 3), ("b", 2)):
         for _ in range(count):
             await world.add(handler=handler, delay=0)
@@ -99,7 +97,7 @@ async def test_jobs_are_counted_by_handler(world: World) -> None:
     await world.here.cancel(ended.id)
     counts = await world.here.handler_counts()
     assert counts is not None
-    assert await world.there.handler_counts() == counts  # type: ignore[attr-defined] # as above
+    assert await world.there.handler_counts() == counts
     waiting = {"a": 3, "b": 2}
     waiting[claimed.handler] -= 1
     expected = {HandlerState(name, JobState.WAITING): count for name, count in waiting.items()}
@@ -108,7 +106,6 @@ async def test_jobs_are_counted_by_handler(world: World) -> None:
 
 async def test_blocked_jobs_are_counted_and_listed(world: World) -> None:
     """Of all handlers, and of one; they are counted in their state, too."""
-    assert isinstance(world.here, CountsHandlers)
     died = await world.run(handler="a")
     due = [await world.add(name, delay=0, keys=["k"]) for name in "abc"]
     await world.add("a", delay=3_600)
@@ -143,7 +140,6 @@ async def test_a_database_with_very_many_jobs_does_not_count_them_by_handler(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would have to read a row, or a record, for each; memory has the counts."""
-    assert isinstance(world.here, CountsHandlers)
     for reader in (sql_reader, redis_reader):
         monkeypatch.setattr(reader, "MAX_COUNTED", 2)
     for _ in range(2):
@@ -166,7 +162,6 @@ async def test_jobs_are_counted_by_handler_over_several_batches(
     for job in (await world.claim(limit=3))[:2]:
         await world.start(job.claim)
     counts = Counter([HandlerState(job.handler, (await world.job(job.id)).state) for job in jobs])
-    assert isinstance(world.here, CountsHandlers)
     assert await world.here.handler_counts() == counts
     await world.stores.corrupt(jobs[0].id)
     found = await world.here.handler_counts()

@@ -142,7 +142,7 @@ async def test_fires_with_many_jobs_take_several_transactions(
 ) -> None:
     """Each of bounded size; every job that ended is told, and the fires stay in order."""
     ended: list[str] = []
-    purgatory.jobs.on_end = lambda job: ended.append(job.id)
+    purgatory.jobs._on_end = lambda job: ended.append(job.id)
     since = purgatory.cursor("k", "l")
     specs = [
         purgatory.jobs.spec("note", delay=600, keys=[key], on_fire="cancel")

@@ -204,9 +204,10 @@ async def test_what_is_asked_often_is_searched_by_index(
     statements = Statements.of(engine.dialect.name)
     reads, locks, many = statements.reads, statements.locks, statements.dialect.many
     numbers = {"limit": 10, "until_ms": now_ms, "now_ms": now_ms}
+    claimed = {**numbers, "handlers": many(["note"])}
     searches = {
-        "ix_purgatory_jobs_free": (locks.free, numbers),
-        "ix_purgatory_jobs_leased": (locks.lapsed, numbers),
+        "ix_purgatory_jobs_free": (locks.free, claimed),
+        "ix_purgatory_jobs_leased": (locks.lapsed, claimed),
         "ix_purgatory_jobs_finished": (locks.finished, numbers),
         "ix_purgatory_job_keys_open": (reads.keys_with_jobs, {"keys": many(["k"])}),
         "ix_purgatory_jobs_dedupe_key": (locks.by_dedupe_key, {"dedupe_keys": many("d")}),

@@ -36,8 +36,8 @@ async def plans(engine: AsyncEngine) -> list[str]:
     async with engine.connect() as connection:
         explain_all(engine)
         for statement, asked in (
-            (statements.locks.free_of, soon),
-            (statements.locks.lapsed_of, soon | {"now_ms": 1}),
+            (statements.locks.free, soon),
+            (statements.locks.lapsed, soon | {"now_ms": 1}),
             (next_due, handlers),
         ):
             result = await connection.execute(statement, asked)
@@ -65,5 +65,5 @@ async def test_claims_by_handler_read_no_jobs_of_others(database: SqlJobStores) 
         await connection.execute(insert(jobs), [record_of(spec.job(0, 1_000)) for spec in specs])
         await connection.execute(text("ANALYZE"))
     free, _, next_due = await plans(engine)
-    assert "ix_purgatory_jobs_free_by_handler" in free, free
-    assert "ix_purgatory_jobs_free_by_handler" in next_due, next_due
+    assert "ix_purgatory_jobs_free" in free, free
+    assert "ix_purgatory_jobs_free" in next_due, next_due

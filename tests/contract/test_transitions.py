@@ -41,6 +41,7 @@ from purgatory.jobs.model.steps import HolderStep, JobStep, VersionedStep
 from purgatory.jobs.model.transitions import TRANSITIONS, Phase, applied, changed_by
 from tests.cases import cases
 from tests.contract.world import LEASE_MS, World
+from tests.step_methods import HANDLERS
 
 HELD_PHASES = (Phase.UNDECIDED, Phase.DECIDED, Phase.RUNNING)
 ROOMY = Bounds("note", 30_000, 1_000)
@@ -122,7 +123,7 @@ async def test_a_claim(world: World) -> None:
     for phase, is_held in _situations():
         job = await _job(world, phase, is_held=is_held)
         world.now_ms += 600_000
-        step = Claim("w2", within_ms=0, limit=1_000, lease_ms=LEASE_MS)
+        step = Claim("w2", within_ms=0, limit=1_000, lease_ms=LEASE_MS, handlers=HANDLERS)
         expected = changed_by(step, job, world.now_ms, world.limits)
         [claimed] = await world.here.run([step])
         taken = [each for each in claimed.jobs if each.id == job.id]
@@ -220,7 +221,9 @@ async def _job(
 async def _claimed(world: World, job: Job) -> list[Job]:
     """Claim what can be claimed, every other time with a place; return the job."""
     bounds = (ROOMY,) if world.now_ms % 20 else ()
-    step = Claim("w1", within_ms=60_000, limit=1_000, lease_ms=LEASE_MS, bounds=bounds)
+    step = Claim(
+        "w1", within_ms=60_000, limit=1_000, lease_ms=LEASE_MS, handlers=HANDLERS, bounds=bounds
+    )
     [claimed] = await world.here.run([step])
     return [each for each in claimed.jobs if each.id == job.id]
 

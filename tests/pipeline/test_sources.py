@@ -407,7 +407,9 @@ def test_jobs_that_ended_become_events(spark: SparkSession, tmp_path: Path) -> N
 async def end_jobs(address: JobAddress, *, cancelled: str, failed: str) -> None:
     async with opened(address) as store:
         await store.run([Cancel(cancelled), RunNow(failed)])
-        [claimed] = await store.run([Claim("test", within_ms=0, limit=9, lease_ms=60_000)])
+        [claimed] = await store.run(
+            [Claim("test", 0, 9, 60_000, tuple(f"handler-{n}" for n in range(3)))]
+        )
         [claim] = [job.claim for job in claimed.jobs]
         await store.run([Start(claim, lease_ms=60_000)])
         await store.run([Finish(claim, JobState.FAILED, "no use")])

@@ -232,7 +232,9 @@ class World:
 
     async def _fail(self, job_id: str) -> None:
         await self.store.run([RunNow(job_id)])
-        [claimed] = await self.store.run([Claim("w", within_ms=0, limit=100, lease_ms=60_000)])
+        [job] = await self.store.get([job_id])
+        assert job is not None
+        [claimed] = await self.store.run([Claim("w", 0, 100, 60_000, (job.handler,))])
         [claim] = [job.claim for job in claimed.jobs if job.id == job_id]
         await self.store.run([Start(claim, 60_000)])
         await self.store.run([Finish(claim, JobState.FAILED, "broken")])

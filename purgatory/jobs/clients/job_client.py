@@ -149,6 +149,7 @@ class SyncJobClient:
     get = _blocking(JobClient.get)
     list = _blocking(JobClient.list)
     counts = _blocking(JobClient.counts)
+    handler_counts = _blocking(JobClient.handler_counts)
     cancel = _blocking(JobClient.cancel)
     cancel_for_key = _blocking(JobClient.cancel_for_key)
     reschedule = _blocking(JobClient.reschedule)

@@ -301,8 +301,8 @@ class Claim(Step[Claimed]):
     same time do not wait for each other's jobs. If the answer is lost, the jobs come back when the
     lease runs out.
 
-    With `handlers`, jobs of others stay as they are, due and free for other workers, and cost later
-    claims nothing, however many are due before the first of these.
+    Jobs of other handlers stay as they are, due and free for other workers, and cost later claims
+    nothing, however many are due before the first of these.
 
     A job that is due and whose handler is in `bounds` takes a place with the claim, or is blocked
     if there is none (`Job.blocked_by`): it stays as it is, held by nobody, until it gets one. Some
@@ -319,10 +319,10 @@ class Claim(Step[Claimed]):
     within_ms: int
     limit: int
     lease_ms: int
+    handlers: tuple[str, ...]
+    """The handlers of this process, the only ones whose jobs are claimed."""
     bounds: tuple[Bounds, ...] = ()
     """Of handlers of this process; others are not bounded."""
-    handlers: tuple[str, ...] | None = None
-    """The handlers of this process, the only ones whose jobs are claimed; None for all jobs."""
     clock_ms: int | None = 0
     """What this worker takes for the store's clock. If that is earlier, it has gone back just now:
     then no lease ends by it, as live workers are about to renew theirs. None: do not look."""

@@ -1148,7 +1148,7 @@ function steps.claim(step)
       keep(job)
       return true
     end
-    if names and not names[job[HANDLER]] then
+    if not names[job[HANDLER]] then
       is_behind_others = true
       return false
     end

@@ -344,13 +344,13 @@ class JobTransaction:
             self._places.fill(step.bounds, counts)
         if step.may_end_leases(work.now_ms):
             self._end_leases(step)
-        asked: dict[str, Any] = {"until_ms": work.now_ms + step.within_ms, "limit": limit}
-        free, lapsed = locks.free, locks.lapsed
-        if step.handlers is not None:
-            free, lapsed = locks.free_of, locks.lapsed_of
-            asked["handlers"] = work.statements.dialect.many(step.handlers)
-        jobs = work.search(free, asked)
-        jobs += work.search(lapsed, {**asked, "now_ms": work.now_ms})
+        asked = {
+            "until_ms": work.now_ms + step.within_ms,
+            "limit": limit,
+            "handlers": work.statements.dialect.many(step.handlers),
+        }
+        jobs = work.search(locks.free, asked)
+        jobs += work.search(locks.lapsed, {**asked, "now_ms": work.now_ms})
         jobs.sort(key=lambda job: (job.due_ms, job.id))
         claimed = []
         is_cut = False

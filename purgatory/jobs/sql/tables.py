@@ -65,9 +65,6 @@ jobs = Table(
 # made without the parameters, can use the index. A job is undecided iff it has no outcome, and
 # final iff it has finished.
 IS_FREE = text("finished_ms IS NULL AND lease_until_ms = 0")
-# The same, put so that no database concludes that the index of all free jobs would do: if most of
-# them are of one handler, PostgreSQL took it for the others, and read past all of those.
-IS_FREE_OF_HANDLER = text("finished_ms IS NULL AND lease_until_ms + 0 = 0")
 IS_LEASED = text("finished_ms IS NULL AND lease_until_ms > 0")
 HAS_DEDUPE_KEY = text("dedupe_key IS NOT NULL AND outcome IS NULL")
 IS_FINISHED = text("finished_ms IS NOT NULL")
@@ -82,17 +79,10 @@ def _partial(name: str, *columns: Column[object], where: object, unique: bool = 
     return Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
 
 
-# Jobs that can be claimed, in the order of claims; and jobs that can be claimed when their leases
-# expire. In a common index, every claim would have to skip the leased jobs.
-_partial("ix_purgatory_jobs_free", jobs.c.due_ms, jobs.c.id, where=IS_FREE)
-# The same of each handler: a process claims past any number of jobs that it cannot run.
-_partial(
-    "ix_purgatory_jobs_free_by_handler",
-    jobs.c.handler,
-    jobs.c.due_ms,
-    jobs.c.id,
-    where=IS_FREE_OF_HANDLER,
-)
+# Jobs that can be claimed, of each handler in the order of claims: a process claims past any number
+# of jobs that it cannot run. And jobs that can be claimed when their leases expire: in a common
+# index, every claim would have to skip the leased jobs.
+_partial("ix_purgatory_jobs_free", jobs.c.handler, jobs.c.due_ms, jobs.c.id, where=IS_FREE)
 _partial("ix_purgatory_jobs_leased", jobs.c.lease_until_ms, where=IS_LEASED)
 _partial("ix_purgatory_jobs_dedupe_key", jobs.c.dedupe_key, where=HAS_DEDUPE_KEY, unique=True)
 _partial("ix_purgatory_jobs_finished", jobs.c.finished_ms, jobs.c.id, where=IS_FINISHED)

@@ -141,7 +141,7 @@ class MemoryIndex:
         names.append(name)
         self._requests[name] = job_id, noted
 
-    def first_free(self, now_ms: int, handlers: Sequence[str] | None = None) -> Job | None:
+    def first_free(self, now_ms: int, handlers: Sequence[str] | None) -> Job | None:
         """Return the job that nobody holds at `now_ms` with the lowest (due_ms, id).
 
         Of these handlers; None for all.

@@ -158,6 +158,13 @@ class JobStore(Protocol):
         """Return how many jobs are in each state; cheap enough for once a second."""
         ...
 
+    async def handler_counts(self) -> Mapping[HandlerState, int] | None:
+        """Return how many jobs of each handler wait and run, and what blocks them.
+
+        None if they are too many to count. It may read all of them: ask seldom.
+        """
+        ...
+
     async def paused(self) -> Paused:
         """Return the handlers that are paused, and how many jobs are parked."""
         ...
@@ -166,18 +173,6 @@ class JobStore(Protocol):
         """Return quarantined records, the latest last.
 
         The last `limits.max_quarantined` are kept.
-        """
-        ...
-
-
-@runtime_checkable
-class CountsHandlers(Protocol):
-    """A store that can also count jobs by handler; those that cannot lack the method."""
-
-    async def handler_counts(self) -> Mapping[HandlerState, int] | None:
-        """Return how many jobs of each handler wait and run, and what blocks them.
-
-        None if they are too many to count. It may read all of them: ask seldom.
         """
         ...
 

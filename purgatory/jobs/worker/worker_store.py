@@ -73,8 +73,8 @@ class WorkerStore:
         *,
         within_ms: int,
         limit: int,
+        handlers: tuple[str, ...],
         bounds: tuple[Bounds, ...] = (),
-        handlers: tuple[str, ...] | None = None,
     ) -> Claimed:
         """Lease up to `limit` jobs that are due within `within_ms`, the earliest first."""
         asked_ns = self.clock.local_ns()
@@ -82,7 +82,7 @@ class WorkerStore:
         if asked_ns >= self._look_ns:
             clock_ms = self.clock.now_ms() if self.clock.is_set else 0
             self.put_off_look()
-        step = Claim(self._worker, within_ms, limit, self.lease_ms, bounds, handlers, clock_ms)
+        step = Claim(self._worker, within_ms, limit, self.lease_ms, handlers, bounds, clock_ms)
         [claimed] = await self._run("claim", [step])
         self.clock.note(claimed.now_ms, asked_ns)
         return claimed

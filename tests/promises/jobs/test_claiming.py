@@ -152,7 +152,7 @@ async def test_the_jobs_of_a_worker_that_died_are_found_by_polling(bench: Bench)
     one = await bench.process(hears=False)
     spec = one.jobs.spec("note", delay=1)
     await bench.database.add([spec])
-    step = Claim("dead", 2_000, 1, 20_000, (), None)
+    step = Claim("dead", 2_000, 1, 20_000, ("note",))
     await bench.database.run([step])
     await one.job(spec.id).wait(40)
     assert 20 <= bench.log.at_s[0] <= 20 + LEASE_S + 1

@@ -36,7 +36,6 @@ from purgatory.jobs.sql.tables import (
     IS_BLOCKED_BY_KEY,
     IS_FINISHED,
     IS_FREE,
-    IS_FREE_OF_HANDLER,
     IS_LEASED,
     IS_OPEN,
     job_keys,
@@ -114,14 +113,14 @@ class Locks:
     def _lock_due_jobs(self, dialect: Dialect) -> None:
         is_soon = jobs.c.due_ms <= bindparam("until_ms", type_=BigInteger)
         is_over = jobs.c.lease_until_ms <= bindparam("now_ms", type_=BigInteger)
-        self.free = (
-            select(*ALL).where(IS_FREE, is_soon).order_by(*_FIRST).limit(LIMIT)
-        ).with_for_update(skip_locked=True)
+        self.free = _free(dialect)
         self.lapsed = (
-            select(*ALL).where(IS_LEASED, is_over, is_soon).order_by(*_FIRST).limit(LIMIT)
-        ).with_for_update(skip_locked=True)
-        self.free_of = _free_of(dialect)
-        self.lapsed_of = self.lapsed.where(dialect.among(UNINDEXED_HANDLER, "handlers"))
+            select(*ALL)
+            .where(IS_LEASED, is_over, is_soon, dialect.among(UNINDEXED_HANDLER, "handlers"))
+            .order_by(*_FIRST)
+            .limit(LIMIT)
+            .with_for_update(skip_locked=True)
+        )
         # Until the end of the transaction nobody resumes what it may park.
         self.paused = select(paused_handlers.c.name).with_for_update(read=True)
         self.parked = (
@@ -143,7 +142,7 @@ class Locks:
         self.blocked_by_key = self.any_blocked_by_key.with_for_update(skip_locked=True)
 
 
-def _free_of(dialect: Dialect) -> Select[Any]:
+def _free(dialect: Dialect) -> Select[Any]:
     """Lock the first jobs of some handlers that can be claimed.
 
     By the index of each: what is due of others, and may be very much, is not looked at. In
@@ -155,7 +154,7 @@ def _free_of(dialect: Dialect) -> Select[Any]:
     is_soon = first.c.due_ms <= bindparam("until_ms", type_=BigInteger)
     of_handler = (
         select(first)
-        .where(IS_FREE_OF_HANDLER, first.c.handler == handler, is_soon)
+        .where(IS_FREE, first.c.handler == handler, is_soon)
         .order_by(first.c.due_ms, first.c.id)
         .limit(LIMIT)
     )

@@ -37,7 +37,6 @@ from purgatory.jobs.sql.tables import (
     HAS_DEDUPE_KEY,
     IS_FINISHED,
     IS_FREE,
-    IS_FREE_OF_HANDLER,
     IS_HELD_UP,
     IS_LEASED,
     IS_OPEN,
@@ -138,7 +137,7 @@ class Reads:
             # Of each by its index.
             handler = self._dialect.unnested("handlers")
             first = select(func.min(jobs.c.due_ms)).correlate(handler.table)
-            first = first.where(IS_FREE_OF_HANDLER, jobs.c.handler == handler)
+            first = first.where(IS_FREE, jobs.c.handler == handler)
             free = select(func.min(first.scalar_subquery())).select_from(handler.table)
             lapsed = lapsed.where(self._dialect.among(UNINDEXED_HANDLER, "handlers"))
         both = union_all(free.correlate(None), lapsed).subquery()

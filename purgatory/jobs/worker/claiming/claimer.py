@@ -130,8 +130,8 @@ class Claimer:
         claimed = await self._store.claim(
             within_ms=within_ms,
             limit=limit,
-            bounds=self._handlers.bounds,
             handlers=self._handlers.own_names,
+            bounds=self._handlers.bounds,
         )
         self._claimed_ns = asked_ns
         since_ms = self._recovery.note_claim(claimed.now_ms)

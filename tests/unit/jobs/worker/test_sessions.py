@@ -81,7 +81,7 @@ async def test_since_and_a_session(purgatory: Purgatory, session: Session) -> No
 async def test_a_fire_in_a_session(purgatory: Purgatory, session: Session) -> None:
     """Nothing happens before the commit; then whoever waits is woken, and jobs are decided."""
     ended: list[str] = []
-    purgatory.jobs.on_end = lambda job: ended.append(job.id)
+    purgatory.jobs._on_end = lambda job: ended.append(job.id)
     handle = await purgatory.defer("note", delay=600, keys=["k"], on_fire="cancel")
     parked = asyncio.create_task(purgatory.park("k", timeout=60))
     await asyncio.sleep(1)
