@@ -104,25 +104,22 @@ def defer(
     """
     session = session_of(context)
     decoded = json_argument(payload, name="the payload")
-    due = _due(delay, at)
-    counted_keys = _until(until)
+    options: dict[str, Any] = {
+        "delay": delay,
+        "at": _due(delay, at),
+        "keys": key or None,
+        "until": _until(until),
+        "since": since,
+        "on_fire": on_fire,
+        "dedupe_key": dedupe_key,
+        "on_conflict": on_conflict,
+        "concurrency_key": concurrency_key,
+        "max_attempts": max_attempts,
+        "misfire": misfire,
+        "idempotency_key": idempotency_key,
+    }
     with session.client() as client:
-        handle = client.defer(
-            handler,
-            decoded,
-            delay=delay,
-            at=due,
-            keys=key or None,
-            until=counted_keys,
-            since=since,
-            on_fire=on_fire,
-            dedupe_key=dedupe_key,
-            on_conflict=on_conflict,
-            concurrency_key=concurrency_key,
-            max_attempts=max_attempts,
-            misfire=misfire,
-            idempotency_key=idempotency_key,
-        )
+        handle = client.defer(handler, decoded, **options)
     assert handle.job is not None
     if session.as_json:
         print_json(handle.job.fields)
@@ -359,15 +356,15 @@ def _due(delay: float | None, at: str | None) -> datetime | None:
     return None if at is None else _time(at)
 
 
-def _until(text: str | None) -> str | dict[str, int] | None:
-    """Return how many keys have to fire, as the server takes it."""
+def _until(text: str | None) -> str | int | None:
+    """Return how many keys have to fire."""
     if text is None or text in ("any", "all"):
         return text
     if not (text.isascii() and text.isdigit()) or len(text) > _MAX_DIGITS:
         raise typer.BadParameter(
             f"{text[:40]!r} is not any, all or a number of keys", param_hint="--until"
         )
-    return {"count": int(text)}
+    return int(text)
 
 
 def _time(text: str) -> datetime:

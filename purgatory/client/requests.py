@@ -16,7 +16,7 @@ from purgatory.client.values import Signal
 from purgatory.jobs.model.spec import PAYLOAD
 from purgatory.json_value import decode_document, encode_json
 from purgatory.retry_policy import RetryPolicy
-from purgatory.timer.seconds import Seconds, seconds_of
+from purgatory.timer.seconds import seconds_of
 
 DEFAULT_PREFIX: Final = "/purgatory"
 
@@ -156,31 +156,24 @@ def follow_cursor(keys: Sequence[str], cursor: str | Mapping[str, str | None] | 
     return cursor
 
 
-def job_body(
-    handler: str,
-    payload: Any,
-    delay: Seconds | None,
-    at: datetime | None,
-    options: Mapping[str, Any],
-) -> dict[str, Any]:
+def job_body(handler: str, payload: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the body of `POST /jobs`.
 
     Raises TypeError or ValueError for an `at` without a zone, InvalidPayloadError.
     """
     encode_json(payload, PAYLOAD, math.inf)
-    body: dict[str, Any] = {"handler": handler, "payload": payload}
-    if delay is not None:
-        body["delay"] = seconds_of(delay)
-    if at is not None:
+    given = {name: seconds_of(value) for name, value in options.items() if value is not None}
+    if (at := given.get("at")) is not None:
         if not isinstance(at, datetime):
             raise TypeError(
                 f"at is {at!r}: give a datetime with its zone, datetime(2027, 1, 31, tzinfo=UTC)"
             )
         if at.tzinfo is None:
             raise ValueError(f"at is {at!r}: give a time with its zone")
-        body["at"] = at.isoformat()
-    given = {name: seconds_of(value) for name, value in options.items()}
-    return body | {name: value for name, value in given.items() if value is not None}
+        given["at"] = at.isoformat()
+    if isinstance(until := given.get("until"), int):
+        given["until"] = {"count": until}
+    return {"handler": handler, "payload": payload, **given}
 
 
 def job_query(**filters: str | None) -> list[tuple[str, str]]:

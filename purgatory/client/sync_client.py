@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack
-from datetime import datetime
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import httpx
 
@@ -32,6 +31,9 @@ from purgatory.client.requests import (
 )
 from purgatory.client.values import Fired, Job, Signal, WaitResult
 from purgatory.timer.seconds import Seconds, seconds_of
+
+if TYPE_CHECKING:
+    from purgatory.jobs.model.spec import JobOptions
 
 T = TypeVar("T")
 
@@ -118,17 +120,12 @@ class Client:
         handler: str,
         payload: Any = None,
         *,
-        delay: Seconds | None = None,
-        at: datetime | None = None,
-        idempotency_key: str | None = None,
-        **options: Any,
+        since: str | Mapping[str, str] | None = None,
+        **options: Unpack[JobOptions],
     ) -> JobHandle:
-        """Add a job, once, `delay` seconds from now or at a time; `options` are other fields.
-
-        Such as `keys`, `on_fire`, `dedupe_key`, `on_conflict`, `concurrency_key`, `max_attempts`
-        and `misfire`.
-        """
-        body = job_body(handler, payload, delay, at, options)
+        """Add a job, once, `delay` seconds from now or `at` a time; see `Purgatory.defer`."""
+        idempotency_key = options.pop("idempotency_key", None)
+        body = job_body(handler, payload, {"since": since, **options})
         job = self._run(self._flows.defer(body, idempotency_key))
         return JobHandle(self, job.id, job)
 

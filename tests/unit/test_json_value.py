@@ -77,7 +77,7 @@ SIGNALS = MemorySignals(clock=MockClock())
 ACCEPTED_BY: list[Callable[[Any], Any]] = [
     SIGNALS.encode,
     lambda value: encode_payload(value, 1_000_000),
-    lambda value: job_body("h", value, 1.0, None, {}),
+    lambda value: job_body("h", value, {"delay": 1.0}),
     lambda value: next(Flows().fire("a", value, None)),
 ]
 

@@ -210,15 +210,9 @@ TAKEN: dict[str, Callable[[Any], Any]] = {
         lambda c: c.reschedule("j", delay=each)
     ),
     "AsyncClient retry_for": lambda each: AsyncClient(URL, retry_for=each)._flows.retry_for,
-    "AsyncClient.defer delay": lambda each: with_client(
-        lambda c: c.defer("h", delay=each, ceiling=each)
-    ),
     "AsyncClient.wait timeout": lambda each: with_client(lambda c: c.wait("a", timeout=each)),
     "AsyncJobHandle.wait timeout": lambda each: with_client(lambda c: c.job("j").wait(each)),
     "Client retry_for": lambda each: Client(URL, retry_for=each)._flows.retry_for,
-    "Client.defer delay": lambda each: Client(URL, retry_for=0).defer(
-        "h", delay=each, ceiling=each
-    ),
     "Client.wait timeout": lambda each: Client(URL, retry_for=0).wait("a", timeout=each),
     "Deadline.of delay": lambda each: Deadline.of(delay=each, at=None),
     "RedisJobStore timeout": lambda each: vars(RedisJobStore(REDIS, timeout=each)._timeout),

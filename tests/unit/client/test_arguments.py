@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -51,10 +51,17 @@ def test_a_time_has_a_zone() -> None:
     """A text is a TypeError that says what to pass."""
     text: Any = "2027-01-01"
     with pytest.raises(TypeError, match="datetime with its zone"):
-        job_body("note", None, None, text, {})
+        job_body("note", None, {"at": text})
     with pytest.raises(ValueError, match="zone"):
-        job_body("note", None, None, datetime(2027, 1, 1), {})
-    assert job_body("note", None, None, datetime(2027, 1, 1, tzinfo=UTC), {})["at"]
+        job_body("note", None, {"at": datetime(2027, 1, 1)})
+    assert job_body("note", None, {"at": datetime(2027, 1, 1, tzinfo=UTC)})["at"]
+
+
+def test_the_options_of_a_job_are_those_of_python() -> None:
+    """As the server takes them: seconds, and a count of keys."""
+    options = {"delay": timedelta(seconds=2), "ceiling": 9, "until": 2, "misfire": None}
+    body = {"handler": "note", "payload": 1, "delay": 2.0, "ceiling": 9, "until": {"count": 2}}
+    assert job_body("note", 1, options) == body
 
 
 @cases("url", ["localhost", "localhost:80", "http://", "http://a:b", "ftp://a"])
