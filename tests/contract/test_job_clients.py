@@ -22,6 +22,7 @@ from purgatory.jobs import (
 from purgatory.jobs.clients import JobClient, SyncJobClient
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.sql import SqlJobStore
+from tests.cases import cases
 from tests.valkey_server import ValkeyServer
 
 
@@ -62,7 +63,7 @@ async def test_a_client_changes_jobs() -> None:
             await client.defer("note", object(), delay=1)
 
 
-@pytest.mark.parametrize("make", [JobClient, SyncJobClient])
+@cases("make", [JobClient, SyncJobClient])
 def test_what_is_no_store_is_said_at_once(make: Any) -> None:
     """With an example."""
     for wrong in ("sqlite:///jobs.db", MemoryJobStore, None):

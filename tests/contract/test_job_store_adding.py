@@ -17,6 +17,7 @@ from purgatory.jobs.model import (
     OnFire,
     StoreFullError,
 )
+from tests.cases import cases
 from tests.contract.job_stores import MakeJobStores
 from tests.contract.world import START_MS, World
 
@@ -100,8 +101,8 @@ async def test_callers_at_the_same_time_each_get_their_own(world: World) -> None
     assert (await world.here.counts()).waiting in (199, 200)
 
 
-@pytest.mark.parametrize(
-    ("at", "complaint"),
+@cases(
+    "at, complaint",
     [
         (timedelta(minutes=-2), "in the past"),
         (timedelta(days=3_660), "ahead"),

@@ -9,6 +9,7 @@ import pytest
 
 from purgatory.jobs import JobConflictError, JobOutcome, JobState
 from purgatory.jobs.model import Claim, Deadline, Finish, GiveBack, JobClaim, KeyFired
+from tests.cases import cases
 from tests.contract.world import LEASE_MS, NOBODY, START_MS, World
 from tests.step_methods import HANDLERS
 
@@ -135,7 +136,7 @@ async def test_nothing_starts_early(world: World) -> None:
     assert (await world.start(claim)).state is JobState.RUNNING
 
 
-@pytest.mark.parametrize("state", [JobState.DONE, JobState.FAILED])
+@cases("state", [JobState.DONE, JobState.FAILED])
 async def test_a_job_finishes_once(world: World, state: JobState) -> None:
     """Asked again under the same claim, it says so; another state comes too late."""
     running = await world.run()

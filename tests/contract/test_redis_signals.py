@@ -24,6 +24,7 @@ from purgatory.outcome import Status
 from purgatory.signals import WaitOperation
 from purgatory.signals.redis import RedisSignals
 from purgatory.signals.redis.follower import PAGE
+from tests.cases import cases
 from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
 
@@ -538,8 +539,8 @@ async def test_a_cursor_of_other_keys_is_refused(server: ValkeyServer) -> None:
             await here.park("key", timeout=0, cursor=here.cursor(other))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
+@cases(
+    "arguments, message",
     [
         ({"prefix": "a{b}"}, "prefix"),
         ({"shards": 0}, "shards"),

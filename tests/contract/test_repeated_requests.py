@@ -10,6 +10,7 @@ import pytest
 from purgatory.jobs import DuplicateJobError, JobState
 from purgatory.jobs.model import Added, AddStatus, Finish, IdempotencyConflictError, JobSpec
 from purgatory.jobs.model.spec import MAX_REQUESTS
+from tests.cases import cases
 from tests.contract.world import World
 
 KEPT: dict[str, Any] = {"dedupe_key": "d", "on_conflict": "keep"}
@@ -64,7 +65,7 @@ async def test_a_repeat_changes_nothing(
     assert other.status is AddStatus.ADDED and other.job.id != first.job.id
 
 
-@pytest.mark.parametrize(
+@cases(
     "change",
     [{"payload": 2}, {"delay": 9}, {"dedupe_key": None}, {"dedupe_key": "e"}, {"keys": ["k"]}],
 )

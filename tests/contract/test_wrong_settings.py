@@ -17,6 +17,7 @@ from purgatory.jobs.model import StoreNotReadyError, StoreUnavailableError
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.sql import SqlJobStore, migrate
 from purgatory.redis_server.client import connected
+from tests.cases import cases
 from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
 
@@ -73,8 +74,8 @@ async def test_a_folder_in_place_of_a_file_ends_the_start(tmp_path: Path) -> Non
         await migrate(f"sqlite:///{tmp_path}")
 
 
-@pytest.mark.parametrize(
-    ("kind", "url"),
+@cases(
+    "kind, url",
     [
         (RedisJobStore, "redis://127.0.0.1:1"),
         (SqlJobStore, "postgresql://nobody@127.0.0.1:1/none"),
