@@ -5,7 +5,7 @@ import pytest
 from purgatory import Status
 from purgatory.operations import DelayedOperationPurgatory
 from purgatory.operations.wait_histograms import WaitTimes
-from purgatory.signals import ANY, Condition, MemorySignals, WaitOperation
+from purgatory.signals import Condition, MemorySignals, WaitOperation
 from purgatory.testing import MockClock
 from purgatory.timer import SystemTimer
 
@@ -27,13 +27,6 @@ class Responder(WaitOperation):
 @pytest.fixture
 def signals(clock: MockClock) -> MemorySignals:
     return MemorySignals(clock=clock)
-
-
-def test_a_wait_for_any_key_is_the_default(signals: MemorySignals) -> None:
-    """One signal on one of the keys is enough."""
-    wait = WaitOperation(1, signals, ("a", "b"), 0)
-    assert wait.condition is ANY and (ANY.min_signals, ANY.needed_keys) == (1, 1)
-    assert wait.positions == (0, 0)
 
 
 def test_positions_of_their_own(signals: MemorySignals) -> None:
@@ -89,15 +82,6 @@ def test_an_end_that_cannot_be_known_is_outdated(
     statistics = core.statistics()
     assert (statistics.outdated, statistics.expired) == (is_trimmed, not is_trimmed)
     assert sum(times.lateness.counts) == statistics.expired
-
-
-@pytest.mark.parametrize("status", [Status.CANCELLED, Status.DRAINED])
-def test_an_end_that_says_nothing_about_keys_stays(signals: MemorySignals, status: Status) -> None:
-    """Cancelled is cancelled, and the next wait finds that signals are missing."""
-    wait = Responder(20, signals, ("a",), 0)
-    signals.drop("a")
-    assert wait._cancel(status)
-    assert wait.seen == [status]
 
 
 def test_whoever_left_is_known_to_have_left(signals: MemorySignals) -> None:

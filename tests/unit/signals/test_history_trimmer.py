@@ -45,24 +45,6 @@ def test_a_signal_is_kept_for_its_age_and_a_third_more_at_most(
         signals.position("a", cursor)
 
 
-def test_trimming_by_age_ends_with_the_history(
-    make: Callable[..., MemorySignals], make_timer: Callable[..., SystemTimer], clock: MockClock
-) -> None:
-    """Nothing is timed while nothing is kept; the next signal begins it anew, at full age."""
-    signals, timer = make(), make_timer()
-    trim = HistoryTrimmer(signals, timer, 6_000)
-    assert len(timer) == 0
-    for _ in range(2):
-        signals.append("a", 1)
-        trim.wake()
-        trim.wake()
-        assert len(timer) == 1
-        age_out(timer, clock, 6_000)
-        assert (kept(signals)[0], len(timer)) == (1, 1)
-        age_out(timer, clock, 4_000)
-        assert (kept(signals)[0], len(timer)) == (0, 0)
-
-
 def test_very_many_are_trimmed_a_few_at_a_time(
     make: Callable[..., MemorySignals], make_timer: Callable[..., SystemTimer], clock: MockClock
 ) -> None:
@@ -82,24 +64,6 @@ def test_very_many_are_trimmed_a_few_at_a_time(
             signals.append("new", None)
     assert left[1:5] == [2 * SLICE + 10, SLICE + 10, 10, 1]
     assert 6_000 <= len(left) - 4 <= 8_100 and len(timer) == 0
-
-
-def test_marks_of_a_dropped_history_do_not_shorten_the_next_one(
-    make: Callable[..., MemorySignals], make_timer: Callable[..., SystemTimer], clock: MockClock
-) -> None:
-    """A key that fires again after all was dropped is kept for the full age."""
-    signals, timer = make(), make_timer()
-    trim = HistoryTrimmer(signals, timer, 6_000)
-    signals.append("a", 1)
-    trim.wake()
-    age_out(timer, clock, 5_000)
-    signals.drop("a")
-    signals.append("a", 2)
-    trim.wake()
-    age_out(timer, clock, 6_000)
-    assert values(signals, "a") == [2]
-    age_out(timer, clock, 2_000)
-    assert (values(signals, "a"), len(timer)) == ([], 0)
 
 
 def test_a_key_that_fires_all_the_time_is_trimmed_too(

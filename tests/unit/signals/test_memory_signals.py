@@ -82,15 +82,6 @@ def test_a_value_is_bounded_in_bytes(make: Callable[..., MemorySignals]) -> None
     assert kept(signals) == (1, 10, 1)
 
 
-def test_reading_goes_on_from_a_position(signals: MemorySignals) -> None:
-    """In order, what came after it, up to a limit."""
-    offsets = [signals.append("a", number).offset for number in range(5)]
-    signals.append("b", "other")
-    assert [signal.value for signal in signals.read("a", offsets[1], 2)] == [2, 3]
-    assert signals.read("a", offsets[4], 10) == signals.read("c", 0, 10) == []
-    assert [signal.value for signal in signals.read("a", 0, 1)] == [0]
-
-
 def test_whether_there_are_signals_after_a_position(signals: MemorySignals) -> None:
     """So many of that key, not of others."""
     first = signals.append("a", 1)
@@ -99,24 +90,6 @@ def test_whether_there_are_signals_after_a_position(signals: MemorySignals) -> N
     assert signals.has_after("a", 0, 2) and not signals.has_after("a", 0, 3)
     assert signals.has_after("a", first.offset, 1) and not signals.has_after("a", first.offset, 2)
     assert not signals.has_after("a", signals.head(), 1) and not signals.has_after("c", 0, 1)
-
-
-def test_a_cursor_is_the_position_again(signals: MemorySignals) -> None:
-    """For every position that is still kept, of every key."""
-    for number in range(3):
-        signals.append("a", number)
-    for position in range(4):
-        assert signals.position("a", signals.cursor(position)) == position
-        assert signals.position("never fired", signals.cursor(position)) == position
-
-
-def test_zero_is_from_the_earliest_that_is_kept(make: Callable[..., MemorySignals]) -> None:
-    """Whatever made way, "0" never expires."""
-    signals = make(max_signals_per_key=2)
-    assert signals.position("a", "0") == 0
-    for number in range(5):
-        signals.append("a", number)
-    assert [s.value for s in signals.read("a", signals.position("a", "0"), 9)] == [3, 4]
 
 
 @cases(
@@ -137,13 +110,6 @@ def test_a_cursor_with_something_behind_it(signals: MemorySignals, suffix: str) 
         signals.position("a", signals.cursor(1) + suffix)
 
 
-def test_a_cursor_ahead_of_every_signal(signals: MemorySignals) -> None:
-    """Was never given out."""
-    signals.append("a", 1)
-    with pytest.raises(BadCursorError, match="ahead of every signal"):
-        signals.position("a", signals.cursor(2))
-
-
 def test_a_cursor_from_before_a_restart(make: Callable[..., MemorySignals]) -> None:
     """Is expired rather than bad: the reader cannot know, and reads its state anew."""
     before, after = make(), make()
@@ -159,45 +125,7 @@ def test_a_cursor_from_before_a_restart(make: Callable[..., MemorySignals]) -> N
     )
 
 
-def test_a_restart_without_signals_since(make: Callable[..., MemorySignals]) -> None:
-    """Nothing is kept, and there is one cursor to continue from: it is named once."""
-    before, after = make(), make()
-    with pytest.raises(CursorExpiredError) as caught:
-        after.position("a", before.cursor(0))
-    assert caught.value.earliest == caught.value.head
-    assert str(caught.value).endswith(f"continue from '{caught.value.head}'")
-
-
 # Bounds
-
-
-def test_a_key_keeps_its_latest_signals(make: Callable[..., MemorySignals]) -> None:
-    """The oldest makes way; other keys are not touched."""
-    signals = make(max_signals_per_key=3)
-    signals.append("quiet", "q")
-    for number in range(5):
-        signals.append("busy", number)
-    assert (values(signals, "busy"), values(signals, "quiet")) == ([2, 3, 4], ["q"])
-    assert kept(signals) == (4, 3 + 3, 2)
-
-
-def test_all_keys_together_keep_the_latest_signals(make: Callable[..., MemorySignals]) -> None:
-    """The oldest of all makes way, whichever key it is of."""
-    signals = make(max_signals=3)
-    for number, key in enumerate("abcab"):
-        signals.append(key, number)
-    assert (values(signals, "a"), values(signals, "b"), values(signals, "c")) == ([3], [4], [2])
-    assert kept(signals) == (3, 3, 3)
-
-
-def test_all_keys_together_keep_so_many_bytes(make: Callable[..., MemorySignals]) -> None:
-    """A large value makes several small ones go."""
-    signals = make(max_bytes=20, max_value_bytes=20)
-    for key in "abcde":
-        signals.append(key, "12")
-    assert kept(signals) == (5, 20, 5)
-    signals.append("f", "123456")
-    assert (kept(signals), values(signals, "b"), values(signals, "c")) == ((4, 20, 4), [], ["12"])
 
 
 def test_the_latest_signal_is_kept_whatever_its_size(make: Callable[..., MemorySignals]) -> None:
@@ -209,74 +137,6 @@ def test_the_latest_signal_is_kept_whatever_its_size(make: Callable[..., MemoryS
         return
     assert signals.has_after("a", signal.offset - 1, 1)
     assert signals.read("a", signal.offset - 1, 1) == [signal]
-
-
-def test_a_trimmed_key_expires_the_cursors_of_its_own_readers(
-    make: Callable[..., MemorySignals],
-) -> None:
-    """A clear error, and never a silent gap; a cursor that lost nothing is still good."""
-    signals = make(max_signals_per_key=2)
-    for number in range(4):
-        signals.append("a", number)
-    for position in (0, 1):
-        with pytest.raises(CursorExpiredError, match="no longer kept") as caught:
-            signals.position("a", signals.cursor(position))
-    assert [s.value for s in signals.read("a", signals.position("a", signals.cursor(2)), 9)] == [
-        2,
-        3,
-    ]
-    error = caught.value
-    assert [error.key, error.earliest, error.head] == ["a", signals.cursor(2), signals.cursor(4)]
-
-
-def test_a_busy_key_does_not_expire_the_cursors_of_a_quiet_one(
-    make: Callable[..., MemorySignals],
-) -> None:
-    """Neither of one that never fired, nor of one whose every signal has made way since."""
-    signals = make(max_signals=5)
-    signals.append("quiet", "q")
-    cursor = signals.cursor(signals.head())
-    for number in range(1_000):
-        signals.append("busy", number)
-    assert values(signals, "quiet") == []
-    assert signals.position("quiet", cursor) == 1
-    assert signals.position("never fired", cursor) == 1
-    with pytest.raises(CursorExpiredError):
-        signals.position("quiet", signals.cursor(0))
-    with pytest.raises(CursorExpiredError):
-        signals.position("busy", cursor)
-
-
-def test_a_key_without_signals_counts_on(make: Callable[..., MemorySignals]) -> None:
-    """Its numbers go on where they had come to, after its last signal made way."""
-    signals = make(max_signals=1)
-    assert [signals.append("a", 1).seq, signals.append("b", 1).seq] == [1, 1]
-    assert (values(signals, "a"), signals.append("a", 2).seq) == ([], 2)
-
-
-def test_a_dropped_key_expires_the_cursors_from_before(signals: MemorySignals) -> None:
-    """Also those from just before; those from after are good, and its numbers go on."""
-    signals.append("a", 1)
-    signals.append("b", 1)
-    before = signals.cursor(signals.head())
-    signals.drop("a")
-    assert (values(signals, "a"), values(signals, "b"), kept(signals)) == ([], [1], (1, 1, 1))
-    with pytest.raises(CursorExpiredError):
-        signals.position("a", before)
-    assert signals.position("b", before) == 2
-    after = signals.position("a", signals.cursor(signals.head()))
-    assert (signals.append("a", 2).seq, signals.last("a")) == (2, 4)
-    assert [signal.value for signal in signals.read("a", after, 9)] == [2]
-    assert signals.position("a", "0") == after
-
-
-def test_dropping_a_key_that_never_fired(signals: MemorySignals) -> None:
-    """Expires its cursors as well: whoever reads it is told to look anew."""
-    before = signals.cursor(signals.head())
-    signals.drop("a")
-    with pytest.raises(CursorExpiredError):
-        signals.position("a", before)
-    assert (kept(signals), signals.append("a", 1).seq) == ((0, 0, 0), 1)
 
 
 def test_what_is_remembered_of_empty_keys_is_bounded(make: Callable[..., MemorySignals]) -> None:
@@ -293,29 +153,6 @@ def test_what_is_remembered_of_empty_keys_is_bounded(make: Callable[..., MemoryS
     assert signals.append("first", "again").seq > seqs["first"]
     for number in range(50):
         assert signals.append(f"key {number}", number).seq > 1
-
-
-def test_a_forgotten_key_that_fires_again_expires_old_cursors(
-    make: Callable[..., MemorySignals],
-) -> None:
-    """What fired before it was forgotten is lost, and its next signal does not hide that."""
-    signals = make(max_signals=3)
-    before = signals.cursor(signals.head())
-    signals.append("first", 1)
-    cursor = signals.cursor(signals.head())
-    for number in range(50):
-        signals.append(f"key {number}", number)
-    between = signals.cursor(signals.head())
-    signals.append("first", 2)
-    for old in (before, cursor):
-        with pytest.raises(CursorExpiredError) as expired:
-            signals.position("first", old)
-        assert expired.value.earliest != old
-        earliest = signals.position("first", expired.value.earliest)
-        assert [signal.value for signal in signals.read("first", earliest, 9)] == [2]
-    assert [
-        signal.value for signal in signals.read("first", signals.position("first", between), 9)
-    ] == [2]
 
 
 def test_a_key_that_fires_while_its_history_is_made(make: Callable[..., MemorySignals]) -> None:
@@ -346,16 +183,6 @@ def test_a_key_that_fires_while_its_history_is_made(make: Callable[..., MemorySi
         assert sorted(signal.value for signal in found) == ["inner", "outer"] and outer in found
         assert [(signal.seq, signal.offset) for signal in found] == [(1, 1), (2, 2)]
         assert (signals.statistics().signals, signals.statistics().keys) == (2, 1)
-
-
-def test_forgetting_is_no_gap_for_whoever_reads_on(make: Callable[..., MemorySignals]) -> None:
-    """A forgotten key is known again from its next signal on."""
-    signals = make(max_signals=3)
-    for number in range(50):
-        signals.append(f"key {number}", number)
-    now = signals.position("key 0", signals.cursor(signals.head()))
-    signals.append("key 0", "new")
-    assert [signal.value for signal in signals.read("key 0", now, 9)] == ["new"]
 
 
 def test_what_has_made_way_is_let_go(make: Callable[..., MemorySignals]) -> None:
@@ -428,32 +255,3 @@ def test_a_key_that_comes_and_goes_while_its_signal_is_kept(
     for key in "cdefg":
         signals.append(key, key)
         assert values(signals, key) == [key] and signals.statistics().signals == 1
-
-
-def test_the_order_of_all_where_some_trim_their_own(
-    make: Callable[..., MemorySignals],
-) -> None:
-    """After many signals made way in their key, the oldest of all still goes first."""
-    signals = make(max_signals_per_key=2, max_signals=6)
-    for number in range(5_000):
-        signals.append("busy", number)
-    for key in "abcdef":
-        signals.append(key, key)
-    assert values(signals, "busy") == []
-    assert [values(signals, key) for key in "abcdef"] == [[key] for key in "abcdef"]
-    signals.append("a", "A")
-    assert (values(signals, "a"), values(signals, "b")) == (["A"], ["b"])
-
-
-def test_trimming_through_a_position(signals: MemorySignals) -> None:
-    """Everything up to and including it goes, of every key, and expires what read before it."""
-    for number, key in enumerate("abab"):
-        signals.append(key, number)
-    signals.trim_through(3, 9)
-    assert (values(signals, "a"), values(signals, "b"), kept(signals)) == ([], [3], (1, 1, 1))
-    assert signals.position("a", signals.cursor(3)) == 3
-    for key in "ab":
-        with pytest.raises(CursorExpiredError):
-            signals.position(key, signals.cursor(1))
-    signals.trim_through(3, 9)
-    assert kept(signals) == (1, 1, 1)
