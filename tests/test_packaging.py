@@ -15,6 +15,7 @@ import pytest
 
 import purgatory
 from tests.cases import cases
+from tests.nightly import NIGHTLY
 
 ROOT = Path(__file__).parent.parent
 DISTRIBUTION = "fastapi-purgatory"
@@ -101,6 +102,7 @@ def wheel_files(wheel: zipfile.ZipFile) -> set[str]:
     return set(wheel.namelist())
 
 
+@NIGHTLY  # Cython has translated all modules by then
 def test_a_compiler_that_fails_leaves_the_plain_form(tmp_path: Path) -> None:
     """Whoever has no compiler, or a broken one, installs all the same."""
     wheel = _build_wheel(tmp_path, PURGATORY_PURE_PYTHON="0", CC="false")

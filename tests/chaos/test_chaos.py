@@ -10,7 +10,7 @@ from tests.nightly import by_night
 
 PLAN = Plan(
     jobs=by_night(400, 150),
-    service_kills=by_night(3, 2),
+    service_kills=by_night(3, 1),
     store_kills=1,
     freezes=by_night(2, 1),
     cuts=1,

@@ -44,6 +44,7 @@ from purgatory.jobs.model import (
 from tests.contract.job_model import JobModel
 from tests.contract.job_stores import ContractStore, MakeJobStores
 from tests.contract.world import World
+from tests.nightly import by_night
 
 T = TypeVar("T")
 
@@ -52,7 +53,10 @@ LEASE_MS = 40
 HOUR_MS = 3_600_000
 IS_THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 # Where each step is a round trip, fewer.
-EXAMPLES = {"memory": 60, "sqlite": 10, "postgresql": 8, "redis": 20, "redis_shards": 8}
+EXAMPLES = by_night(
+    {"memory": 60, "sqlite": 10, "postgresql": 8, "redis": 20, "redis_shards": 8},
+    {"memory": 40, "sqlite": 5, "postgresql": 4, "redis": 10, "redis_shards": 4},
+)
 # Crashes of a process need no rule of their own: a claim, once drawn, may never be used again (its
 # worker died), or be used much later (it was suspended); an answer may be lost; and a process may
 # be replaced by another between any two steps.

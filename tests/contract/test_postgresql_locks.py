@@ -195,7 +195,6 @@ async def test_a_host_that_vanishes_within_a_transaction(stores: PostgresqlJobSt
         )
         async with asyncio.timeout(PATIENCE_S):
             await way.has_vanished.wait()
-        assert (await other.claim("w", within_ms=0, limit=99, lease_ms=LEASE_MS)).jobs == []
         claimed: list[str] = []
         async with asyncio.timeout(PATIENCE_S):
             while len(claimed) < 20:

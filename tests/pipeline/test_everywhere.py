@@ -27,7 +27,7 @@ from purgatory.pipeline.schedule import JobAddress
 from purgatory.pipeline.spark.tables import Tables
 from tests.acceptance.process_server import ProcessServer
 from tests.house.imports import ROOT
-from tests.nightly import by_night
+from tests.nightly import NIGHTLY, by_night
 from tests.patience import PATIENCE_S
 from tests.pipeline.spark_servers import SUBMIT, connect_server, environment, standalone_cluster
 from tests.pipeline.synthetic import Written, write
@@ -43,8 +43,8 @@ needs_connect = pytest.mark.skipif(
     reason="needs grpcio, which is in tests/requirements.txt; CI fails without it",
 )
 
-# By night, each of them runs in both places. By day a stream does not on Connect: Spark gives its
-# workers there ten seconds to start, which no setting changes.
+# By night, each of them runs in both places. By day a stream, which costs as much as all others,
+# runs in the session of test_live.py only.
 COMMAND_NAMES = ["replay", "waits", "stream", "sql", "redis"]
 DELAY_S = 120
 LEAST_ENDED = 4
@@ -272,7 +272,7 @@ def test_two_executors(
     tmp_path: Path,
 ) -> None:
     """By spark-submit, though only the driver has this package installed."""
-    names = by_night(COMMAND_NAMES, ["stream", "redis"])
+    names = by_night(COMMAND_NAMES, ["replay", "redis"])
     everything = Everything(names, small, tmp_path / "out", service, valkey.url)
     archive, program = tmp_path / "purgatory.zip", tmp_path / "program.py"
     # As in docs/pipeline/clusters.md.
@@ -294,6 +294,7 @@ def test_two_executors(
     everything.check(said, expected)
 
 
+@NIGHTLY
 def test_local_cluster(tmp_path: Path) -> None:
     """Executors are processes of this machine: a replay, which runs this package in them."""
     arguments = ["replay", "--load", "kafka-low", "--operations", "500", "--shards", "2"]

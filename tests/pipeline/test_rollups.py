@@ -33,6 +33,7 @@ from purgatory.pipeline.rollups.spark_rollups import hour_rows
 from purgatory.pipeline.rollups.wait_tables import write_waits
 from purgatory.pipeline.spark.folder import LocalFolder
 from purgatory.pipeline.statistics.histogram import COARSE, bucket
+from tests.nightly import by_night
 from tests.pipeline.rolled import START, waits, write_outcomes
 from tests.pipeline.synthetic import write
 
@@ -83,13 +84,16 @@ def test_tables_are_those_of_one_run_whatever_settled_between(tmp_path: Path) ->
         | {"operation_id": f"op-{place}", "state": "failed", "error": f"{place}"}
         for place, day in enumerate(days)
     ]
+    # Before and after the late record, and when the day that follows has settled it.
+    compared = by_night(range(len(rows)), (6, 7, len(rows) - 1))
     for place, row in enumerate(rows):
         # With what is written of an hour, it is replaced.
         hour = [other for other in rows[:place] if _hour(other) == _hour(row)]
         write_outcomes(tmp_path / "grown", [*hour, row], as_of=LATER)
         grown = waits(tmp_path / "grown", *TABLES)
-        write_outcomes(tmp_path / f"once-{place}", rows[: place + 1], as_of=LATER)
-        assert grown == waits(tmp_path / f"once-{place}", *TABLES)
+        if place in compared:
+            write_outcomes(tmp_path / f"once-{place}", rows[: place + 1], as_of=LATER)
+            assert grown == waits(tmp_path / f"once-{place}", *TABLES)
     engine = DuckEngine(connected(threads=1))
     for out in (tmp_path / "grown", tmp_path / f"once-{len(rows) - 1}"):
         (found,) = engine.failed_jobs(str(out), lambda _: None)
@@ -104,14 +108,16 @@ def test_a_long_wait_does_not_make_the_steps_of_the_timeline_longer(tmp_path: Pa
     ]
     rows.append(ended(START, 150 * 86_400, operation_id="op-long", kind="job:remind"))
     later = START + timedelta(days=400)
+    # Not the minutes of five months.
+    names = [name for name in TABLES if name != "parked"]
     for new in ([rows[0], rows[1], rows[3]], [rows[2]]):
         write_outcomes(tmp_path / "grown", new, as_of=later)
-        grown = waits(tmp_path / "grown", *TABLES)
+        grown = waits(tmp_path / "grown", *names)
     write_outcomes(tmp_path / "once", rows, as_of=later)
-    assert grown == waits(tmp_path / "once", *TABLES)
+    assert grown == waits(tmp_path / "once", *names)
     manifest = read_rollup_manifest(LocalFolder(f"{tmp_path}/grown/rollups"))
     assert len(manifest.prefixes[ALL].members) > 4
-    assert {row["width_s"] for row in grown[TABLES.index("timeline")]} == {21_600}
+    assert {row["width_s"] for row in grown[names.index("timeline")]} == {21_600}
 
 
 def _hour(row: dict[str, Any]) -> datetime:

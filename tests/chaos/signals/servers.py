@@ -199,8 +199,12 @@ class ClusterServers(Servers):
 
     @asynccontextmanager
     async def suspended_owner(self, key: str) -> AsyncIterator[None]:
-        """Suspend the master that has the slot of `key`, and let it continue at the end."""
+        """Suspend the master that has the slot of `key`, and let it continue at the end.
+
+        Its replica has all that it had acknowledged.
+        """
         master = self._owner(key)
+        await _until(partial(_is_in_step, master))
         master.suspend()
         try:
             yield
@@ -484,6 +488,12 @@ def _is_followed(master: ValkeyServer) -> bool:
         return any(each["state"] == "online" for each in _replicas(client))
 
 
+def _is_in_step(master: ValkeyServer) -> bool:
+    with master.client() as client:
+        written = client.info("replication")["master_repl_offset"]
+        return any(int(each["offset"]) >= written for each in _replicas(client))
+
+
 def _replicas(client: redis.Redis) -> list[dict[str, str]]:
     info = client.info("replication")
     return [
@@ -494,4 +504,4 @@ def _replicas(client: redis.Redis) -> list[dict[str, str]]:
 async def _until(is_so: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     async with asyncio.timeout(timeout_s):
         while not await asyncio.to_thread(is_so):  # noqa: ASYNC110 - servers set no event here
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.2)

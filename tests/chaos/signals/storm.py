@@ -33,8 +33,6 @@ SERVERS: dict[str, type[Servers]] = {
 REPORTED_S = 15.0
 # Until a fire that was not acknowledged is repeated.
 REPEAT_S = 0.1
-# Wake-ups a second that clients of this process can be told.
-WAKES_A_SECOND = 400
 # What a worker may need more at the end: fragments, and a wait for each client more or less. It
 # keeps MAX_SIGNALS from early on (see worker.py), so anything else that grows is a leak.
 GROWN_BY = 1.25
@@ -54,17 +52,19 @@ class SignalPlan:
     pause_s: float = 0.4
     servers: str = "one"
     """One of SERVERS."""
+    wakes_a_second: int = 400
+    """How often clients are to be woken: this process can tell them no more."""
 
     @property
     def fire_pause_s(self) -> float:
         """How long each of those that fire pauses."""
         wakes = max(1.0, self.clients / self.keys)
-        return max(0.005, self.firing * wakes / WAKES_A_SECOND)
+        return max(0.005, self.firing * wakes / self.wakes_a_second)
 
     @property
     def wait_s(self) -> float:
         """How long a client waits: all of them ask a few hundred times a second."""
-        return max(1.0, self.clients / WAKES_A_SECOND)
+        return max(1.0, self.clients / self.wakes_a_second)
 
     @property
     def patience_s(self) -> float:

@@ -11,6 +11,7 @@ from purgatory import Purgatory
 from purgatory.signals.redis import RedisSignals
 from tests.chaos.signals.servers import ClusterServers
 from tests.chaos.signals.storm import FAULTS, SERVERS, SignalPlan, SignalStorm
+from tests.nightly import by_night
 from tests.patience import PATIENCE_S
 
 
@@ -38,6 +39,7 @@ async def test_every_acknowledged_signal_is_seen_or_said_to_be_lost(
         workers=3,
         firing=2,
         servers=servers,
+        wakes_a_second=by_night(400, 100),
     )
     storm = SignalStorm(plan, tmp_path)
     # A storm that hangs is a failure, too.
