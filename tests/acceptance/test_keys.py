@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from purgatory import Limits, Purgatory
-from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection, Crowd, Reply
-from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer
 from tests.bad_input.refusals import check_refusal
 
 KEYS = "/purgatory/keys"
@@ -158,30 +156,3 @@ async def test_listing_what_is_watched(server: ThreadServer, connection: Connect
         assert none == {"keys": [], "more": False}
         statistics = (await connection.get("/purgatory/statistics")).json()
         assert (statistics["parked"], statistics["keys"], statistics["watched"]) == (4, 3, 4)
-
-
-async def test_a_full_process_says_so(kind: ServerKind) -> None:
-    """One more than may be parked is 503; one more on a key is 429; both with Retry-After."""
-    purgatory = Purgatory(limits=Limits(max_parked=3, max_parked_per_key=2))
-    with serve(create_app(purgatory), purgatory, kind) as server:
-        async with Crowd(server.address, 4) as [*members, last]:
-            for member in members[:2]:
-                member.send("GET", "/purgatory/watch/k?wait=50")
-            await server.until_parked(2)
-            crowded = await last.get("/purgatory/watch/k?wait=50")
-            members[2].send("GET", "/purgatory/watch/j?wait=50")
-            await server.until_parked(3)
-            full = await last.get("/purgatory/watch/i?wait=50")
-            # What does not park stands behind no bound.
-            assert (await last.get("/purgatory/watch/k?wait=0")).status == 200
-            await server.call(purgatory.fire, "k")
-            assert (await members[0].reply()).status == 200
-            last.send("GET", "/purgatory/watch/k?wait=50")
-            await server.until_parked(2)
-    for answer, status, limit, maximum in (
-        (crowded, 429, "max_parked_per_key", 2),
-        (full, 503, "max_parked", 3),
-    ):
-        assert (answer.status, answer.json()["limit"]) == (status, limit)
-        assert answer.json()["maximum"] == maximum
-        assert 1 <= int(answer.headers["retry-after"]) <= 5

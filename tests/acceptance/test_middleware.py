@@ -18,6 +18,7 @@ from purgatory.jobs import MemoryJobStore
 from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection, Crowd, replies
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
+from tests.nightly import NIGHTLY
 
 CROWD = 100
 CALL_NEXT = Callable[[Request], Awaitable[Response]]
@@ -70,7 +71,11 @@ def purgatory() -> Purgatory:
     return Purgatory(jobs=MemoryJobStore())
 
 
-@pytest.fixture(params=[_http, _http_twice, _gzip, _cors, _all], ids=lambda add: add.__name__)
+BY_NIGHT = [pytest.param(add, marks=NIGHTLY) for add in (_http_twice, _gzip, _cors)]
+
+
+# All of them have what each has.
+@pytest.fixture(params=[_http, _all, *BY_NIGHT], ids=lambda add: add.__name__)
 def app(request: pytest.FixtureRequest, purgatory: Purgatory) -> FastAPI:
     """An application under one or several middlewares."""
     app = create_app(purgatory)

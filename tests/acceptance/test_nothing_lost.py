@@ -14,30 +14,6 @@ TRIES = by_night(2_000, 600)
 READERS = 10
 
 
-async def test_a_signal_between_two_polls_is_in_the_second(process_server: ProcessServer) -> None:
-    """Whatever fires after an answer is in the answer to the next request."""
-    async with await Connection.open(process_server.address) as client:
-        cursor = (await client.get("/purgatory/watch/k?wait=0")).cursor
-        for number in range(100):
-            fired = await client.request("POST", "/purgatory/keys/k", {"value": number})
-            assert fired.json()["completed"] == 0
-            answer = await client.get(f"/purgatory/watch/k?wait=50&cursor={cursor}")
-            assert [signal["value"] for signal in answer.json()["signals"]] == [number]
-            assert answer.json()["reason"] == "fired"
-            cursor = answer.cursor
-
-
-async def test_reading_is_not_consuming(process_server: ProcessServer) -> None:
-    """The same cursor gives the same signals again: the next cursor is the acknowledgement."""
-    async with await Connection.open(process_server.address) as client:
-        cursor = (await client.get("/purgatory/watch/k?wait=0")).cursor
-        for number in range(3):
-            await client.request("POST", "/purgatory/keys/k", {"value": number})
-        answers = [await client.get(f"/purgatory/watch/k?cursor={cursor}") for _ in range(3)]
-        assert [len(answer.json()["signals"]) for answer in answers] == [3, 3, 3]
-        assert len({answer.body for answer in answers}) == 1
-
-
 class Reader:
     """Follows a key by its cursor, and keeps every value that it is told."""
 
