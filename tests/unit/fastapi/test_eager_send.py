@@ -75,14 +75,6 @@ class Server:
         ]
 
 
-async def test_an_answer_that_need_not_wait_is_sent_at_once(failures: Failures) -> None:
-    """No task is made, and no turn of the loop goes by."""
-    server = Server()
-    send_eagerly(send_response(server.send, ANSWER), failures)
-    assert server.is_answered
-    assert not module._unfinished
-
-
 def _wrapped(send: Any, module_name: str) -> Any:
     """What middleware of a module puts around `send`."""
 
@@ -121,15 +113,6 @@ async def test_middleware_that_does_more_than_observe_sends_in_a_task(
     assert server.is_answered == is_at_once
     await until_in_turns(lambda: not module._unfinished)
     assert server.is_answered and failures.count == 0
-
-
-async def test_a_send_of_another_server_is_called_in_a_task(failures: Failures) -> None:
-    """Nothing is known of what it needs."""
-    server = Server()
-    send_from_outside(server.send, send_response(server.send, ANSWER), failures)
-    assert not server.is_answered
-    await until_in_turns(lambda: not module._unfinished)
-    assert server.is_answered
 
 
 async def _yield() -> None:
@@ -178,21 +161,6 @@ async def test_an_answer_that_has_to_wait_is_sent_whole(
     await until_in_turns(lambda: not module._unfinished)
     assert server.is_answered
     assert failures.count == 0
-
-
-async def test_values_come_back_to_whoever_waits() -> None:
-    """The result of what it waits for is the value of its await expression."""
-    seen = []
-
-    async def wait() -> None:
-        for number in range(3):
-            future = asyncio.get_running_loop().create_future()
-            asyncio.get_running_loop().call_soon(future.set_result, number)
-            seen.append(await future)
-
-    send_eagerly(wait(), Failures())
-    await until_in_turns(lambda: not module._unfinished)
-    assert seen == [0, 1, 2]
 
 
 async def test_errors_come_to_whoever_waits(failures: Failures) -> None:
@@ -252,16 +220,6 @@ async def test_what_is_cancelled_is_told_of_it(failures: Failures) -> None:
     assert task.cancelled()
 
 
-async def test_through_a_stream_of_anyio(failures: Failures) -> None:
-    """As BaseHTTPMiddleware hands messages on: sending waits for a reader."""
-    sending, receiving = anyio.create_memory_object_stream[Message]()
-    with sending, receiving:
-        send_eagerly(send_response(sending.send, ANSWER), failures)
-        types = [(await receiving.receive())["type"] for _ in range(2)]
-        await until_in_turns(lambda: not module._unfinished)
-    assert types == ["http.response.start", "http.response.body"]
-
-
 async def test_from_within_a_cancelled_scope(failures: Failures) -> None:
     """Whoever fires may be cancelled: the answer, which is another's, is sent all the same."""
     sending, receiving = anyio.create_memory_object_stream[Message]()
@@ -273,17 +231,6 @@ async def test_from_within_a_cancelled_scope(failures: Failures) -> None:
             types = [(await receiving.receive())["type"] for _ in range(2)]
             await until_in_turns(lambda: not module._unfinished)
     assert types == ["http.response.start", "http.response.body"]
-
-
-async def test_from_a_timer_outside_any_task(failures: Failures) -> None:
-    """Expirations and drains answer where there is no current task."""
-    server = Server(_yield)
-    asyncio.get_running_loop().call_soon(
-        lambda: send_eagerly(send_response(server.send, ANSWER), failures)
-    )
-    await asyncio.sleep(0)
-    await until_in_turns(lambda: not module._unfinished)
-    assert server.is_answered
 
 
 @cases("more", [0, 1])

@@ -10,7 +10,7 @@ from fastapi import Depends, FastAPI, Request
 from starlette._utils import get_route_path
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Mount, Route
+from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
 from purgatory import Purgatory
@@ -89,13 +89,6 @@ def test_a_mount_that_comes_first(path: str, *, is_in_front: bool) -> None:
     install(app, Purgatory(), authorize=ALLOW_ANYONE)
     lost = {item for item in ALL if item[1].startswith(path.rstrip("/") + "/")}
     assert found(app) & ALL == (ALL - lost if is_in_front else ALL)
-
-
-def test_a_plain_route_of_starlette_that_comes_first() -> None:
-    """It is read as any other."""
-    app = FastAPI(routes=[Route("/purgatory/keys/{key}", lambda request: None)])
-    install(app, Purgatory(), authorize=ALLOW_ANYONE)
-    assert found(app) & ALL == ALL - {("GET", "/purgatory/keys/")}
 
 
 class Around:
@@ -186,21 +179,6 @@ def test_bypassing_middleware() -> None:
     app.add_middleware(Around)
     assert found(app) >= ALL
     assert not any(path.startswith("/other") for _, path in found(app))
-
-
-def test_dependencies_of_an_inclusion() -> None:
-    """They come first, although middleware need not."""
-    app = FastAPI()
-    router = create_router(Purgatory(), bypass_middleware=True, authorize=ALLOW_ANYONE)
-    app.include_router(router, dependencies=[Depends(nothing)])
-    assert found(app) == set()
-
-
-def test_a_prefix_of_an_inclusion() -> None:
-    """The fast route is where the route is."""
-    app = FastAPI()
-    app.include_router(create_router(Purgatory(), authorize=ALLOW_ANYONE), prefix="/api")
-    assert ("GET", "/api/purgatory/watch/") in found(app)
 
 
 def test_a_prefix_with_a_parameter() -> None:

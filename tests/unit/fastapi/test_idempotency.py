@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
-from purgatory.fastapi import BearerTokens, Problem
+from purgatory.fastapi import Problem
 from purgatory.fastapi.access import IdentifiedPermit
 from purgatory.fastapi.http import idempotency
 from purgatory.fastapi.http.idempotency import RepeatedRequests, parse_idempotency_key
@@ -15,8 +14,6 @@ from purgatory.fastapi.http.raw_request import UNRESTRICTED, Permit, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.testing import MockClock
 from tests.patience import PATIENCE_S
-
-Make = Callable[[], Awaitable[RawResponse]]
 
 
 class Work:
@@ -58,19 +55,6 @@ async def _respond(repeats: RepeatedRequests, raw: RawRequest, work: Work) -> Ra
 def repeats(clock: MockClock) -> RepeatedRequests:
     """What is remembered, at the time of `clock`."""
     return RepeatedRequests(clock)
-
-
-async def test_a_repeat_is_given_the_first_answer(repeats: RepeatedRequests) -> None:
-    """And nothing is done; without a key, or with another one, it is."""
-    work = Work()
-    first = await _respond(repeats, _raw(), work)
-    assert await _respond(repeats, _raw(), work) is first
-    assert await _respond(repeats, _raw('"k"'), work) is first
-    assert work.done == 1
-    await _respond(repeats, _raw("other"), work)
-    await _respond(repeats, _raw(None), work)
-    await _respond(repeats, _raw(None), work)
-    assert work.done == 4
 
 
 async def test_a_repeat_waits_for_the_first_that_is_at_work(repeats: RepeatedRequests) -> None:
@@ -179,47 +163,6 @@ async def test_a_client_makes_way_for_itself(
     assert sum(owned.bytes for owned in repeats._owners.values()) == repeats._bytes
 
 
-@pytest.mark.parametrize("count", [2, 3, 5])
-async def test_a_client_with_an_equal_part_makes_way_for_itself(
-    repeats: RepeatedRequests, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
-    """Of several with as many answers, none takes the room of another."""
-    monkeypatch.setattr(idempotency, "MAX_RESPONSES", 3 * count)
-    work = Work()
-    owners = [IdentifiedPermit(f"owner {number}") for number in range(count)]
-    for key in "abc":
-        for permit in owners:
-            await _respond(repeats, _raw(key, permit=permit), work)
-    await _respond(repeats, _raw("d", permit=owners[-1]), work)
-    assert [len(owned.names) for owned in repeats._owners.values()] == [3] * count
-
-
-async def test_as_many_bytes_as_are_kept(
-    repeats: RepeatedRequests, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An answer makes way for the next one once they are more."""
-    monkeypatch.setattr(idempotency, "MAX_BYTES", 200)
-    work = Work(size=99)
-    for key in "abcd":
-        await _respond(repeats, _raw(key), work)
-    assert (len(repeats._remembered), repeats._bytes) == (3, 300)
-
-
-async def test_large_answers_make_way_sooner(
-    repeats: RepeatedRequests, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The bytes that are kept are bounded as well, and counted without an error."""
-    monkeypatch.setattr(idempotency, "MAX_BYTES", 1000)
-    work = Work(size=399)
-    for number in range(20):
-        await _respond(repeats, _raw(f"k{number}"), work)
-        assert repeats._bytes == sum(
-            len(entry.response.result().body) for entry in repeats._remembered.values()
-        )
-        assert len(repeats._remembered) <= 3
-    assert (await _respond(repeats, _raw("k19"), work)).body.strip() == b"20"
-
-
 async def test_one_that_made_way_while_at_work_takes_no_other_with_it(
     repeats: RepeatedRequests, clock: MockClock
 ) -> None:
@@ -236,15 +179,3 @@ async def test_one_that_made_way_while_at_work_takes_no_other_with_it(
         await first
     assert await _respond(repeats, _raw(), quick) is kept
     assert quick.done == 1
-
-
-async def test_each_token_has_keys_of_its_own(repeats: RepeatedRequests) -> None:
-    """Nobody is given, or is kept from, what another has asked for."""
-    work = Work()
-    names = ("a-token-for-tests-1", "a-token-for-tests-2")
-    tokens = BearerTokens([(name, "*") for name in names])
-    for name in names:
-        raw = RawRequest("/", b"/", b"", [(b"authorization", f"Bearer {name}".encode())])
-        await _respond(repeats, _raw(permit=tokens(raw)), work)
-    await _respond(repeats, _raw(), work)
-    assert work.done == 3

@@ -108,12 +108,6 @@ def test_every_operation_says_what_it_does(document: dict[str, Any]) -> None:
         assert operation["tags"], name
 
 
-def test_operation_ids_are_unique(document: dict[str, Any]) -> None:
-    """Generated clients have a method for each."""
-    ids = [operation["operationId"] for _, operation in _operations(document)]
-    assert len(set(ids)) == len(ids)
-
-
 def test_operation_ids_are_names_that_a_person_would_give(document: dict[str, Any]) -> None:
     """What generated clients call their methods, and so they do not change."""
     ids = {name: operation["operationId"] for name, operation in _operations(document)}

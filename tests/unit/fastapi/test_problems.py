@@ -70,16 +70,6 @@ async def test_every_kind_is_described_where_its_type_points(shared_app: FastAPI
             assert part in answer.text
 
 
-def test_kinds_are_refusals_with_a_title_and_a_remedy() -> None:
-    """Each is filed under its own name, and says what to do in a sentence."""
-    for slug in KINDS:
-        kind = KINDS[slug]
-        assert kind.slug == slug
-        assert 400 <= kind.status < 600
-        assert kind.title and not kind.title.endswith(".")
-        assert kind.remedy.endswith(".")
-
-
 def test_the_document_has_the_members_of_rfc_9457() -> None:
     """And those of its own beside them."""
     problem = Problem("full", "no room", headers={"Retry-After": "3"}, limit="max_parked")
@@ -216,21 +206,6 @@ async def test_exceptions_of_the_application(app: FastAPI, status: int) -> None:
     assert (answer.status_code, document["status"]) == (status, status)
     assert (document["type"], document["detail"]) == ("about:blank", "because")
     assert document["title"]
-
-
-@cases("status, title", [(404, "Not Found"), (599, "Error")])
-def test_a_problem_of_a_status_is_an_http_exception_of_that_status(status: int, title: str) -> None:
-    """For handlers and middleware of the application, which know nothing of kinds."""
-    problem = Problem.from_status(status, "no such order", {})
-    assert (problem.status_code, problem.status, problem.detail) == (
-        status,
-        status,
-        "no such order",
-    )
-    document = json.loads(problem.response("/purgatory", "/orders/1").body)
-    assert (document["status"], document["type"], document["title"]) == (
-        status, "about:blank", title,
-    )  # fmt: skip
 
 
 @cases("outcome", [None, JobOutcome.CANCELLED])

@@ -13,7 +13,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.types import Message
 
-from purgatory import Limits, Purgatory, Status
+from purgatory import Limits, Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, WaitSettings, create_router
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.endpoint_spec import EndpointContext
@@ -101,22 +101,6 @@ async def _begun(app: FastAPI, path: str, query: str = "", **headers: str) -> Ex
     return exchange
 
 
-async def test_a_superseded_wait_leaves_the_core(
-    purgatory: Purgatory, registry: WaitRegistry
-) -> None:
-    """It is refused with 409 and watches nothing; the newer one keeps the Wait-Id and waits."""
-    older, newer = Connection(), Connection()
-    first = _park(registry, older, wait_id=WAIT_ID)
-    second = _park(registry, newer, wait_id=WAIT_ID)
-    assert [response.status for response in older.responses] == [409]
-    assert (first.status, first.is_abandoned, first.keys) == (Status.CANCELLED, True, ())
-    assert (purgatory.parked, purgatory.waiting("k")) == (1, 1)
-    await purgatory.fire("k")
-    assert [response.status for response in newer.responses] == [200]
-    assert len(older.responses) == 1 and second.status is Status.FIRED
-    assert registry._named == {}
-
-
 @pytest.mark.parametrize("way", ["fired", "expired", "cancelled", "abandoned", "drained"])
 async def test_a_wait_that_ends_gives_up_its_name_and_its_place(
     purgatory: Purgatory, registry: WaitRegistry, way: str
@@ -140,24 +124,6 @@ async def test_a_wait_that_ends_gives_up_its_name_and_its_place(
     assert (registry._named, registry.clients._clients) == ({}, {})
 
 
-async def test_a_name_that_a_newer_wait_has_is_not_forgotten(registry: WaitRegistry) -> None:
-    """The end of the older one takes nothing from the newer one."""
-    older = _park(registry, Connection(), wait_id=WAIT_ID)
-    newer = _park(registry, Connection(), wait_id=WAIT_ID)
-    registry.forget(older, older._registration)
-    assert registry._named[WAIT_ID][0] is newer
-    newer.abandon()
-
-
-@pytest.mark.parametrize("wait", [0, 5])
-async def test_a_draining_process_refuses(app: FastAPI, purgatory: Purgatory, wait: int) -> None:
-    """503 with Retry-After and a connection that closes: also for wait=0, which parks nothing."""
-    await purgatory.drain()
-    reply = await (await _begun(app, "/purgatory/watch/k", f"wait={wait}")).reply()
-    assert (reply.status, reply.headers["connection"]) == (503, "close")
-    assert reply.json()["type"].endswith("/draining") and "retry-after" in reply.headers
-
-
 async def test_a_purgatory_that_is_not_open_refuses(
     app: FastAPI, purgatory: Purgatory, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -173,51 +139,6 @@ async def test_a_purgatory_that_is_not_open_refuses(
     [said] = [each.message for each in caplog.records if "is not open" in each.message]
     assert "'mounted'" in said and "install it in the outermost application" in said
     assert "outermost" not in reply.json()["detail"]
-
-
-@pytest.mark.parametrize(
-    ("fired", "limit", "returned", "more"),
-    [(2, 3, 2, False), (3, 3, 3, False), (4, 3, 3, True), (1, 1, 1, False), (0, 1, 0, False)],
-)
-async def test_signals_that_wait_and_the_limit(
-    app: FastAPI, purgatory: Purgatory, fired: int, limit: int, returned: int, more: bool
-) -> None:
-    """There is more only if there are more signals than the limit, not with exactly as many."""
-    for number in range(fired):
-        await purgatory.fire("k", number)
-    query = f"cursor=0&wait=0&limit={limit}"
-    document = (await (await _begun(app, "/purgatory/watch/k", query)).reply()).json()
-    assert [signal["value"] for signal in document["signals"]] == list(range(returned))
-    assert document["more"] is more
-    rest = f"cursor={document['cursor']}&wait=0"
-    document = (await (await _begun(app, "/purgatory/watch/k", rest)).reply()).json()
-    assert len(document["signals"]) == fired - returned
-
-
-@pytest.mark.parametrize(("needed", "fires"), [(1, "b"), (2, "bb b a"), (3, "a b b c")])
-async def test_as_many_keys_as_the_condition_needs(
-    purgatory: Purgatory, registry: WaitRegistry, needed: int, fires: str
-) -> None:
-    """It responds at the last fire and not before: a key counts once."""
-    connection = Connection()
-    _park(registry, connection, keys=("a", "b", "c"), positions=(0, 0, 0), needed_keys=needed)
-    for key in fires.replace(" ", ""):
-        assert connection.responses == []
-        await purgatory.fire(key)
-    assert [response.status for response in connection.responses] == [200]
-
-
-async def test_as_many_signals_as_the_condition_needs(
-    purgatory: Purgatory, registry: WaitRegistry
-) -> None:
-    """Behind the position: what was there before does not count."""
-    await purgatory.fire("k")
-    connection = Connection()
-    _park(registry, connection, positions=(purgatory.signals.head(),), min_signals=2)
-    await purgatory.fire("k")
-    assert connection.responses == []
-    await purgatory.fire("k")
-    assert len(connection.responses) == 1
 
 
 async def test_too_many_parked_requests_of_a_client(
@@ -283,21 +204,6 @@ async def test_a_response_that_cannot_be_made_is_a_500(
     (response,) = connection.responses
     assert (response.status, json.loads(response.body)["instance"]) == (500, path)
     assert "ZeroDivisionError" in caplog.text
-
-
-async def test_an_unknown_name(registry: WaitRegistry) -> None:
-    """404: nobody waits under it, or no longer."""
-    with pytest.raises(Exception, match=f"no request is parked under Wait-Id {WAIT_ID}"):
-        await registry.cancel(WAIT_ID)
-
-
-async def test_a_client_that_leaves(app: FastAPI, purgatory: Purgatory) -> None:
-    """Its wait leaves the core at once, nothing is sent, and its task ends."""
-    exchange = await _begun(app, "/purgatory/watch/k", "wait=20", wait_id=WAIT_ID)
-    assert purgatory.parked == 1
-    exchange.leave()
-    await exchange.end()
-    assert (purgatory.parked, purgatory.waiting("k"), exchange.sent) == (0, 0, [])
 
 
 async def test_a_response_that_cannot_be_sent_ends_the_task(

@@ -132,11 +132,3 @@ def test_settings_that_make_no_sense() -> None:
         with pytest.raises(ValueError, match=next(iter(options))):
             WaitSettings(**options)
         assert WaitSettings(max_parked_per_client=1, default_wait=1, max_wait=1).max_wait == 1
-
-
-def test_the_smallest_settings() -> None:
-    """Waits of no time make a service that only asks."""
-    settings = WaitSettings(
-        max_wait=0, max_incomplete_bytes=1, max_response_bytes=1, max_unread_bytes=1
-    )
-    assert (settings.default_wait, WaitSettings(default_wait=0).default_wait) == (0, 0)

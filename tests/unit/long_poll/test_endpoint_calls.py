@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from starlette.background import BackgroundTask
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,15 +17,6 @@ from tests.needs import ROUTE_IN_SCOPE
 from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange
 from tests.unit.long_poll.order import Order, application, check_not_modified, poll, until_parked
-
-
-async def test_the_time_of_the_endpoint_counts(app: ASGIApp, order: Order) -> None:
-    """Three seconds of work and a wait of four: 304 after four."""
-    loop = asyncio.get_running_loop()
-    order.seconds = 3
-    started = loop.time()
-    check_not_modified(await poll(4).begin(app).reply(), "4")
-    assert loop.time() - started == pytest.approx(4, abs=0.002)
 
 
 async def test_an_endpoint_that_takes_longer_than_the_wait(
@@ -75,15 +65,6 @@ async def test_a_signal_that_is_gone_again_is_not_lost_either(
         assert (await request.reply()).json() == {"version": 2}
 
 
-async def test_what_fires_before_the_request_does_not_wake_it(
-    app: ASGIApp, purgatory: Purgatory, order: Order
-) -> None:
-    """The endpoint has seen it: the first call is the only one."""
-    await purgatory.fire("order:42")
-    check_not_modified(await poll(1).begin(app).reply(), "1")
-    assert order.calls == 1
-
-
 async def test_an_endpoint_that_raises(app: ASGIApp, purgatory: Purgatory, order: Order) -> None:
     """In the first call or in a later one: 500, and the server sees the exception."""
 
@@ -104,17 +85,6 @@ async def test_an_endpoint_that_raises(app: ASGIApp, purgatory: Purgatory, order
         await request.reply()
     assert request.answer().status == 500
     assert purgatory.parked == 0
-
-
-async def test_an_endpoint_that_refuses(app: ASGIApp, order: Order) -> None:
-    """HTTPException is an answer, as without the middleware."""
-
-    def refuse() -> Response:
-        raise HTTPException(402, "pay first", headers={"X-Price": "3"})
-
-    order.make = refuse
-    reply = await poll().begin(app).reply()
-    assert (reply.status, reply.body, reply.headers["x-price"]) == (402, b"pay first", "3")
 
 
 @ROUTE_IN_SCOPE

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-import anyio
 import pytest
 from starlette.types import Message
 
@@ -29,53 +28,6 @@ async def waiting(receive: Callable[[], Awaitable[Message | None]]) -> asyncio.T
     task = asyncio.ensure_future(receive())
     await asyncio.sleep(0)
     return task
-
-
-async def test_a_message_comes_through() -> None:
-    """Uninterrupted, it is the server's receive."""
-    server = Server()
-    task = await waiting(InterruptibleReceive(server.receive))
-    server.happened.set()
-    assert await task == MESSAGE
-
-
-async def test_it_returns_none_when_it_is_interrupted_and_can_be_called_again() -> None:
-    """No message is lost by it, and the task is as good as new."""
-    server = Server()
-    receive = InterruptibleReceive(server.receive)
-
-    async def twice() -> list[Message | None]:
-        found = [await receive()]
-        task = asyncio.current_task()
-        assert task is not None and task.cancelling() == 0
-        await asyncio.sleep(1)
-        return [*found, await receive()]
-
-    task = asyncio.create_task(twice())
-    await asyncio.sleep(0)
-    receive.interrupt()
-    receive.interrupt()
-    server.happened.set()
-    assert await task == [None, MESSAGE]
-
-
-async def test_an_interruption_before_the_wait_is_none() -> None:
-    """It is for those who wait: whoever comes later looks at what was decided first."""
-    server = Server()
-    receive = InterruptibleReceive(server.receive)
-    receive.interrupt()
-    task = await waiting(receive)
-    assert not task.done()
-    server.happened.set()
-    assert await task == MESSAGE
-
-
-async def test_several_wait_at_once() -> None:
-    """Each of them is interrupted."""
-    receive = InterruptibleReceive(Server().receive)
-    tasks = [await waiting(receive) for _ in range(3)]
-    receive.interrupt()
-    assert await asyncio.gather(*tasks) == [None, None, None]
 
 
 async def test_a_message_and_an_interruption_in_the_same_turn() -> None:
@@ -144,35 +96,3 @@ async def test_a_cancellation_from_elsewhere_is_not_taken_for_an_interruption(
             receive.interrupt()
     with pytest.raises(asyncio.CancelledError):
         await task
-
-
-async def test_a_cancel_scope_around_it_is_not_disturbed() -> None:
-    """A cancellation of anyio's own, with and without an interruption in the same turn."""
-    for is_interrupted in (False, True):
-        receive = InterruptibleReceive(Server().receive)
-        with anyio.CancelScope() as scope:
-            asyncio.get_running_loop().call_later(1, scope.cancel)
-            if is_interrupted:
-                asyncio.get_running_loop().call_later(1, receive.interrupt)
-            message = await receive()
-            assert message is None
-            await asyncio.sleep(10)
-        assert scope.cancelled_caught
-    await asyncio.sleep(0.1)
-
-
-async def test_an_interruption_inside_a_task_group() -> None:
-    """It goes no further than the wait: the group's other tasks go on."""
-    receive = InterruptibleReceive(Server().receive)
-    found: list[object] = []
-
-    async def other() -> None:
-        await asyncio.sleep(1)
-        receive.interrupt()
-        await asyncio.sleep(1)
-        found.append("went on")
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(other)
-        found.append(await receive())
-    assert found == [None, "went on"]

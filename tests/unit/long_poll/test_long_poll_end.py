@@ -4,7 +4,6 @@ import asyncio
 import weakref
 from collections.abc import Callable
 
-import httpx
 import pytest
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
@@ -246,52 +245,3 @@ async def test_an_answer_that_cannot_be_sent(
 
 
 # Many at once.
-
-
-async def test_a_thousand_tries_lose_none(app: ASGIApp, purgatory: Purgatory, order: Order) -> None:
-    """The key fires at every moment between the request and its parking: the answer is the new one.
-
-    A virtual clock: a try that had lost its signal would take 20 s, and be a 304.
-    """
-    turns: dict[int, int] = {}
-    for number in range(1_200):
-        request = poll(20, f'"{order.version}"').begin(app)
-        turn = number % 12
-        for _ in range(turn):
-            await asyncio.sleep(0)
-        order.version += 1
-        completed = (await purgatory.fire("order:42")).completed
-        turns[turn] = turns.get(turn, 0) + completed
-        reply = await request.reply()
-        assert (reply.status, reply.json()) == (200, {"version": order.version}), number
-    # The moments are there: some came before the parking, some after.
-    assert turns[0] == 0 and turns[11] > 0, turns
-
-
-async def test_a_crowd_is_woken_by_one_key(
-    app: ASGIApp, purgatory: Purgatory, order: Order
-) -> None:
-    """Each of them is called again, and none more than once."""
-    requests = [poll().begin(app) for _ in range(500)]
-    await until_parked(purgatory, 500)
-    order.version = 2
-    assert (await purgatory.fire("order:42")).completed == 500
-    for request in requests:
-        assert (await request.reply()).json() == {"version": 2}
-    assert order.calls == 1000
-
-
-async def test_through_httpx(app: ASGIApp, purgatory: Purgatory, order: Order) -> None:
-    """As an application's own tests would ask."""
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        first = await client.get("/orders/42")
-        headers = {"If-None-Match": first.headers["etag"], "Prefer": "wait=20"}
-        second = asyncio.create_task(client.get("/orders/42", headers=headers))
-        await until_parked(purgatory)
-        order.version = 2
-        await purgatory.fire("order:42")
-        assert (await second).json() == {"version": 2}
-        assert (await client.get("/orders/42", headers=headers)).json() == {"version": 2}
-        headers["If-None-Match"] = '"2"'
-        assert (await client.get("/orders/42", headers=headers)).status_code == 304

@@ -157,29 +157,6 @@ def test_a_template_has_plain_names_only() -> None:
             LongPollKey(template)
 
 
-def test_two_of_the_same_template_are_equal() -> None:
-    """That is how FastAPI finds an override, and calls it once for a request."""
-    assert LongPollKey("order:{a}") == LongPollKey("order:{a}")
-    assert len({LongPollKey("order:{a}"), LongPollKey("order:{a}"), LongPollKey("order:{b}")}) == 2
-
-
-async def test_openapi_does_not_mention_it(app: FastAPI) -> None:
-    """It has no parameters of its own."""
-    operation = app.openapi()["paths"]["/orders/{order_id}"]["get"]
-    assert [parameter["name"] for parameter in operation["parameters"]] == ["order_id"]
-
-
-async def test_watch_is_overridden_as_any_dependency(app: FastAPI, purgatory: Purgatory) -> None:
-    """By another key; or by nothing, which parks nobody."""
-    app.dependency_overrides[LongPollKey("order:{order_id}")] = LongPollKey("all-orders")
-    request = Exchange("/orders/42", POLL).begin(app)
-    await until_watched(purgatory, "all-orders")
-    request.leave()
-    await request.end()
-    app.dependency_overrides[LongPollKey("order:{order_id}")] = lambda: None
-    assert (await ask(app, "/orders/42", POLL)).status == 200
-
-
 async def test_park_and_purgatory_are_overridden_as_any_dependency(
     make_purgatory: Callable[..., Purgatory],
 ) -> None:

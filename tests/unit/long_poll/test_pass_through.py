@@ -6,7 +6,7 @@ import logging
 import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -41,14 +41,6 @@ async def test_requests_that_do_not_ask_for_it(
     assert (reply.status, reply.json(), order.calls) == (200, {"version": 1}, 1)
     assert "long-poll-key" not in reply.headers
     assert "preference-applied" not in reply.headers
-
-
-async def test_a_post_passes_through(app: ASGIApp) -> None:
-    """Even if it says what a long poll says."""
-    request = poll()
-    request.scope["method"] = "POST"
-    reply = await request.begin(app).reply()
-    assert (reply.status, reply.headers["long-poll-key"]) == (200, "order:42")
 
 
 async def test_what_is_not_asked_for_gets_the_very_same_scope_and_receive(
@@ -119,22 +111,3 @@ async def test_an_endpoint_without_etag_or_key_is_mentioned_once(
     [record] = caplog.records
     assert reason in record.getMessage()
     assert "/orders/{order_id}" in record.getMessage()
-
-
-async def test_a_refusal_without_etag_is_not_mentioned(
-    app: ASGIApp, order: Order, caplog: pytest.LogCaptureFixture
-) -> None:
-    """403 has none, and needs none."""
-    order.make = lambda: Response(status_code=403)
-    assert (await poll().begin(app).reply()).status == 403
-    assert caplog.records == []
-
-
-async def test_an_application_that_has_no_routes(
-    purgatory: Purgatory, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is mentioned once as a whole."""
-    app = LongPollMiddleware(PlainTextResponse("x"), purgatory=purgatory)
-    for path in ("/a", "/b"):
-        assert (await ask(app, path, {"If-None-Match": '"1"', "Prefer": "wait=1"})).status == 200
-    assert len(caplog.records) == 1

@@ -153,18 +153,6 @@ async def test_a_stream_that_is_another_is_passed_on_as_it_comes(purgatory: Purg
     assert source.background == 1
 
 
-async def test_a_client_that_leaves_a_stream(purgatory: Purgatory, spec_version: str) -> None:
-    """It is ended, as without the middleware, and nothing is raised."""
-    source = Source()
-    app = application(purgatory, source.show, [])
-    request = poll('"0"', spec_version=spec_version).begin(app)
-    await asyncio.sleep(2.5)
-    request.leave()
-    await request.end()
-    await until_in_turns(lambda: source.is_ended)
-    assert source.made <= 4
-
-
 async def test_a_stream_of_an_application_that_listens_to_nobody(purgatory: Purgatory) -> None:
     """It runs to its end, unread; the deadline is kept all the same."""
     loop = asyncio.get_running_loop()

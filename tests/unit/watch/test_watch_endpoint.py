@@ -59,39 +59,6 @@ async def test_as_many_signals_as_the_limit(
     assert document["reason"] == ("fired" if waiting else "expired")
 
 
-@pytest.mark.parametrize("waiting", [2, 3, 4])
-async def test_as_many_signals_as_the_limit_on_several_keys(
-    app: FastAPI, purgatory: Purgatory, waiting: int
-) -> None:
-    """The limit is each key's own."""
-    start = purgatory.signals.cursor(purgatory.signals.head())
-    for number in range(waiting):
-        for key in "ab":
-            await purgatory.fire(key, number)
-    body = {"keys": {"a": start, "b": start, "c": start}, "limit": 3, "wait": 0}
-    document = (await watch_many(body).begin(app).reply()).json()
-    assert set(document["keys"]) == {"a", "b"}
-    for entry in document["keys"].values():
-        assert [signal["value"] for signal in entry["signals"]] == list(range(min(waiting, 3)))
-        assert entry["more"] is (waiting > 3)
-
-
-async def test_a_wait_may_be_for_all_of_its_keys(app: FastAPI, purgatory: Purgatory) -> None:
-    """For as many as it has, and no more."""
-    for count, status in [(1, 200), (2, 200), (3, 422)]:
-        body = {"keys": {"a": None, "b": None}, "until": {"count": count}, "wait": 0}
-        assert (await watch_many(body).begin(app).reply()).status == status
-
-
-async def test_a_wait_may_be_for_as_many_signals_as_are_kept(
-    app: FastAPI, purgatory: Purgatory
-) -> None:
-    """And for one at least."""
-    for least, status in [(0, 422), (1, 200), (1_000, 200), (1_001, 422)]:
-        body = {"keys": {"a": None}, "min": least, "wait": 0}
-        assert (await watch_many(body).begin(app).reply()).status == status
-
-
 async def test_a_superseded_wait_leaves_the_core(app: FastAPI, purgatory: Purgatory) -> None:
     """At once, with its timer and its keys; neither its key nor its deadline finds it again."""
     older = await parked(app, purgatory, watch("wait=20", "old", Wait_Id=WAIT_ID))
@@ -105,29 +72,6 @@ async def test_a_superseded_wait_leaves_the_core(app: FastAPI, purgatory: Purgat
     assert (await purgatory.fire("new", 7)).completed == 1
     document = (await newer.reply()).json()
     assert [signal["value"] for signal in document["signals"]] == [7]
-
-
-async def test_a_wait_that_is_answered_at_once_supersedes_as_well(
-    app: FastAPI, purgatory: Purgatory
-) -> None:
-    """Whoever asks under a name again has stopped waiting for the first answer."""
-    older = await parked(app, purgatory, watch("wait=20", Wait_Id=WAIT_ID))
-    newer = await watch("wait=0", "j", Wait_Id=WAIT_ID).begin(app).reply()
-    assert (newer.status, (await older.reply()).status) == (200, 409)
-    assert (purgatory.parked, purgatory.watched_keys()) == (0, {})
-    path = f"/purgatory/waits/{WAIT_ID}"
-    assert (await Exchange(path, method="DELETE").begin(app).reply()).status == 404
-
-
-async def test_a_wait_that_left_has_no_name_any_more(app: FastAPI, purgatory: Purgatory) -> None:
-    """Its id may be parked again, and supersedes nothing."""
-    first = await parked(app, purgatory, watch("wait=20", Wait_Id=WAIT_ID))
-    first.leave()
-    await first.end()
-    assert (purgatory.parked, first.sent) == (0, [])
-    second = await parked(app, purgatory, watch("wait=20", Wait_Id=WAIT_ID))
-    await purgatory.fire("k")
-    assert (await second.reply()).status == 200
 
 
 @pytest.mark.parametrize("wait", [0, 20])

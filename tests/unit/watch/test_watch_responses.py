@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from purgatory import Status
-from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.request_headers import JITTER_FROM_SECONDS, jittered
-from purgatory.fastapi.watch.request_parser import WatchTerms, parse_etag_cursor
+from purgatory.fastapi.watch.request_parser import WatchTerms
 from purgatory.fastapi.watch.responses import WatchResponses
 from purgatory.signals import MemorySignals
 from purgatory.testing import MockClock
@@ -98,20 +95,6 @@ def test_a_drained_wait_keeps_its_cursor_if_signals_were_lost(*, is_lost: bool) 
     document = respond(signals, {"k": position}, status=Status.DRAINED)
     expected = signals.cursor(position if is_lost else signals.head())
     assert (document["cursor"], document["signals"]) == (expected, [])
-
-
-@cases("text", ['""', 'W/""', ' "" '])
-def test_an_entity_tag_may_be_empty(text: str) -> None:
-    """Its cursor is not one of ours, which is another error than one of the header."""
-    assert parse_etag_cursor(text) == ""
-    with pytest.raises(Problem, match="If-None-Match"):
-        parse_etag_cursor('"')
-
-
-def test_a_long_entity_tag_is_quoted_in_part() -> None:
-    """As other errors do, which stay short."""
-    with pytest.raises(Problem, match=r"""If-None-Match is '"a{63}'"""):
-        parse_etag_cursor('"' + 1_000 * "a")
 
 
 def test_waits_of_five_seconds_end_a_little_earlier() -> None:
