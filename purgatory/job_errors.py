@@ -70,7 +70,7 @@ class DuplicateJobError(JobError, RuntimeError):
     def __init__(self, job: Job) -> None:
         """Set the waiting job."""
         # Here: with a job, its model is imported already.
-        from purgatory.jobs.model.dedupe_key import shown_dedupe_key
+        from purgatory.jobs.model.job import shown_dedupe_key
 
         shown = shown_dedupe_key(job.dedupe_key or "")
         super().__init__(

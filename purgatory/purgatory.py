@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from purgatory.jobs import JobHandle, Jobs, JobStore, WorkerSettings
     from purgatory.jobs.handlers import JobHandlers
     from purgatory.jobs.model import JobOptions
-    from purgatory.jobs.stores.outbox import StoredFire
+    from purgatory.jobs.stores.protocol import StoredFire
     from purgatory.jobs.worker import JobStatistics
 
 logger = logging.getLogger("purgatory")

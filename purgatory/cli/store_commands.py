@@ -17,7 +17,7 @@ from purgatory.jobs.model.job import Job, JobState, Misfire
 from purgatory.jobs.model.queries import JobFilter
 from purgatory.jobs.model.steps import Paused
 from purgatory.jobs.stores.protocol import JobStore
-from purgatory.jobs.worker.claiming.recovery import is_missed
+from purgatory.jobs.worker.recovery import is_missed
 from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.log_text import redacted
 

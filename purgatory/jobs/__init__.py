@@ -26,8 +26,7 @@ from purgatory.job_errors import (
     StoreUnavailableError,
     UnknownHandlerError,
 )
-from purgatory.jobs.handlers.again import Again
-from purgatory.jobs.handlers.job_context import JobContext
+from purgatory.jobs.handlers.job_context import Again, JobContext
 from purgatory.jobs.jobs import JobHandle, Jobs
 from purgatory.jobs.model.job import Job, JobOutcome, JobState
 from purgatory.jobs.model.limits import JobLimits

@@ -27,7 +27,7 @@ from purgatory.jobs.model.steps import (
     accepted,
 )
 from purgatory.jobs.stores.protocol import JobStore
-from purgatory.jobs.worker.running.result_reporter import OnJobEnd
+from purgatory.jobs.worker.result_reporter import OnJobEnd
 from purgatory.operations.watch_key import check_key
 from purgatory.timer.seconds import Seconds
 

@@ -21,18 +21,15 @@ from purgatory.jobs.job_watchers import JobWatchers, ParkOperation
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.spec import JobOptions, JobSpec
 from purgatory.jobs.model.steps import Add, Added, AddStatus, Fire
-from purgatory.jobs.other_workers import OtherWorkers, overlap_ms
 from purgatory.jobs.outbox_relay import FireAll, OutboxRelay
 from purgatory.jobs.pending_fires import PendingFires
-from purgatory.jobs.store_opener import StoreOpener
+from purgatory.jobs.store_opener import OtherWorkers, StoreOpener, overlap_ms
 from purgatory.jobs.stores.memory import MemoryJobStore
-from purgatory.jobs.stores.outbox import Outbox
-from purgatory.jobs.stores.protocol import CanHurry, JobStore, ListsWorkers
+from purgatory.jobs.stores.protocol import CanHurry, JobStore, ListsWorkers, Outbox
 from purgatory.jobs.worker.missed_fires import AddResult, MissedFires, SignalHistory
 from purgatory.jobs.worker.scheduler import JobScheduler
-from purgatory.jobs.worker.settings import WorkerSettings
-from purgatory.jobs.worker.statistics import JobStatistics, WorkerCounters
-from purgatory.jobs.worker.store_retry import OUTAGES
+from purgatory.jobs.worker.settings import JobStatistics, WorkerCounters, WorkerSettings
+from purgatory.jobs.worker.worker_store import OUTAGES
 from purgatory.json_value import VALUE, encode_json
 from purgatory.operations.operation_listeners import Listener, Recorder
 from purgatory.outcome import Status

@@ -10,7 +10,7 @@ from typing import Final
 from purgatory.errors import PurgatoryClosedError, SignalsError
 from purgatory.group_commit import cancel_until_done
 from purgatory.job_errors import StoreError
-from purgatory.jobs.stores.outbox import Outbox, StoredFire, TakenFires
+from purgatory.jobs.stores.protocol import Outbox, StoredFire, TakenFires
 from purgatory.retry_policy import RetryPolicy
 from purgatory.timer import Clock
 from purgatory.timer.clock import NS_PER_MS

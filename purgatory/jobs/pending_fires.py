@@ -19,8 +19,8 @@ from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.queries import JobFilter, JobPage
 from purgatory.jobs.model.steps import FireJob
 from purgatory.jobs.stores.protocol import JobStore
-from purgatory.jobs.worker.running.result_reporter import OnJobEnd
-from purgatory.jobs.worker.store_retry import OUTAGES
+from purgatory.jobs.worker.result_reporter import OnJobEnd
+from purgatory.jobs.worker.worker_store import OUTAGES
 from purgatory.json_value import decode_json
 from purgatory.operations.watch_key import check_key
 from purgatory.retry_policy import RetryPolicy

@@ -29,7 +29,7 @@ from purgatory.jobs import (
 )
 from purgatory.jobs.model import Added, IdempotencyConflictError, StoreNotReadyError
 from purgatory.jobs.sql import SqlJobStore, migrate
-from purgatory.jobs.sql.application.session import call_on_commit, connection_of
+from purgatory.jobs.sql.application import call_on_commit, connection_of
 from purgatory.jobs.sql.job_transaction import JobTransaction
 from tests.contract.sql_job_stores import SqliteJobStores, SqlJobStores
 from tests.garbage import without_collector

@@ -24,7 +24,7 @@ from purgatory.jobs.model import (
     Resume,
     WaitAgain,
 )
-from purgatory.jobs.model.dedupe_key import owned_dedupe_key
+from purgatory.jobs.model.job import owned_dedupe_key
 from purgatory.jobs.redis import reader as redis_reader
 from purgatory.jobs.sql import reader as sql_reader
 from purgatory.limits import MAX_JSON_DEPTH

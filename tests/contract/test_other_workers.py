@@ -9,10 +9,10 @@ import pytest
 
 from purgatory import Purgatory
 from purgatory.fastapi.lifespan import create_lifespan
-from purgatory.jobs import JobState, JobStore, MemoryJobStore, other_workers
+from purgatory.jobs import JobState, JobStore, MemoryJobStore, store_opener
 from purgatory.jobs.model import Deadline, Finish, GiveBack, OnFire, WaitAgain
-from purgatory.jobs.other_workers import OtherWorkers
 from purgatory.jobs.redis import RedisJobStore
+from purgatory.jobs.store_opener import OtherWorkers
 from purgatory.jobs.stores.protocol import ListsWorkers
 from purgatory.signals.redis import RedisSignals
 from tests.contract.world import LEASE_MS, World
@@ -68,7 +68,7 @@ async def test_it_is_noticed_however_many_jobs_wait_and_though_its_own_fail(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was deferred last has not run yet, and what was cancelled tells of nobody."""
-    monkeypatch.setattr(other_workers, "LOOKED_AT", 4)
+    monkeypatch.setattr(store_opener, "LOOKED_AT", 4)
     looking = await looking_into(world)
     for _ in range(2):
         await run(world, "host-7", JobState.FAILED)
@@ -99,7 +99,7 @@ async def test_a_running_job_shows_it_however_many_are_put_off(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those have no worker, and are held for longer than any worker holds a job."""
-    monkeypatch.setattr(other_workers, "LOOKED_AT", 4)
+    monkeypatch.setattr(store_opener, "LOOKED_AT", 4)
     looking = await looking_into(world)
     for _ in range(30):
         await world.add(delay=0)
@@ -118,7 +118,7 @@ async def test_processes_that_are_replaced_are_no_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One from before this one, one that dies beside it, and many that stay for a moment."""
-    monkeypatch.setattr(other_workers, "MAX_WORKERS", 5)
+    monkeypatch.setattr(store_opener, "MAX_WORKERS", 5)
     await run(world, "before")
     looking = await looking_into(world)
     await world.add(delay=0)

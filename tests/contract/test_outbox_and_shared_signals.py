@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from purgatory import Purgatory
 from purgatory.jobs import StoreUnavailableError
 from purgatory.jobs.sql import SqlJobStore, migrate
-from purgatory.jobs.stores.outbox import StoredFire, TakenFires
+from purgatory.jobs.stores.protocol import StoredFire, TakenFires
 from purgatory.signals.redis import RedisSignals
 from purgatory.timer import SystemClock
 from tests.patience import PATIENCE_S

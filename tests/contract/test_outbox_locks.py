@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from purgatory import Limits, Purgatory
 from purgatory.jobs import JobLimits, JobState, outbox_relay
 from purgatory.jobs.sql import SqlJobStore
-from purgatory.jobs.stores.outbox import StoredFire, TakenFires
+from purgatory.jobs.stores.protocol import StoredFire, TakenFires
 from tests.contract.sql_job_stores import SqliteJobStores, SqlJobStores
 from tests.patience import until
 

@@ -14,8 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from purgatory.jobs import JobState
 from purgatory.jobs.model import Added, JobSpec, StoreBusyError
-from purgatory.jobs.sql import locked_rows
-from purgatory.jobs.sql.database.engine import make_engine
+from purgatory.jobs.sql import batch_runner
+from purgatory.jobs.sql.engine import make_engine
 from purgatory.jobs.sql.statements import Statements
 from purgatory.jobs.sql.tables import jobs
 from tests.contract.sql_job_stores import PostgresqlJobStores
@@ -128,7 +128,7 @@ async def test_a_job_that_stays_locked_is_reported(
     stores: PostgresqlJobStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an outage of this one job, when the budget of the call is over."""
-    monkeypatch.setattr(locked_rows, "BUDGET_MS", 10)
+    monkeypatch.setattr(batch_runner, "BUDGET_MS", 10)
     engine = stores.engine()
     async with opened(stores.engine()) as store:
         [one] = await add(store, 1)

@@ -25,7 +25,7 @@ from purgatory.jobs.model import (
     StoreNotReadyError,
     StoreReadOnlyError,
 )
-from purgatory.jobs.redis.change_subscription import ChangeSubscription
+from purgatory.jobs.redis.changes import ChangeSubscription
 from purgatory.redis_server.server import RedisServer
 from tests.contract.opened_redis_stores import LEASE_MS, Heard, added, claimed, opened, spec
 from tests.patience import PATIENCE_S

@@ -19,7 +19,7 @@ from sqlalchemy.util import await_only
 from purgatory.job_errors import StoreNotReadyError
 from purgatory.jobs import JobLimits, StoreUnavailableError
 from purgatory.jobs.sql import SqlJobStore
-from purgatory.jobs.sql.database.database import Database
+from purgatory.jobs.sql.database import Database
 from tests.contract.job_stores import MakeJobStores
 from tests.contract.postgresql_server import PostgresqlServer
 from tests.contract.sql_job_stores import SqlJobStores

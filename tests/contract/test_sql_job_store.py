@@ -27,11 +27,10 @@ from purgatory.jobs.model import (
     StoreReadOnlyError,
 )
 from purgatory.jobs.sql import migrate
-from purgatory.jobs.sql.records import record_of
 from purgatory.jobs.sql.statements import Statements
 from purgatory.jobs.sql.statements import reads as read_statements
 from purgatory.jobs.sql.statements.dialect import Dialect
-from purgatory.jobs.sql.tables import job_keys, jobs
+from purgatory.jobs.sql.tables import job_keys, jobs, record_of
 from purgatory.timer import SystemClock
 from tests.contract.postgresql_server import PostgresqlServer
 from tests.contract.sql_job_stores import SqlJobStores

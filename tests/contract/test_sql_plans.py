@@ -9,9 +9,8 @@ from sqlalchemy import BigInteger, event, insert, literal, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from purgatory.jobs.model import JobSpec
-from purgatory.jobs.sql.records import record_of
 from purgatory.jobs.sql.statements import Statements
-from purgatory.jobs.sql.tables import job_keys, jobs
+from purgatory.jobs.sql.tables import job_keys, jobs, record_of
 from tests.contract.sql_job_stores import SqlJobStores
 
 

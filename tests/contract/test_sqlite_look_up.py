@@ -13,8 +13,7 @@ import pytest
 
 from purgatory import Purgatory
 from purgatory.jobs.model import Fire, JobSpec
-from purgatory.jobs.sql import migrate
-from purgatory.jobs.sql.sqlite import look_up
+from purgatory.jobs.sql import migrate, sqlite
 from purgatory.timer import SystemClock
 from tests.step_methods import SqlSteps
 
@@ -26,7 +25,7 @@ KEYS = 7
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """No look-up is slow: on a busy machine, one might be."""
-    monkeypatch.setattr(look_up, "_SLOW_NS", 10**12)
+    monkeypatch.setattr(sqlite, "_SLOW_NS", 10**12)
 
 
 @pytest.fixture
@@ -126,7 +125,7 @@ async def test_after_slow_look_ups_the_store_is_asked(
     store: SqlSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that hangs stops the event loop a few times, and not for each fire."""
-    monkeypatch.setattr(look_up, "_SLOW_NS", -1)
+    monkeypatch.setattr(sqlite, "_SLOW_NS", -1)
     for _ in range(3):
         assert not store.may_wait_on("key")
     assert store.may_wait_on("key")

@@ -27,8 +27,8 @@ from purgatory.jobs import (
     WorkerSettings,
 )
 from purgatory.jobs.model.steps import Fire, Step
-from purgatory.jobs.stores.outbox import StoredFire, TakenFire, TakenFires
-from purgatory.jobs.worker.statistics import JobStatistics
+from purgatory.jobs.stores.protocol import StoredFire, TakenFire, TakenFires
+from purgatory.jobs.worker.settings import JobStatistics
 from purgatory.operations import OperationEvent
 from purgatory.signals.shared_signals import EntryType, PendingRecord
 from purgatory.testing import AutojumpEventLoop

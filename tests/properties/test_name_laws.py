@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory.fastapi.watch.settings import client_key
-from purgatory.jobs.model.dedupe_key import owned_dedupe_key
+from purgatory.jobs.model.job import owned_dedupe_key
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.signals.redis import RedisSignals

@@ -13,7 +13,7 @@ from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, TrustedHosts, install
 from purgatory.jobs import JobContext, MemoryJobStore
 from purgatory.jobs.callbacks import CALLBACK, Callback
-from purgatory.jobs.model.dedupe_key import owned_dedupe_key
+from purgatory.jobs.model.job import owned_dedupe_key
 from tests.acceptance.client import Connection, Reply
 from tests.acceptance.thread_server import ThreadServer, serve
 from tests.cases import cases

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 import pytest
 
 from purgatory.group_commit import GroupCommit
-from purgatory.jobs.redis.step_batches import MAX_BYTES, MAX_STEPS, StepBatches
+from purgatory.jobs.redis.shards import MAX_BYTES, MAX_STEPS, StepBatches
 from tests.patience import PATIENCE_S
 
 

@@ -31,8 +31,7 @@ from purgatory.fastapi.jobs.schemas import (
 from purgatory.jobs import DuplicateJobError, InvalidPayloadError, Job, JobLimits, JobNotFoundError
 from purgatory.jobs.callbacks import CALLBACK, Callback
 from purgatory.jobs.model import Added, AddStatus, JobOptions, JobSpec
-from purgatory.jobs.model.dedupe_key import owned_dedupe_key, shown_dedupe_key
-from purgatory.jobs.model.owner import owner_of
+from purgatory.jobs.model.job import owned_dedupe_key, owner_of, shown_dedupe_key
 from purgatory.operations.watch_key import check_key
 from purgatory.purgatory import Purgatory
 from purgatory.turn_budget import TurnBudget

@@ -11,8 +11,8 @@ from purgatory.fastapi.jobs.schemas import JobResponse, ListedJob, RunJobRespons
 from purgatory.fastapi.watch.schemas import CountOfKeys
 from purgatory.jobs import Job
 from purgatory.jobs.callbacks import CALLBACK
-from purgatory.jobs.model.dedupe_key import shown_dedupe_key
-from purgatory.jobs.model.timestamps import rfc3339, utc
+from purgatory.jobs.model.deadline import rfc3339, utc
+from purgatory.jobs.model.job import shown_dedupe_key
 
 
 def entity_tag(job: Job) -> str:

@@ -4,8 +4,7 @@ The only room that sends HTTP requests. Not here: retries and their delays (`job
 """
 
 from purgatory.jobs.callbacks.callback import CALLBACK, Callback
-from purgatory.jobs.callbacks.secret_headers import CallbackSecret
-from purgatory.jobs.callbacks.signature import sign, verify_signature
+from purgatory.jobs.callbacks.headers import CallbackSecret, sign, verify_signature
 
 __all__ = [
     "CALLBACK",

@@ -24,17 +24,21 @@ except ImportError as exc:
     ) from exc
 
 from purgatory.job_errors import FailJobError, InvalidPayloadError, RetryJobError
+from purgatory.jobs.callbacks.addresses import (
+    DEFAULT_PORTS,
+    DnsLookups,
+    Hosts,
+    LookUp,
+    how_to_allow,
+    is_private_host,
+)
 from purgatory.jobs.callbacks.callback import CALLBACK, Callback, CallbackPayload, stored_url
-from purgatory.jobs.callbacks.dns_lookups import DnsLookups, LookUp
-from purgatory.jobs.callbacks.hosts import DEFAULT_PORTS, Hosts, how_to_allow
+from purgatory.jobs.callbacks.headers import SIGNATURE_HEADER, CallbackSecret, sign, with_secrets
 from purgatory.jobs.callbacks.http_connection import ExchangeError, HttpConnection, ResponseHead
-from purgatory.jobs.callbacks.public_address import is_private_host
-from purgatory.jobs.callbacks.secret_headers import CallbackSecret, with_secrets
-from purgatory.jobs.callbacks.signature import SIGNATURE_HEADER, sign
 from purgatory.jobs.handlers.fair_slots import FairSlots, Lane
 from purgatory.jobs.handlers.job_context import JobContext
+from purgatory.jobs.model.deadline import rfc3339
 from purgatory.jobs.model.job import Job
-from purgatory.jobs.model.timestamps import rfc3339
 from purgatory.timer import Clock, SystemClock
 
 __all__ = ["CALLBACK", "Callback", "Webhook"]

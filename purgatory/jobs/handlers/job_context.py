@@ -1,19 +1,43 @@
-"""The first argument of every handler."""
+"""The first argument of every handler, and the return value with which its job waits again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from enum import Enum
+from typing import Any, Final, Literal
 
-from purgatory.jobs.handlers.again import UNCHANGED, Again
-from purgatory.jobs.model.deadline import check_given
+from purgatory.jobs.model.deadline import check_given, utc
 from purgatory.jobs.model.job import Job, JobOutcome
 from purgatory.jobs.model.spec import needed_keys, on_fire_of, on_fire_on
-from purgatory.jobs.model.timestamps import utc
 from purgatory.timer.seconds import Seconds
 from purgatory.wrong_type import check_keys_type
+
+
+class _Unchanged(Enum):
+    """A payload that stays as it is; None is a payload."""
+
+    UNCHANGED = "unchanged"
+
+    def __repr__(self) -> str:
+        return "unchanged"
+
+
+UNCHANGED: Final = _Unchanged.UNCHANGED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """The next wait of a job, made by `JobContext.again`."""
+
+    delay: Seconds | None = None
+    at: datetime | None = None
+    keys: Iterable[str] | None = None
+    since: str | Mapping[str, str] | None = None
+    until: Literal["any", "all"] | int | None = None
+    on_fire: Literal["run", "cancel"] | None = None
+    payload: Any = UNCHANGED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from purgatory.errors import InvalidKeyError
 from purgatory.job_errors import UnknownHandlerError
 from purgatory.jobs.handlers.handler import Handler
 from purgatory.jobs.handlers.payload_type import AnyPayload, PayloadType
-from purgatory.jobs.model.bounds import Bounds
 from purgatory.jobs.model.job import Job
+from purgatory.jobs.model.limits import Bounds
 from purgatory.operations.watch_key import check_key
 from purgatory.trace_context import TracePropagation
 from purgatory.wrong_type import name_of

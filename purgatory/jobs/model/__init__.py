@@ -28,7 +28,6 @@ from purgatory.job_errors import (
     StoreUnavailableError,
     UnknownHandlerError,
 )
-from purgatory.jobs.model.bounds import Bounds
 from purgatory.jobs.model.deadline import Deadline
 from purgatory.jobs.model.job import (
     Job,
@@ -40,7 +39,7 @@ from purgatory.jobs.model.job import (
     bounded_error,
     new_job_id,
 )
-from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.model.limits import Bounds, JobLimits
 from purgatory.jobs.model.queries import (
     HandlerState,
     JobCounts,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from purgatory.jobs.model.dedupe_key import shown_dedupe_key
-from purgatory.jobs.model.job import Job, JobState
+from purgatory.jobs.model.job import Job, JobState, shown_dedupe_key
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from typing import Any, Final, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 from purgatory.errors import InvalidKeyError
 from purgatory.job_errors import InvalidJobError, InvalidPayloadError
 from purgatory.jobs.model.deadline import Deadline, seconds_to_ms
-from purgatory.jobs.model.dedupe_key import shown_dedupe_key
 from purgatory.jobs.model.job import (
     DEFAULT_ATTEMPTS,
     Job,
@@ -23,6 +22,7 @@ from purgatory.jobs.model.job import (
     OnFire,
     new_job,
     new_job_id,
+    shown_dedupe_key,
 )
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.json_value import JsonKind, encode_json

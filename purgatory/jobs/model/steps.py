@@ -13,9 +13,9 @@ from enum import StrEnum
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from purgatory.job_errors import JobError, JobNotFoundError
-from purgatory.jobs.model.bounds import Bounds
 from purgatory.jobs.model.deadline import Deadline
 from purgatory.jobs.model.job import Job, JobClaim, JobOutcome, JobState, OnFire
+from purgatory.jobs.model.limits import Bounds
 from purgatory.jobs.model.spec import JobSpec
 
 Result = TypeVar("Result")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from purgatory.job_errors import CorruptJobError
 from purgatory.jobs.model.job import BLOCKED_BY, Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import (
@@ -16,14 +18,55 @@ from purgatory.jobs.model.queries import (
     QuarantinedRecord,
 )
 from purgatory.jobs.model.steps import Paused
-from purgatory.jobs.redis.job_records import JobRecords
-from purgatory.jobs.redis.record import ALL_HANDLERS, KEY_SEPARATOR, SEPARATOR
-from purgatory.jobs.redis.shard import RedisShard
-from purgatory.jobs.redis.shards import RedisShards
-from purgatory.jobs.redis.step_codec import names_field, step_of
+from purgatory.jobs.redis.record import (
+    ALL_HANDLERS,
+    KEY_SEPARATOR,
+    SEPARATOR,
+    decode_job,
+    names_field,
+    step_of,
+)
+from purgatory.jobs.redis.shards import RedisShard, RedisShards
 from purgatory.redis_server.script import netstrings
 
+_logger = logging.getLogger("purgatory.jobs.redis")
+
+
+class JobRecords:
+    """Decodes the records in the replies of shards."""
+
+    def __init__(self, shards: RedisShards) -> None:
+        self._shards = shards
+
+    async def decode(self, found: bytes) -> Job:
+        """Return the job in `id NUL record`; raise CorruptJobError once it is quarantined."""
+        try:
+            return decode_job(found)
+        except CorruptJobError as exc:
+            _logger.error("%s", exc, extra={"action": "jobs.redis.quarantine"})
+            _, _, record = found.partition(b"\0")
+            step = step_of("quarantine", exc.job_id, exc.reason) + b"\0" + record
+            await self._shards.ask_all(step)
+            raise
+
+    async def job(self, found: bytes) -> Job | None:
+        """Return the job in a reply; None if the reply is empty or the record corrupt."""
+        if not found:
+            return None
+        try:
+            return await self.decode(found)
+        except CorruptJobError:
+            return None
+
+    async def jobs(self, several: Iterable[bytes]) -> list[Job]:
+        """Return the jobs in several replies."""
+        jobs = [await self.job(found) for found in several]
+        return [job for job in jobs if job is not None]
+
+
 _SHOWN_OF_RECORD = 500
+
+
 # Jobs that are counted by handler: each of them costs the server some microseconds.
 MAX_COUNTED: Final = 100_000
 

@@ -1,27 +1,64 @@
-"""Records: jobs as bytes."""
+"""Jobs and steps as bytes, as the script of the shards reads them."""
 
 from __future__ import annotations
 
-from purgatory.job_errors import CorruptJobError
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from purgatory.job_errors import CorruptJobError, InvalidJobError
+from purgatory.jobs.model.deadline import Deadline
 from purgatory.jobs.model.job import (
     Job,
     JobOutcome,
     JobState,
     Misfire,
     OnFire,
+    bounded_error,
     check_stored,
     new_job,
+)
+from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import (
+    Cancel,
+    CancelForKey,
+    Claim,
+    Finish,
+    Fire,
+    FireJob,
+    GiveBack,
+    JobStep,
+    KeyStep,
+    Miss,
+    Renew,
+    Reschedule,
+    Retry,
+    RunNow,
+    Start,
+    WaitAgain,
 )
 
 # Separates fields. Handlers and keys hold no control characters, and JSON escapes them.
 SEPARATOR = "\0"
+
+
 # Separates keys within a field.
 KEY_SEPARATOR = "\1"
+
+
 # Among the names of paused handlers.
 ALL_HANDLERS = "\2"
+
+
 BUCKET_WIDTH_MS = 60_000
+
+
 """Jobs that are due within the same minute share a bucket."""
+
+
 FORMAT = "1"
+
+
 FIELDS = 33
 
 
@@ -90,3 +127,153 @@ def _keys(field: str) -> tuple[str, ...]:
 
 def _text(field: str) -> str | None:
     return field[1:] if field else None
+
+
+def step_of(*fields: object) -> bytes:
+    """Return a step: its name, then its parameters; None as an empty field."""
+    texts = ["" if field is None else str(field).replace(SEPARATOR, "\ufffd") for field in fields]
+    return SEPARATOR.join(texts).encode("utf-8", "backslashreplace")
+
+
+def job_step(step: JobStep[Any], limits: JobLimits) -> bytes:
+    """Return a step on one job."""
+    return step_of(*_JOB_STEPS[type(step)](step, limits))
+
+
+def key_step(step: KeyStep, limit: int) -> bytes:
+    """Return a step on the jobs on a key, with this limit."""
+    if isinstance(step, Fire):
+        return step_of("fire", step.key, step.value_json, limit)
+    assert isinstance(step, CancelForKey)
+    return step_of("cancel_for_key", step.key, limit)
+
+
+def claim_step(step: Claim, limit: int) -> bytes:
+    """Return the step that claims, with this limit."""
+    bounds = [field for each in step.bounds for field in each]
+    names = names_field(step.handlers)
+    worker = (f"={step.worker}", step.within_ms, limit, step.lease_ms)
+    return step_of("claim", *worker, names, step.clock_ms, *bounds)
+
+
+def names_field(handlers: Sequence[str] | None) -> str | None:
+    """Return the names of handlers as one field; None for all."""
+    # A name that no handler has, where there is none: an empty field is for all.
+    return None if handlers is None else KEY_SEPARATOR.join(handlers) or KEY_SEPARATOR
+
+
+def add_step(spec: JobSpec) -> bytes:
+    """Return the step that adds a job; raise InvalidJobError for what cannot be stored."""
+    ceiling_ms = spec.ceiling_delay_ms
+    mode, ms = _deadline(spec.deadline)
+    step = SEPARATOR.join(
+        (
+            "add",
+            spec.id,
+            mode,
+            str(ms),
+            "" if ceiling_ms is None else str(ceiling_ms),
+            spec.on_conflict.value,
+            str(spec.max_attempts),
+            spec.on_fire.value,
+            spec.misfire.value,
+            spec.dedupe_key or "",
+            KEY_SEPARATOR.join(spec.keys),
+            spec.handler,
+            spec.payload_json,
+            KEY_SEPARATOR.join(spec.request or ()),
+            spec.owner or "",
+            "" if spec.needed == 1 else str(spec.needed),
+            spec.concurrency_key or "",
+            spec.traceparent or "",
+        )
+    )
+    separators = max(0, len(spec.keys) - 1) + (spec.request is not None)
+    if step.count(SEPARATOR) != 17 or step.count(KEY_SEPARATOR) > separators:
+        raise InvalidJobError(
+            f"job {spec.id[:64]!r} holds control characters: make it with JobSpec.of, which says "
+            "where"
+        )
+    return step.encode()
+
+
+def with_room(step: bytes) -> bytes:
+    """Return the same `add_step`, for a store that is known to have room for it.
+
+    That is said behind the trace context, in one field: most jobs have neither.
+    """
+    return step + b"room"
+
+
+def _error_field(error: str | None, limits: JobLimits) -> str:
+    """Return a text that may be empty or missing, so that the two differ."""
+    return "" if error is None else f"={bounded_error(error, limits.max_error_length)}"
+
+
+def _deadline(deadline: Deadline) -> tuple[str, int | None]:
+    if deadline.delay_ms is None:
+        return "at", deadline.at_ms
+    return "delay", deadline.delay_ms
+
+
+def _fire_job(step: FireJob, limits: JobLimits) -> tuple[object, ...]:
+    return "fire_job", step.id, step.round, *(text for fired in step.fired for text in fired)
+
+
+def _cancel(step: Cancel, limits: JobLimits) -> tuple[object, ...]:
+    return "cancel", step.id, step.if_version
+
+
+def _reschedule(step: Reschedule, limits: JobLimits) -> tuple[object, ...]:
+    return "reschedule", step.id, *_deadline(step.deadline), step.if_version
+
+
+def _run_now(step: RunNow, limits: JobLimits) -> tuple[object, ...]:
+    return "run_now", step.id, step.if_version
+
+
+def _retry(step: Retry, limits: JobLimits) -> tuple[object, ...]:
+    return "retry", step.id, step.if_version
+
+
+def _start(step: Start, limits: JobLimits) -> tuple[object, ...]:
+    bounds = () if step.bounds is None else step.bounds[1:]
+    return "start", *step.claim, step.lease_ms, step.attempt, *bounds
+
+
+def _renew(step: Renew, limits: JobLimits) -> tuple[object, ...]:
+    return "renew", *step.claim, step.lease_ms
+
+
+def _finish(step: Finish, limits: JobLimits) -> tuple[object, ...]:
+    return "finish", *step.claim, step.state, _error_field(step.error, limits)
+
+
+def _miss(step: Miss, limits: JobLimits) -> tuple[object, ...]:
+    return "miss", *step.claim
+
+
+def _give_back(step: GiveBack, limits: JobLimits) -> tuple[object, ...]:
+    fields = (step.delay_ms, _error_field(step.error, limits), step.hold_ms)
+    return "give_back", *step.claim, *fields
+
+
+def _wait_again(step: WaitAgain, limits: JobLimits) -> tuple[object, ...]:
+    keys = KEY_SEPARATOR.join(step.keys)
+    wait = (*_deadline(step.deadline), keys, step.needed, step.on_fire)
+    return "wait_again", *step.claim, *wait, step.payload_json
+
+
+_JOB_STEPS: Mapping[type[JobStep[Any]], Callable[[Any, JobLimits], tuple[object, ...]]] = {
+    FireJob: _fire_job,
+    Cancel: _cancel,
+    Reschedule: _reschedule,
+    RunNow: _run_now,
+    Retry: _retry,
+    Start: _start,
+    Renew: _renew,
+    Finish: _finish,
+    Miss: _miss,
+    GiveBack: _give_back,
+    WaitAgain: _wait_again,
+}

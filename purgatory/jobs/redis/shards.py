@@ -1,16 +1,268 @@
-"""All shards of a store: choosing the shards of a step, and merging their results."""
+"""The shards of a store: their keys, the round trips that change them, and Redis's errors."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from binascii import crc32
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from importlib.resources import files
+from itertools import islice
+
+from redis.exceptions import AuthenticationError, AuthorizationError, NoScriptError, ResponseError
 
 from purgatory.errors import PurgatoryClosedError
+from purgatory.group_commit import GroupCommit
+from purgatory.job_errors import (
+    StoreError,
+    StoreNotReadyError,
+    StoreOutOfSpaceError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+)
 from purgatory.jobs.model.spec import JobSpec
-from purgatory.jobs.redis.shard import RedisShard, is_error, step_error
-from purgatory.jobs.redis.step_codec import names_field, step_of
+from purgatory.jobs.redis.record import names_field, step_of
+from purgatory.redis_server.script import (
+    CONNECTION_ERRORS,
+    FsyncTimeoutError,
+    RedisScript,
+    netstrings,
+)
+from purgatory.redis_server.server import RedisServer
+
+# Why a server takes no writes, and the way out.
+_READ_ONLY = {
+    r"\bMISCONF\b": "it cannot write to its disk; see its log, and whether the disk is full",
+    r"\b(NOREPLICAS|NOWRITE)\b": "too few replicas are connected to it; see its "
+    "min-replicas-to-write, and its replicas",
+    r"\bNOPERM\b|no permissions": "connect with a user that may write",
+    r"\bREADONLY\b": "it is a replica; connect to the primary",
+}
+
+
+_PASSING = r"\b(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|UNKILLABLE)\b"
+
+
+def no_reply_error(exc: BaseException, *, is_read: bool = False) -> StoreError:
+    """Return the error for a reply that did not come, to a request that only reads or another."""
+    # A client reports what the server replied to its login as a lost connection.
+    for reason in _reasons(exc):
+        if isinstance(reason, AuthenticationError | AuthorizationError):
+            return StoreNotReadyError(
+                f"Redis refuses the login ({reason}): check the user and the password in its URL"
+            )
+        if isinstance(reason, ResponseError) and not isinstance(reason, NoScriptError):
+            return reply_error(str(reason))
+    # Nothing is uncertain after a read, such as the one with which a store is opened.
+    way_out = (
+        "check the server and its address"
+        if is_read
+        else "the step may or may not be done, and the same call can be made again"
+    )
+    return StoreUnavailableError(f"Redis did not reply ({type(exc).__name__}: {exc}): {way_out}")
+
+
+def _reasons(exc: BaseException | None) -> Iterator[BaseException]:
+    while exc is not None:
+        yield exc
+        exc = exc.__cause__ or exc.__context__
+
+
+def reply_error(message: str) -> StoreError:
+    """Return the error for an error reply."""
+    if re.search(r"\bOOM\b|maxmemory", message):
+        return StoreOutOfSpaceError(
+            f"Redis has no memory left ({message}): nothing was stored; raise maxmemory, or keep "
+            "finished jobs for less time"
+        )
+    for pattern, way_out in _READ_ONLY.items():
+        if re.search(pattern, message):
+            return StoreReadOnlyError(f"Redis takes no writes ({message}): {way_out}")
+    if "DB index" in message:
+        return StoreNotReadyError(
+            f"Redis has no such database ({message}): check the number at the end of its URL"
+        )
+    if re.search(_PASSING, message):
+        return StoreUnavailableError(
+            f"Redis is not available now ({message}): the same call can be made again"
+        )
+    return StoreNotReadyError(
+        f"Redis does not run the steps of jobs ({message}): it has to be Redis 6.2 or Valkey, with "
+        "scripts allowed, and nothing else may use the keys of this prefix"
+    )
+
+
+# Of one round trip: the server serves no other client meanwhile.
+MAX_STEPS = 1_000
+
+
+MAX_BYTES = 4 * 1024 * 1024
+
+
+_BYTES_OF_STEP = MAX_BYTES // MAX_STEPS
+
+
+class StepBatches:
+    """A `GroupCommit` of lists of steps; `run` returns a list of results."""
+
+    def __init__(self, send: Callable[[list[bytes]], Awaitable[list[bytes]]]) -> None:
+        """Prepare; `send` runs steps in order and returns their results in order."""
+        self._send = send
+        self._commit: GroupCommit[Sequence[bytes]] = GroupCommit(
+            self._send_batch, weigh=_weight, max_weight=MAX_STEPS
+        )
+
+    def run(self, steps: Sequence[bytes]) -> Awaitable[list[bytes]]:
+        """Return the results of `steps`; raise what `send` raises."""
+        if 0 < len(steps) <= MAX_STEPS:
+            return self._commit.submit(steps)
+        return self._run_chunks(steps)
+
+    async def _run_chunks(self, steps: Sequence[bytes]) -> list[bytes]:
+        chunks = [steps[at : at + MAX_STEPS] for at in range(0, len(steps), MAX_STEPS)]
+        # Queued together: they stay in order, and callers that come meanwhile wait behind them.
+        several = await asyncio.gather(*map(self._commit.submit, chunks))
+        return [result for results in several for result in results]
+
+    async def drain(self) -> None:
+        """Wait for the round trip under way."""
+        await self._commit.join()
+
+    async def _send_batch(self, batch: list[Sequence[bytes]]) -> list[list[bytes]]:
+        if len(batch) == 1:
+            return [await self._send(list(batch[0]))]
+        results = iter(await self._send([step for steps in batch for step in steps]))
+        return [list(islice(results, len(steps))) for steps in batch]
+
+
+def _weight(steps: Sequence[bytes]) -> int:
+    """Return the number of steps; more, if they are large."""
+    return max(len(steps), sum(map(len, steps)) // _BYTES_OF_STEP)
+
+
+# Not by a path: executors of Spark may have this package in an archive.
+_SCRIPT = RedisScript((files(__package__) / "steps.lua").read_bytes())
+
+
+_INDEXES = (
+    *(
+        "at",
+        "buckets",
+        "held",
+        "finished",
+        "on_key",
+        "by_key",
+        "by_handler",
+        "dedupe",
+        "quarantined",
+    ),
+    *("waiting", "running", "done", "failed", "cancelled", "meta", "places", "place_names"),
+    "blocked",
+    "aside",
+    "requests",
+)
+
+
+_ERROR = b"error\0"
+
+
+# Reads need not wait for a disk.
+_READS = (
+    b"now_ms",
+    b"paused",
+    b"get\0",
+    b"query\0",
+    b"requested\0",
+    b"counts",
+    b"look_back\0",
+    b"quarantined\0",
+    b"workers\0",
+)
+
+
+class RedisShard:
+    """One hash tag, and so one slot of a cluster, whose steps run one after another.
+
+    `on_reply` is called with the changes of each round trip: when the first of the added jobs is
+    due, if that is soon, and `id NUL due_ms` for each other job that changed, with due_ms empty
+    unless it is soon.
+    """
+
+    def __init__(
+        self,
+        tag: str,
+        *,
+        settings: Callable[[str], bytes],
+        server: RedisServer,
+        is_fsynced: bool,
+        on_reply: Callable[[int | None, list[str]], None],
+    ) -> None:
+        self.tag = tag
+        self.channel = f"{tag}changes"
+        self._keys = [f"{tag}{name}" for name in _INDEXES]
+        self._settings = settings
+        self._server = server
+        self._is_fsynced = is_fsynced
+        self._on_reply = on_reply
+        self._commit = StepBatches(self._send)
+
+    def run(self, steps: list[bytes]) -> Awaitable[list[bytes]]:
+        """Return the result of each step, in order. Raises StoreError.
+
+        A step that failed has a result that `is_error`.
+        """
+        return self._commit.run(steps)
+
+    async def drain(self) -> None:
+        """Wait for the round trip under way."""
+        await self._commit.drain()
+
+    async def _send(self, steps: list[bytes]) -> list[bytes]:
+        timeout = self._server.timeout
+        is_read = all(map(_is_read, steps))
+        is_fsynced = self._is_fsynced and not is_read
+        fsync_ms = round(timeout.seconds * 900) if is_fsynced else None
+        arguments = [self._settings(self.tag), *steps]
+        try:
+            async with timeout.limit():
+                reply: bytes = await _SCRIPT.run(
+                    self._server.client, self._keys, arguments, fsync_ms=fsync_ms
+                )
+        except FsyncTimeoutError as exc:
+            raise StoreUnavailableError(
+                f"{exc}: the steps may or may not survive a crash, and the same call can be made "
+                "again"
+            ) from exc
+        except ResponseError as exc:
+            raise reply_error(str(exc)) from exc
+        except CONNECTION_ERRORS as exc:
+            raise no_reply_error(exc, is_read=is_read) from exc
+        soonest, changes, *results = netstrings(reply)
+        changed = changes.decode("utf-8", "replace").split("\1") if changes else []
+        if soonest or changed:
+            self._on_reply(int(soonest) if soonest else None, changed)
+        if any(map(_is_read_only, results)):
+            await self._server.note_moved()
+        return results
+
+
+def _is_read(step: bytes) -> bool:
+    return step.startswith(_READS)
+
+
+def _is_read_only(result: bytes) -> bool:
+    return is_error(result) and b"READONLY" in result
+
+
+def is_error(result: bytes) -> bool:
+    """Return True iff a step failed; `step_error` returns its error."""
+    return result.startswith(_ERROR)
+
+
+def step_error(result: bytes) -> Exception:
+    """Return the error of a step that failed."""
+    return reply_error(result[len(_ERROR) :].decode("utf-8", "replace"))
 
 
 class RedisShards:

@@ -10,19 +10,12 @@ from purgatory.job_errors import StoreNotReadyError
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import MAX_REQUESTS
 from purgatory.jobs.model.steps import Result, Step
-from purgatory.jobs.redis.adder import JobAdder
-from purgatory.jobs.redis.change_listeners import ChangeListeners
-from purgatory.jobs.redis.change_subscription import ChangeSubscription
-from purgatory.jobs.redis.errors import no_reply_error
-from purgatory.jobs.redis.job_records import JobRecords
-from purgatory.jobs.redis.reader import RedisReader
-from purgatory.jobs.redis.record import BUCKET_WIDTH_MS, SEPARATOR
-from purgatory.jobs.redis.shard import RedisShard
-from purgatory.jobs.redis.shards import RedisShards
-from purgatory.jobs.redis.step_codec import step_of
-from purgatory.jobs.redis.step_runner import StepRunner
-from purgatory.jobs.stores.close_once import CloseOnce
-from purgatory.jobs.stores.protocol import StoreListener
+from purgatory.jobs.redis.changes import ChangeListeners, ChangeSubscription
+from purgatory.jobs.redis.reader import JobRecords, RedisReader
+from purgatory.jobs.redis.record import BUCKET_WIDTH_MS, SEPARATOR, step_of
+from purgatory.jobs.redis.shards import RedisShard, RedisShards, no_reply_error
+from purgatory.jobs.redis.step_runner import JobAdder, StepRunner
+from purgatory.jobs.stores.protocol import CloseOnce, StoreListener
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client
 from purgatory.redis_server.server import RedisServer
 from purgatory.redis_server.server_settings import ServerSettings

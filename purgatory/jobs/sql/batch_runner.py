@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,31 +13,42 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from purgatory.job_errors import StoreError, StoreUnavailableError
+from purgatory.job_errors import StoreBusyError, StoreError, StoreUnavailableError
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import Add, Step
-from purgatory.jobs.sql.database.clock import DatabaseClock
-from purgatory.jobs.sql.database.errors import is_lock_timeout, must_repeat, store_error
+from purgatory.jobs.sql.database import DatabaseClock
+from purgatory.jobs.sql.errors import is_lock_timeout, must_repeat, store_error
 from purgatory.jobs.sql.job_transaction import JobTransaction, MustLookFirstError
 from purgatory.jobs.sql.statements import Statements
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
 from purgatory.timer import SystemClock
+from purgatory.timer.clock import NS_PER_MS
 
 T = TypeVar("T")
 
 Steps = Sequence[Step[Any]]
+
+
 """Steps of one caller, of one kind."""
 
 # Rows of counts: as many processes can add to theirs without waiting for one another.
 _SHARDS = 64
+
+
 # Within this time, however many processes there are, fewer jobs than this are added.
 _COUNT_SECONDS = 1.0
+
+
 _FAR = 1_000_000
+
+
 # Each time another transaction was in the way, which is over then.
 _MAX_TRIES = 20
 
 
 Write = Callable[[Callable[[Connection], T]], Awaitable[T]]
+
+
 """`Database.write`, or `write_apart`."""
 
 
@@ -142,3 +154,65 @@ class BatchRunner:
 def _now_seconds() -> float:
     # Not the loop's: a transaction may run in a thread.
     return SystemClock().now_ns() / 1_000_000_000
+
+
+# How long the steps of one call are tried. Each attempt waits for the lock as any transaction does.
+BUDGET_MS = 5_000
+
+
+# Transactions at once, each with a connection of the pool.
+MAX_APART = 4
+
+
+class LockedRows:
+    """Tries steps one by one, apart from the batches of others, until the row is free."""
+
+    def __init__(self, runner: BatchRunner) -> None:
+        """Run steps with `runner`, several at the same time."""
+        self._runner = runner
+        self._slots = asyncio.Semaphore(MAX_APART)
+        self._tasks: set[asyncio.Task[list[Any]]] = set()
+
+    @property
+    def is_busy(self) -> bool:
+        """True while steps are under way."""
+        return bool(self._tasks)
+
+    async def run(self, steps: Sequence[Step[Any]]) -> list[Any]:
+        """Return the results of steps; raise StoreBusyError if a row stays locked.
+
+        Then some of the steps may be done. It goes on if the caller is cancelled.
+        """
+        task = asyncio.create_task(self._run(steps), name="purgatory-jobs-apart")
+        self._tasks.add(task)
+        task.add_done_callback(self._end)
+        return await asyncio.shield(task)
+
+    async def join(self) -> None:
+        """Return once no steps are under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _run(self, steps: Sequence[Step[Any]]) -> list[Any]:
+        until_ns = SystemClock().now_ns() + BUDGET_MS * NS_PER_MS
+        return [await self._run_one(step, until_ns) for step in steps]
+
+    async def _run_one(self, step: Step[Any], until_ns: int) -> Any:
+        while True:
+            try:
+                async with self._slots:
+                    [[result]] = await self._runner.run([[step]])
+            except RowLockedError as exc:
+                if SystemClock().now_ns() < until_ns:
+                    continue
+                raise StoreBusyError(
+                    f"another transaction has had a job locked for {BUDGET_MS // 1_000} s: nothing "
+                    "was done with it; try again, and see pg_locks for who holds the lock"
+                ) from exc
+            return result
+
+    def _end(self, task: asyncio.Task[list[Any]]) -> None:
+        self._tasks.discard(task)
+        # If the caller was cancelled, nothing else retrieves it, and the loop would complain.
+        if not task.cancelled():
+            task.exception()

@@ -15,9 +15,8 @@ from purgatory.job_errors import (
     StoreBusyError,
     StoreFullError,
 )
-from purgatory.jobs.model.bounds import Place, PlaceCounts, needs_place
 from purgatory.jobs.model.job import Job
-from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.model.limits import JobLimits, Place, PlaceCounts, needs_place
 from purgatory.jobs.model.steps import (
     Add,
     Added,
@@ -50,12 +49,11 @@ from purgatory.jobs.model.transitions import (
     placed,
     unparked,
 )
-from purgatory.jobs.sql.locking.job_places import JobPlaces, bounded_handlers
-from purgatory.jobs.sql.locking.lock_order import lock_ahead
-from purgatory.jobs.sql.records import job_of
+from purgatory.jobs.sql.locking import JobPlaces, bounded_handlers, lock_ahead
 from purgatory.jobs.sql.stored_fires import take_fires
+from purgatory.jobs.sql.tables import job_of
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
-from purgatory.jobs.stores.outbox import StoredFire, TakenFires
+from purgatory.jobs.stores.protocol import StoredFire, TakenFires
 
 # Any number: of two processes that prune at the same time, one waits.
 _PRUNE_LOCK = 7_160_117_001

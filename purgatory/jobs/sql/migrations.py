@@ -19,8 +19,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util.concurrency import await_only, in_greenlet
 
 from purgatory.job_errors import StoreNotReadyError
-from purgatory.jobs.sql.database.database import Database
-from purgatory.jobs.sql.database.errors import HOW_TO_MIGRATE, store_error
+from purgatory.jobs.sql.database import Database
+from purgatory.jobs.sql.errors import HOW_TO_MIGRATE, store_error
 from purgatory.wrong_type import wrong_type
 
 VERSION_TABLE = "purgatory_version"

@@ -21,12 +21,10 @@ from purgatory.jobs.model.queries import (
     QuarantinedRecord,
 )
 from purgatory.jobs.model.steps import Paused
-from purgatory.jobs.sql.database.clock import DatabaseClock
-from purgatory.jobs.sql.database.database import Database
-from purgatory.jobs.sql.database.settings_check import setting_warnings
-from purgatory.jobs.sql.records import is_storable, job_of
-from purgatory.jobs.sql.tables import CONCURRENCY_MARK
-from purgatory.jobs.stores.outbox import StoredFire
+from purgatory.jobs.sql.database import Database, DatabaseClock
+from purgatory.jobs.sql.engine import setting_warnings
+from purgatory.jobs.sql.tables import CONCURRENCY_MARK, is_storable, job_of
+from purgatory.jobs.stores.protocol import StoredFire
 
 T = TypeVar("T")
 

@@ -16,19 +16,21 @@ from purgatory.job_errors import JobError, StoreError
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import Added, Fire, KeyFired, Renew, Result, Start, Step
-from purgatory.jobs.sql.application.steps import ApplicationSteps
-from purgatory.jobs.sql.batch_runner import BatchRunner, RowLockedError, Steps, Write
-from purgatory.jobs.sql.database.clock import DatabaseClock
-from purgatory.jobs.sql.database.database import Database
+from purgatory.jobs.sql.application import ApplicationSteps
+from purgatory.jobs.sql.batch_runner import BatchRunner, LockedRows, RowLockedError, Steps, Write
+from purgatory.jobs.sql.database import Database, DatabaseClock
 from purgatory.jobs.sql.job_transaction import Quarantine, TakeFires
-from purgatory.jobs.sql.locked_rows import LockedRows
 from purgatory.jobs.sql.migrations import check_revision
 from purgatory.jobs.sql.reader import SqlReader
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
-from purgatory.jobs.stores.close_once import CloseOnce
-from purgatory.jobs.stores.outbox import OnCommit, StoredFire, TakenFires
-from purgatory.jobs.stores.protocol import StoreListener
-from purgatory.jobs.stores.store_listeners import StoreListeners
+from purgatory.jobs.stores.protocol import (
+    CloseOnce,
+    OnCommit,
+    StoredFire,
+    StoreListener,
+    StoreListeners,
+    TakenFires,
+)
 
 _log = logging.getLogger("purgatory.jobs")
 

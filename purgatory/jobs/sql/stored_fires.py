@@ -8,7 +8,7 @@ from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import Fire, KeyFired
 from purgatory.jobs.model.transitions import changed_by
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
-from purgatory.jobs.stores.outbox import StoredFire, TakenFire, TakenFires
+from purgatory.jobs.stores.protocol import StoredFire, TakenFire, TakenFires
 
 
 def take_fires(work: UnitOfWork, fires: Sequence[StoredFire], limits: JobLimits) -> TakenFires:

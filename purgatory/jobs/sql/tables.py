@@ -1,6 +1,11 @@
-"""The tables of delayed jobs. A test compares them with those of `migrations/`."""
+"""The tables of delayed jobs, which a test compares with `migrations/`, and jobs as rows."""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -16,7 +21,21 @@ from sqlalchemy import (
     text,
 )
 
-from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, BLOCKED_BY_KEY_MS, PARKED_UNTIL_MS
+from purgatory.job_errors import CorruptJobError
+from purgatory.jobs.model.job import (
+    BLOCKED_BY_HANDLER_MS,
+    BLOCKED_BY_KEY_MS,
+    PARKED_UNTIL_MS,
+    Job,
+    JobOutcome,
+    JobState,
+    Misfire,
+    OnFire,
+    check_stored,
+    job_with,
+    shown_dedupe_key,
+)
+from purgatory.json_value import decode_json
 
 metadata = MetaData()
 
@@ -65,12 +84,26 @@ jobs = Table(
 # made without the parameters, can use the index. A job is undecided iff it has no outcome, and
 # final iff it has finished.
 IS_FREE = text("finished_ms IS NULL AND lease_until_ms = 0")
+
+
 IS_LEASED = text("finished_ms IS NULL AND lease_until_ms > 0")
+
+
 HAS_DEDUPE_KEY = text("dedupe_key IS NOT NULL AND outcome IS NULL")
+
+
 IS_FINISHED = text("finished_ms IS NOT NULL")
+
+
 IS_PLACED = text("placed_ms IS NOT NULL")
+
+
 IS_BLOCKED = text(f"lease_until_ms = {BLOCKED_BY_HANDLER_MS}")
+
+
 IS_BLOCKED_BY_KEY = text(f"lease_until_ms = {BLOCKED_BY_KEY_MS}")
+
+
 # By either, or by the end of a pause.
 IS_HELD_UP = jobs.c.lease_until_ms >= literal_column(str(PARKED_UNTIL_MS), BigInteger)
 
@@ -83,13 +116,25 @@ def _partial(name: str, *columns: Column[object], where: object, unique: bool = 
 # of jobs that it cannot run. And jobs that can be claimed when their leases expire: in a common
 # index, every claim would have to skip the leased jobs.
 _partial("ix_purgatory_jobs_free", jobs.c.handler, jobs.c.due_ms, jobs.c.id, where=IS_FREE)
+
+
 _partial("ix_purgatory_jobs_leased", jobs.c.lease_until_ms, where=IS_LEASED)
+
+
 _partial("ix_purgatory_jobs_dedupe_key", jobs.c.dedupe_key, where=HAS_DEDUPE_KEY, unique=True)
+
+
 _partial("ix_purgatory_jobs_finished", jobs.c.finished_ms, jobs.c.id, where=IS_FINISHED)
+
+
 # Jobs that hold a place, and those that wait for one, of their handler or of their concurrency key:
 # rows of bounded handlers only.
 _partial("ix_purgatory_jobs_placed", jobs.c.handler, jobs.c.concurrency_key, where=IS_PLACED)
+
+
 _partial("ix_purgatory_jobs_blocked", jobs.c.handler, jobs.c.due_ms, jobs.c.id, where=IS_BLOCKED)
+
+
 _partial(
     "ix_purgatory_jobs_blocked_by_key",
     jobs.c.handler,
@@ -98,9 +143,15 @@ _partial(
     jobs.c.id,
     where=IS_BLOCKED_BY_KEY,
 )
+
+
 # Jobs that are due and wait for a place or for the end of a pause, for lists.
 _partial("ix_purgatory_jobs_held_up", jobs.c.id, where=IS_HELD_UP)
+
+
 Index("ix_purgatory_jobs_state", jobs.c.state, jobs.c.id)
+
+
 Index("ix_purgatory_jobs_handler", jobs.c.handler, jobs.c.id)
 
 # The concurrency key of a job is one of its keys, too, for lists: never open, and told from watch
@@ -115,8 +166,14 @@ job_keys = Table(
     # False once the key has fired or the job is decided: a fire must not scan a key's past jobs.
     Column("is_open", Boolean, nullable=False),
 )
+
+
 IS_OPEN = text("is_open")
+
+
 _partial("ix_purgatory_job_keys_open", job_keys.c.key, job_keys.c.job_id, where=IS_OPEN)
+
+
 Index("ix_purgatory_job_keys_job_id", job_keys.c.job_id)
 
 # Requests that have added, replaced or kept a job: their repeats change nothing.
@@ -129,6 +186,8 @@ job_requests = Table(
     Column("fingerprint", Text, nullable=False),
     Column("noted_ms", BigInteger, nullable=False),
 )
+
+
 # In the order of time, to forget the oldest of too many for one job.
 Index("ix_purgatory_job_requests_job_id", job_requests.c.job_id, job_requests.c.noted_ms)
 
@@ -177,3 +236,130 @@ quarantined_jobs = Table(
     Column("record", Text, nullable=False),
     Column("quarantined_ms", BigInteger, nullable=False),
 )
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+_NAMES = tuple(name for name in Job.__slots__ if name not in ("keys", "fired_before"))
+
+
+_values_of = attrgetter(*_NAMES)
+
+
+_NUMBERS = (
+    "deadline_ms",
+    "due_ms",
+    "created_ms",
+    "max_attempts",
+    "attempt",
+    "epoch",
+    "lease_until_ms",
+    "leased_ms",
+    "version",
+    "needed",
+    "round",
+)
+
+
+_OPTIONAL_NUMBERS = ("round_ms", "ceiling_ms", "placed_ms", "lateness_ms", "finished_ms")
+
+
+_TEXTS = ("id", "handler", "payload_json", "keys_json")
+
+
+_OPTIONAL_TEXTS = (
+    "dedupe_key",
+    "concurrency_key",
+    "owner",
+    "fired_key",
+    "fired_json",
+    "fired_before_json",
+    "worker",
+    "error",
+    "traceparent",
+)
+
+
+_NONE = type(None)
+
+
+# Exact types, which are fast to check for each value of each claimed job.
+_KINDS: dict[str, frozenset[type]] = {
+    **dict.fromkeys(_NUMBERS, frozenset({int})),
+    **dict.fromkeys(_OPTIONAL_NUMBERS, frozenset({int, _NONE})),
+    **dict.fromkeys(_TEXTS, frozenset({str})),
+    **dict.fromkeys(_OPTIONAL_TEXTS, frozenset({str, _NONE})),
+}
+
+
+def record_of(job: Job) -> dict[str, Any]:
+    """Return the row of a job."""
+    record = dict(zip(_NAMES, _values_of(job), strict=True))
+    record["keys_json"] = _encode(job.keys) if job.keys else "[]"
+    record["fired_before_json"] = fired_before_json(job)
+    return record
+
+
+def fired_before_json(job: Job) -> str | None:
+    """Return the keys that have fired before; None if there are none."""
+    return _encode(job.fired_before) if job.fired_before else None
+
+
+def listed_key(concurrency_key: str) -> str:
+    """Return what a concurrency key is among the keys of its job, for lists."""
+    return CONCURRENCY_MARK + shown_dedupe_key(concurrency_key)
+
+
+def job_of(record: Mapping[str, Any]) -> Job:
+    """Return the job of a row; raise CorruptJobError if the row is not a valid job."""
+    try:
+        return _job_of(record)
+    except (TypeError, ValueError) as exc:
+        raise CorruptJobError(str(record["id"]), str(exc)) from exc
+
+
+def is_storable(text: str) -> bool:
+    """Return True iff every database can store the text."""
+    return bool(storable(text) == text)
+
+
+def storable(value: Any) -> Any:
+    """Return a text with NUL and surrogates escaped; any other value unchanged."""
+    if not isinstance(value, str):
+        return value
+    return value.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
+
+
+def _job_of(record: Mapping[str, Any]) -> Job:
+    fields = dict(record)
+    _check(fields)
+    outcome = fields["outcome"]
+    fields["outcome"] = None if outcome is None else JobOutcome(outcome)
+    fields["state"] = JobState(fields["state"])
+    fields["on_fire"] = OnFire(fields["on_fire"])
+    fields["misfire"] = Misfire(fields["misfire"])
+    fields["keys"] = _keys_of(fields.pop("keys_json"))
+    fields["fired_before"] = _keys_of(fields.pop("fired_before_json") or "[]")
+    job = job_with(fields)
+    check_stored(job)
+    return job
+
+
+def _check(fields: Mapping[str, Any]) -> None:
+    # SQLite stores any value in any column.
+    for name, kinds in _KINDS.items():
+        value = fields[name]
+        kind = type(value)
+        if kind not in kinds:
+            raise TypeError(f"{name} is {str(value)[:64]!r}")
+        if kind is str and not value.isascii():
+            value.encode()  # raises UnicodeEncodeError if the stored bytes are not UTF-8
+
+
+def _keys_of(keys_json: str) -> tuple[str, ...]:
+    if keys_json == "[]":
+        return ()
+    keys = decode_json(keys_json.encode())
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        raise TypeError(f"its keys are {keys_json[:64]!r}")
+    return tuple(keys)

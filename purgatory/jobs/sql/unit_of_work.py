@@ -13,15 +13,20 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, select, text
 
 from purgatory.job_errors import CorruptJobError
-from purgatory.jobs.model.bounds import Place, left_queue
 from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, Job, JobState
-from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.model.limits import JobLimits, Place, left_queue
 from purgatory.jobs.model.spec import Request
 from purgatory.jobs.model.steps import Added, AddStatus
-from purgatory.jobs.sql.database.clock import DatabaseClock
-from purgatory.jobs.sql.records import is_storable, job_of, listed_key, record_of, storable
+from purgatory.jobs.sql.database import DatabaseClock
 from purgatory.jobs.sql.statements import Statements
-from purgatory.jobs.sql.tables import job_counts
+from purgatory.jobs.sql.tables import (
+    is_storable,
+    job_counts,
+    job_of,
+    listed_key,
+    record_of,
+    storable,
+)
 
 _log = logging.getLogger("purgatory.jobs")
 _STATES = frozenset(JobState)

@@ -9,9 +9,8 @@ from typing import Any
 
 from purgatory.errors import PurgatoryClosedError
 from purgatory.job_errors import IdempotencyConflictError, JobError, StoreFullError
-from purgatory.jobs.model.bounds import Bounds, Place, left_queue, needs_place
 from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, BLOCKED_BY_KEY_MS, Job, JobState
-from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.model.limits import Bounds, JobLimits, Place, left_queue, needs_place
 from purgatory.jobs.model.queries import (
     HandlerState,
     JobCounts,
@@ -52,8 +51,7 @@ from purgatory.jobs.model.transitions import (
     unparked,
 )
 from purgatory.jobs.stores.memory_index import MemoryIndex
-from purgatory.jobs.stores.protocol import StoreListener
-from purgatory.jobs.stores.store_listeners import StoreListeners
+from purgatory.jobs.stores.protocol import StoreListener, StoreListeners
 from purgatory.timer import Clock, SystemClock
 from purgatory.timer.clock import NS_PER_MS
 

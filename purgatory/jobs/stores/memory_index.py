@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
-from purgatory.jobs.model.bounds import Place, PlaceCounts
 from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, PARKED_UNTIL_MS, Job, JobState
+from purgatory.jobs.model.limits import Place, PlaceCounts
 from purgatory.jobs.model.queries import HandlerState
 from purgatory.jobs.model.spec import MAX_REQUESTS
 from purgatory.jobs.model.steps import AddStatus

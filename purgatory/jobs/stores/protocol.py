@@ -1,10 +1,13 @@
-"""The protocol of job stores."""
+"""The protocols of job stores and of an outbox of fires; listeners, and closing once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
+from purgatory.job_errors import JobError
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import (
@@ -14,7 +17,8 @@ from purgatory.jobs.model.queries import (
     JobPage,
     QuarantinedRecord,
 )
-from purgatory.jobs.model.steps import Paused, Result, Step
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import Added, KeyFired, Paused, Result, Step
 
 
 class StoreListener(Protocol):
@@ -195,5 +199,144 @@ class ListsWorkers(Protocol):
 
         Of about `limit` jobs that finished last, DONE or FAILED, then; and of as many that are
         held, now. Cheap enough for once a minute: it returns no payloads.
+        """
+        ...
+
+
+class StoreListeners:
+    """The listeners of one store object, called on its event loop."""
+
+    def __init__(self) -> None:
+        """Start without listeners."""
+        # {listener: None}: order of arrival and O(1) removal.
+        self._listeners: dict[StoreListener, None] = {}
+
+    def __bool__(self) -> bool:
+        """True iff there is a listener."""
+        return bool(self._listeners)
+
+    def subscribe(self, listener: StoreListener) -> Callable[[], None]:
+        """Notify `listener` from now on; return the function that ends it."""
+        self._listeners[listener] = None
+        return lambda: self._listeners.pop(listener, None)
+
+    def notify(self, job_id: str | None, due_ms: int | None) -> None:
+        """Notify of a changed job, and of something that is due soon; None for neither."""
+        # A copy: a listener may end its subscription.
+        for listener in list(self._listeners):
+            if job_id is not None:
+                listener.on_change(job_id)
+            if due_ms is not None:
+                listener.on_due(due_ms)
+
+    def notify_of(self, job: Job, until_ms: int) -> None:
+        """Notify that `job` changed, and when it is due if it can be claimed by `until_ms`."""
+        is_free = not job.state.is_final and not job.lease_until_ms
+        self.notify(job.id, job.due_ms if is_free and job.due_ms <= until_ms else None)
+
+
+class CloseOnce:
+    """Closes something once, in a task of its own: it goes on if a caller is cancelled.
+
+    On one event loop. If the loop ends, the task is cancelled: `close` releases its resources in
+    `finally`.
+    """
+
+    __slots__ = ("_close", "_task")
+
+    def __init__(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Prepare to call `close`, once."""
+        self._close = close
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> asyncio.Task[None]:
+        """Start to close, unless it has started; return the task."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._close(), name="purgatory-jobs-close")
+        return self._task
+
+    async def wait(self) -> None:
+        """Return once it is closed; raise what `close` raised."""
+        await asyncio.shield(self.begin())
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFire:
+    """A fire that was committed together with the application's own changes."""
+
+    number: int
+    """Its place: fires of one transaction are in order."""
+    origin: str
+    """The purgatory that stored it, and fires it unless its process ends before."""
+    key: str
+    value_json: str
+    owner: str | None
+    created_ms: int
+    """By the store's clock: rounds of jobs that began later are not decided by it."""
+    traceparent: str | None = None
+    """The trace context in which it was stored, if that is traced."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenFire:
+    """A fire that no other process will take."""
+
+    fire: StoredFire
+    jobs: KeyFired
+    """The jobs on its key that it has decided. With `has_more` the fire stays: take it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenFires:
+    """The result of `Outbox.take_fires`."""
+
+    taken: tuple[TakenFire, ...] = ()
+    waiting: frozenset[str] = frozenset()
+    """Keys whose fires stay, as another transaction has locked one of them, or one of their jobs:
+    take them again later."""
+    is_cut: bool = False
+    """As many jobs were decided as one transaction may: fires are left, take them again now."""
+
+
+OnCommit = Callable[[], object]
+
+
+@runtime_checkable
+class Outbox(Protocol):
+    """A store that takes part in the transactions of the application, on the same database.
+
+    `session` is an AsyncSession or AsyncConnection of SQLAlchemy. `on_commit` is called on the
+    event loop once its transaction may be committed: look, and look again soon if nothing is there.
+    """
+
+    async def add_in(self, session: Any, specs: Sequence[JobSpec]) -> list[Added | JobError]:
+        """Run `Add` for each spec in the transaction of `session`."""
+        ...
+
+    async def fire_in(
+        self,
+        session: Any,
+        *,
+        key: str,
+        value_json: str,
+        owner: str | None,
+        origin: str,
+        on_commit: OnCommit,
+        traceparent: str | None = None,
+    ) -> None:
+        """Store a fire in the transaction of `session`."""
+        ...
+
+    async def stored_fires(
+        self, origin: str, *, is_own: bool = True, after: int = 0, limit: int
+    ) -> list[StoredFire]:
+        """Return the first fires of `origin`, or of all others, in order."""
+        ...
+
+    async def take_fires(self, fires: Sequence[StoredFire]) -> TakenFires:
+        """Decide the jobs on the keys of fires, and remove these, in one transaction.
+
+        In order for each key, without those that another process has taken, and without waiting for
+        what another transaction has locked. Of bounded size, however many jobs are on the keys.
         """
         ...

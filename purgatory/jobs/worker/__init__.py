@@ -7,8 +7,7 @@ handlers themselves (`jobs.handlers`).
 """
 
 from purgatory.jobs.worker.scheduler import JobScheduler
-from purgatory.jobs.worker.settings import WorkerSettings
-from purgatory.jobs.worker.statistics import JobStatistics, Lateness, Recovery
+from purgatory.jobs.worker.settings import JobStatistics, Lateness, Recovery, WorkerSettings
 
 __all__ = [
     "JobScheduler",

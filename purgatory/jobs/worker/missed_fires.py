@@ -11,7 +11,7 @@ from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import Added, AddStatus, Cancel, FireJob, RunNow
 from purgatory.jobs.stores.protocol import JobStore
-from purgatory.jobs.worker.running.result_reporter import OnJobEnd
+from purgatory.jobs.worker.result_reporter import OnJobEnd
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.shared_signals import SharedSignals
 from purgatory.signals.signal import Signal

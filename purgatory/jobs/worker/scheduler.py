@@ -9,29 +9,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from purgatory.errors import PurgatoryClosedError
 from purgatory.group_commit import CLOSE_S
 from purgatory.job_errors import JobError
+from purgatory.jobs.handlers.handler import JobThreads
 from purgatory.jobs.handlers.registry import JobHandlers
-from purgatory.jobs.handlers.threads import JobThreads
 from purgatory.jobs.model.job import JobClaim
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import GiveBack
 from purgatory.jobs.stores.protocol import JobStore
-from purgatory.jobs.worker.claiming.claimer import Claimer
-from purgatory.jobs.worker.claiming.due_listener import DueListener
-from purgatory.jobs.worker.claiming.excess_jobs import ExcessJobs
-from purgatory.jobs.worker.claiming.recovery import JobRecovery
-from purgatory.jobs.worker.lease_renewer import LeaseRenewer
-from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
+from purgatory.jobs.worker.claiming import Claimer, DueListener, ExcessJobs, Retention
+from purgatory.jobs.worker.executor import JobExecutor, NextRounds
+from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs, LeaseRenewer
 from purgatory.jobs.worker.missed_fires import MissedFires
-from purgatory.jobs.worker.retention import Retention
-from purgatory.jobs.worker.running.executor import JobExecutor
-from purgatory.jobs.worker.running.next_rounds import NextRounds
-from purgatory.jobs.worker.running.result_reporter import OnJobEnd, ResultReporter
-from purgatory.jobs.worker.running.run_queue import JobRunQueue
-from purgatory.jobs.worker.settings import WorkerSettings
-from purgatory.jobs.worker.statistics import JobStatistics, WorkerCounters
-from purgatory.jobs.worker.store_clock import StoreClock
-from purgatory.jobs.worker.store_retry import StoreRetry
-from purgatory.jobs.worker.worker_store import WorkerStore
+from purgatory.jobs.worker.recovery import JobRecovery
+from purgatory.jobs.worker.result_reporter import OnJobEnd, ResultReporter
+from purgatory.jobs.worker.run_queue import JobRunQueue
+from purgatory.jobs.worker.settings import JobStatistics, WorkerCounters, WorkerSettings
+from purgatory.jobs.worker.worker_store import StoreClock, StoreRetry, WorkerStore
 from purgatory.timer import SystemTimer
 from purgatory.timer.clock import NS_PER_MS
 

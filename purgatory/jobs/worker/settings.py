@@ -1,8 +1,9 @@
-"""Settings of a worker."""
+"""Settings and statistics of a worker."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 from typing import Final
 
 from purgatory.retry_policy import RetryPolicy
@@ -46,3 +47,100 @@ class WorkerSettings:
             # Floats too are refused: a database that counts in integers would fail later.
             if type(value) is not int or value < least:
                 raise ValueError(f"{name} is {value!r}: give a whole number from {least}")
+
+
+# Enough for a meaningful 99th percentile.
+_SAMPLES = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """How long after they were due jobs started here, in ms: the last 1,024, and the maximum."""
+
+    p50_ms: int
+    p99_ms: int
+    longest_ms: int
+    """Since the start; jobs that were missed while no worker ran do not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """Progress with the jobs that were due while no worker ran."""
+
+    is_finished: bool
+    overdue: int
+    """Jobs claimed so far that were due before this process claimed."""
+    missed: int
+    """Of those, the jobs that were skipped; also after an outage of the store."""
+    spread: int
+    """Of those, the jobs that were put off; also after an outage of the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatistics:
+    """The jobs of one process at one moment.
+
+    A result is counted when the store has acknowledged it.
+    """
+
+    held: int
+    """Leased by this process: they wait in its timer, or run."""
+    running: int
+    """Of those, the jobs that are being started, run, or recorded."""
+    waiting: int
+    """Of those, the jobs that are due and wait for a slot."""
+    done: int
+    failed: int
+    retried: int
+    again: int
+    """Runs that ended with another wait: `JobContext.again`."""
+    given_back: int
+    """Released to others: on draining, or because this process lacks their handler."""
+    put_off: int
+    """Jobs that were due and found no room to wait for a slot; they are due again a little later,
+    and were not started."""
+    lost: int
+    """Runs whose result the store did not accept: another worker had taken over the lease, or an
+    earlier call, whose response was lost, had released the job."""
+    lateness: Lateness
+    recovery: Recovery
+    outages: int
+    store_error: str | None
+    """The store's last error, while it fails."""
+
+
+class LatenessRecord:
+    """Samples of lateness."""
+
+    def __init__(self) -> None:
+        """Begin without samples."""
+        self._last: deque[int] = deque(maxlen=_SAMPLES)
+        self._longest_ms = 0
+
+    def add(self, lateness_ms: int) -> None:
+        """Add a sample; it may replace the oldest."""
+        self._last.append(lateness_ms)
+        self._longest_ms = max(self._longest_ms, lateness_ms)
+
+    def summary(self) -> Lateness:
+        """Return percentiles of the samples, and the maximum since the start."""
+        ordered = sorted(self._last) or [0]
+        return Lateness(
+            p50_ms=ordered[len(ordered) // 2],
+            p99_ms=ordered[len(ordered) * 99 // 100],
+            longest_ms=self._longest_ms,
+        )
+
+
+@dataclass(slots=True)
+class WorkerCounters:
+    """What a worker did since its start, counted where it happens; `JobStatistics` explains."""
+
+    done: int = 0
+    failed: int = 0
+    retried: int = 0
+    again: int = 0
+    given_back: int = 0
+    put_off: int = 0
+    lost: int = 0
+    lateness: LatenessRecord = field(default_factory=LatenessRecord)

@@ -1,11 +1,23 @@
-"""The steps of a worker on its store."""
+"""The steps of a worker on its store: repeated while it is away, by an estimate of its clock."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
-from purgatory.jobs.model.bounds import Bounds
+from purgatory.job_errors import (
+    StoreBusyError,
+    StoreError,
+    StoreFullError,
+    StoreNotReadyError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+)
 from purgatory.jobs.model.job import Job, JobClaim
+from purgatory.jobs.model.limits import Bounds
 from purgatory.jobs.model.steps import (
     Claim,
     Claimed,
@@ -21,9 +33,165 @@ from purgatory.jobs.model.steps import (
     accepted,
 )
 from purgatory.jobs.stores.protocol import JobStore
-from purgatory.jobs.worker.store_clock import StoreClock
-from purgatory.jobs.worker.store_retry import StoreRetry
+from purgatory.retry_policy import RetryPolicy
+from purgatory.timer import Clock
 from purgatory.timer.clock import NS_PER_MS
+
+# From here on, what waits for the store's time is armed again. Slow responses move the estimate by
+# less, once.
+STEP_NS: Final = 100 * NS_PER_MS
+
+
+# Steps that are remembered, to date what was before them.
+_MAX_STEPS: Final = 32
+
+
+class _Offset(NamedTuple):
+    """The store's time minus the local time, since a time between two local ones."""
+
+    ns: int
+    after_ns: float
+    by_ns: float
+
+
+class StoreClock:
+    """Follows the store's clock by the local monotonic one, from the store's timestamps.
+
+    The estimate is a little slow, by the time that a response takes: what is armed by it is rarely
+    early, and the store refuses what is. The wall clock of this machine plays no part. The store's
+    may be set: then the next timestamp moves the estimate, and `on_step` is called.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        """Begin without an estimate."""
+        self._clock = clock
+        self.local_ns: Callable[[], int] = clock.now_ns
+        """Return the local time: read it before asking the store, and pass it to `note`."""
+        self.on_step: Callable[[int], object] = lambda moved_ns: None
+        """Called once the estimate has moved by STEP_NS or more since the last call, or the
+        beginning, with how far."""
+        # The store's time minus the local time.
+        self._offset_ns: int | None = None
+        # When the estimate was found right last, or set.
+        self._noted_ns = 0
+        # Those of before each step, and of now; the last one is the reference for the next step.
+        self._offsets: deque[_Offset] = deque(maxlen=_MAX_STEPS)
+
+    @property
+    def is_set(self) -> bool:
+        """True iff `note` was called."""
+        return self._offset_ns is not None
+
+    def note(self, store_ms: int, asked_ns: int) -> None:
+        """Update the estimate: the store responded `store_ms` to a request made at `asked_ns`."""
+        # The store read its clock some time after the request, and `store_ms` is rounded down.
+        now_ns = self._clock.now_ns()
+        min_ns = store_ms * NS_PER_MS - now_ns
+        max_ns = (store_ms + 1) * NS_PER_MS - asked_ns
+        before_ns, self._noted_ns = self._noted_ns, now_ns
+        if self._offset_ns is not None and min_ns <= self._offset_ns <= max_ns:
+            return
+        self._offset_ns = min_ns
+        if not self._offsets:
+            self._offsets.append(_Offset(min_ns, float("-inf"), float("-inf")))
+            return
+        moved_ns = min_ns - self._offsets[-1].ns
+        if abs(moved_ns) >= STEP_NS:
+            self._offsets.append(_Offset(min_ns, before_ns, now_ns))
+            self.on_step(moved_ns)
+
+    def now_ms(self) -> int:
+        """Return the store's time. Call `note` first."""
+        assert self._offset_ns is not None
+        return (self._clock.now_ns() + self._offset_ns) // NS_PER_MS
+
+    def remaining_ms(self, due_ms: int) -> int:
+        """Return the time until `due_ms`, rounded up; negative if it is past. Call `note` first."""
+        assert self._offset_ns is not None
+        return -(-(due_ms * NS_PER_MS - self._clock.now_ns() - self._offset_ns) // NS_PER_MS)
+
+    def age_ms(self, store_ms: int) -> int:
+        """Return how long ago the store's clock was at `store_ms`, also before it was set.
+
+        By the local clock, as far back as this process has followed the store's. Call `note` first.
+        """
+        now_ns = self._clock.now_ns()
+        until_ns: float = now_ns
+        for offset in reversed(self._offsets):
+            at_ns = store_ms * NS_PER_MS - offset.ns
+            if offset.after_ns <= at_ns <= until_ns:
+                return (now_ns - at_ns) // NS_PER_MS
+            until_ns = offset.by_ns
+        return max(0, self.now_ms() - store_ms)
+
+
+logger = logging.getLogger("purgatory.jobs")
+
+T = TypeVar("T")
+
+RETRY_POLICY = RetryPolicy(first_ms=50, max_ms=2_000)
+
+
+# An operator has to start the store, make room, promote it or migrate; then the same step succeeds.
+# Any other StoreError concerns that one step.
+OUTAGES = (StoreUnavailableError, StoreReadOnlyError, StoreFullError, StoreNotReadyError)
+
+
+class StoreRetry:
+    """Repeats each step until the store has done it; logs the beginning and the end of an outage.
+
+    For steps that the store's protocol allows to repeat, and that have no caller to raise to.
+    """
+
+    def __init__(
+        self, on_available: Callable[[], object], *, policy: RetryPolicy = RETRY_POLICY
+    ) -> None:
+        """Call `on_available` when an outage is over."""
+        self._on_available = on_available
+        self._policy = policy
+        # {name of a step: the store's error}: a store may accept reads and refuse writes.
+        self._failing: dict[str, str] = {}
+        self.outages = 0
+
+    @property
+    def error(self) -> str | None:
+        """The store's error; None while it works."""
+        return next(iter(self._failing.values()), None)
+
+    async def call(self, name: str, step: Callable[[], Awaitable[T]]) -> T:
+        """Return what `step` returns, as soon as the store has done it."""
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                result = await step()
+            except StoreBusyError as exc:
+                # One job, and not the store.
+                logger.warning(
+                    "the step %r waits: %s", name, exc.detail, extra={"action": "job-locked"}
+                )
+            except OUTAGES as exc:
+                self._note_failure(name, exc)
+            else:
+                self._note_success(name)
+                return result
+            await asyncio.sleep(self._policy.delay_s(attempt))
+
+    def _note_failure(self, name: str, error: StoreError) -> None:
+        if not self._failing:
+            self.outages += 1
+            logger.error(
+                "the job store fails (%s): jobs wait until it is available again",
+                error.detail,
+                extra={"action": "store-lost"},
+            )
+        self._failing[name] = error.detail
+
+    def _note_success(self, name: str) -> None:
+        if self._failing.pop(name, None) is not None and not self._failing:
+            logger.info("the job store is available again", extra={"action": "store-back"})
+            self._on_available()
+
 
 # Jobs in one step: the worker handles a step's result in one turn of the loop, in some 5 ms.
 BATCH = 250

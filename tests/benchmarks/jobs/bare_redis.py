@@ -5,7 +5,7 @@ from __future__ import annotations
 from redis.asyncio import Redis
 
 from purgatory.jobs.model import JobSpec
-from purgatory.jobs.redis.step_batches import StepBatches
+from purgatory.jobs.redis.shards import StepBatches
 
 
 class BareRedis:

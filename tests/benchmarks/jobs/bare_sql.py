@@ -8,8 +8,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from purgatory.jobs.model import JobSpec, new_job_id
-from purgatory.jobs.sql.records import record_of
-from purgatory.jobs.sql.tables import jobs
+from purgatory.jobs.sql.tables import jobs, record_of
 
 
 class BareSql:

@@ -106,7 +106,7 @@ async def test_so_many_are_remembered(
 ) -> None:  # fmt: skip
     """Those that were seen first make room."""
     monkeypatch.setattr("random.uniform", max)
-    monkeypatch.setattr("purgatory.jobs.other_workers.MAX_WORKERS", 3)
+    monkeypatch.setattr("purgatory.jobs.store_opener.MAX_WORKERS", 3)
     await looking(bench)
     await asyncio.sleep(30)
     for each in ("first", "second", "third", "fourth", name):

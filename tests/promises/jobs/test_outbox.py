@@ -10,7 +10,7 @@ import pytest
 
 from purgatory.jobs import JobLimits, StoreUnavailableError
 from purgatory.jobs.outbox_relay import POLL_S, TAKEOVER_MS
-from purgatory.jobs.stores.outbox import StoredFire
+from purgatory.jobs.stores.protocol import StoredFire
 from tests.promises.kit import HOUR_S, Bench, OutboxDatabase, Process, Session, now_ms
 
 

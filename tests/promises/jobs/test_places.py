@@ -185,7 +185,7 @@ async def test_a_backlog_is_put_off_for_ten_minutes_at_most(
     bench: Bench, shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That of one owner, and not of another; later it begins anew, with another warning."""
-    monkeypatch.setattr("purgatory.jobs.worker.claiming.excess_jobs.STEP_MS", 400_000)
+    monkeypatch.setattr("purgatory.jobs.worker.claiming.STEP_MS", 400_000)
     one = await bench.process({"slow": shared}, max_held=4)
     before_ms = now_ms()
     ids = await add(one, 5, "a") + await add(one, 3, "b")

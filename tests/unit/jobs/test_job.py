@@ -12,7 +12,7 @@ from purgatory.job_errors import CorruptJobError
 from purgatory.jobs import Job, JobState
 from purgatory.jobs.model.job import changed, job_with, new_job
 from purgatory.jobs.redis.record import FIELDS, FORMAT, decode_job
-from purgatory.jobs.sql.records import job_of, record_of
+from purgatory.jobs.sql.tables import job_of, record_of
 from tests.cases import cases
 
 JOB = Job(id="1", handler="note", payload_json="null", deadline_ms=3, due_ms=3, created_ms=1)

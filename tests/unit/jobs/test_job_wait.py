@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from purgatory import Status
-from purgatory.jobs.job_wait import JobWait
+from purgatory.jobs.job_watchers import JobWait
 from tests.cases import cases
 
 

@@ -10,7 +10,7 @@ from purgatory.jobs.model import (
     StoreReadOnlyError,
     StoreUnavailableError,
 )
-from purgatory.jobs.redis.errors import no_reply_error, reply_error
+from purgatory.jobs.redis.shards import no_reply_error, reply_error
 from tests.cases import cases
 
 

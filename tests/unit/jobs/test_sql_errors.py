@@ -11,7 +11,7 @@ from asyncpg.exceptions import (  # type: ignore[import-untyped]  # it has no ty
 )
 
 from purgatory.jobs.model import StoreError, StoreNotReadyError, StoreUnavailableError
-from purgatory.jobs.sql.database.errors import store_error
+from purgatory.jobs.sql.errors import store_error
 from tests.cases import cases
 
 

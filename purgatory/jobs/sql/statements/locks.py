@@ -21,15 +21,15 @@ from sqlalchemy import (
 )
 
 from purgatory.jobs.model.job import PARKED_UNTIL_MS
-from purgatory.jobs.sql.statements.columns import (
+from purgatory.jobs.sql.statements.dialect import (
     ALL,
     LIMIT,
     NUMBERS,
     UNINDEXED_HANDLER,
     WITHOUT_PAYLOAD,
+    Dialect,
     began_before_fire,
 )
-from purgatory.jobs.sql.statements.dialect import Dialect
 from purgatory.jobs.sql.tables import (
     HAS_DEDUPE_KEY,
     IS_BLOCKED,

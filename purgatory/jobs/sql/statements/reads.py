@@ -24,15 +24,15 @@ from sqlalchemy import (
 
 from purgatory.jobs.model.job import PARKED_UNTIL_MS, JobState
 from purgatory.jobs.model.queries import MAX_BLOCKED, JobFilter
-from purgatory.jobs.sql.statements.columns import (
+from purgatory.jobs.sql.statements.dialect import (
     ALL,
     LAST_QUARANTINED,
     LIMIT,
     NUMBERS,
     UNINDEXED_HANDLER,
+    Dialect,
     began_before_fire,
 )
-from purgatory.jobs.sql.statements.dialect import Dialect
 from purgatory.jobs.sql.tables import (
     HAS_DEDUPE_KEY,
     IS_FINISHED,

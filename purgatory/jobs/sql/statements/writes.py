@@ -9,10 +9,9 @@ from sqlalchemy import BigInteger, Text, bindparam, delete, func, insert, select
 
 from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.spec import MAX_REQUESTS
-from purgatory.jobs.sql.records import fired_before_json, record_of
-from purgatory.jobs.sql.statements.columns import LAST_QUARANTINED, NUMBERS
-from purgatory.jobs.sql.statements.dialect import Dialect
+from purgatory.jobs.sql.statements.dialect import LAST_QUARANTINED, NUMBERS, Dialect
 from purgatory.jobs.sql.tables import (
+    fired_before_json,
     job_counts,
     job_keys,
     job_requests,
@@ -20,6 +19,7 @@ from purgatory.jobs.sql.tables import (
     outbox,
     paused_handlers,
     quarantined_jobs,
+    record_of,
 )
 
 _STATES = [str(state) for state in JobState]

@@ -10,9 +10,9 @@ import pytest
 
 from purgatory.jobs import FailJobError, InvalidPayloadError, Job
 from purgatory.jobs.callbacks import CALLBACK, Callback, CallbackSecret
+from purgatory.jobs.callbacks.addresses import Hosts
 from purgatory.jobs.callbacks.callback import CallbackPayload
-from purgatory.jobs.callbacks.hosts import Hosts
-from purgatory.jobs.callbacks.secret_headers import with_secrets
+from purgatory.jobs.callbacks.headers import with_secrets
 from purgatory.jobs.callbacks.webhook import Webhook
 from tests.cases import cases
 

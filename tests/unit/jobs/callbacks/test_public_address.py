@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from purgatory.jobs.callbacks.public_address import is_private_host, is_public
+from purgatory.jobs.callbacks.addresses import is_private_host, is_public
 from tests.cases import cases
 
 

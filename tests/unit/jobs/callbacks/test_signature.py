@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory.jobs.callbacks import verify_signature
-from purgatory.jobs.callbacks.signature import key_id, sign
+from purgatory.jobs.callbacks.headers import key_id, sign
 from tests.cases import cases
 
 SECRET = "a secret of some length"

@@ -29,7 +29,7 @@ from purgatory.jobs import (
     JobState,
     MemoryJobStore,
 )
-from purgatory.jobs.job_wait import JobWait
+from purgatory.jobs.job_watchers import JobWait
 from purgatory.jobs.model import AddStatus
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.runs import Log, Make, now_ms, on_time

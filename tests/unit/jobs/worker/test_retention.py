@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.worker.retention import BATCH_PAUSE_S, PRUNE_EVERY_S, Retention
+from purgatory.jobs.worker.claiming import BATCH_PAUSE_S, PRUNE_EVERY_S, Retention
 from purgatory.jobs.worker.worker_store import WorkerStore
 from tests.cases import cases
 from tests.unit.jobs.worker.runs import now_ms

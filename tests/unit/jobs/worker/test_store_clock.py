@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory.jobs.worker.store_clock import StoreClock
+from purgatory.jobs.worker.worker_store import StoreClock
 from purgatory.testing import MockClock
 from purgatory.timer.clock import NS_PER_MS
 

@@ -1,0 +1,336 @@
+"""Steps in transactions of the application: its sessions, their commits, jobs and fires in them.
+
+Not here: transactions of the store itself, and the relay that fires what is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Connection, delete, event, false, insert
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session
+
+from purgatory.job_errors import JobError, StoreNotReadyError, StoreUnavailableError
+from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import Add, Added
+from purgatory.jobs.sql.database import Database, DatabaseClock
+from purgatory.jobs.sql.errors import is_sqlite_busy, must_repeat, store_error
+from purgatory.jobs.sql.job_transaction import JobTransaction, MustLookFirstError
+from purgatory.jobs.sql.tables import outbox
+from purgatory.jobs.sql.unit_of_work import UnitOfWork
+from purgatory.wrong_type import wrong_type
+
+_INFO: Final = "purgatory.on_commit"
+
+
+# A connection says that it is about to commit, and a session that it has.
+_LOOK_AFTER_S: Final = (0.002, 0.01, 0.05, 0.25, 1.0)
+
+Callback = Callable[[], object]
+
+# {connection: what to call when its current transaction is committed}
+_callbacks: WeakKeyDictionary[Connection, list[Callback]] = WeakKeyDictionary()
+
+
+async def connection_of(session: Any) -> AsyncConnection:
+    """Return the connection of a session's transaction, which it begins if there is none.
+
+    Raises TypeError for what is no session, ValueError for one without transactions.
+    """
+    if isinstance(session, async_scoped_session):
+        session = session()
+    if isinstance(session, AsyncSession):
+        connection = await session.connection()
+    elif isinstance(session, AsyncConnection):
+        connection = session
+    else:
+        raise wrong_type("session", session, "an AsyncSession or AsyncConnection of SQLAlchemy")
+    if connection.sync_connection is None:
+        raise ValueError("session is a connection that is not open: use it in `async with`")
+    if _is_in_autocommit(connection.sync_connection):
+        raise ValueError(
+            "session is in autocommit mode, and so has no transaction to take part in: leave "
+            "session out, or use a session with transactions"
+        )
+    return connection
+
+
+def _is_in_autocommit(connection: Connection) -> bool:
+    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        return True
+    # An engine may have been made so. SQLite's driver has no such attribute: BEGIN works there.
+    return getattr(connection.connection.dbapi_connection, "autocommit", False) is True
+
+
+def call_on_commit(session: Any, callback: Callback) -> None:
+    """Call `callback` on the event loop once the transaction of `session` is committed.
+
+    That of an AsyncConnection, also of one that a session was made with, may not be over at the
+    first call: it is called some times within a second. Not called after a rollback.
+    """
+    if isinstance(session, async_scoped_session):
+        session = session()
+    if isinstance(session, AsyncSession):
+        bind = session.sync_session.get_bind()
+        if not isinstance(bind, Connection):
+            _of_session(session.sync_session, callback)
+            return
+    else:
+        bind = session.sync_connection
+    # Also of a session that was made with one: its own commit may end a savepoint only.
+    _of_connection(bind, callback)
+
+
+def _of_connection(connection: Connection, callback: Callback) -> None:
+    # Once for a connection: SQLAlchemy keeps a listener, and what it refers to, even after `once`.
+    if connection not in _callbacks:
+        _callbacks[connection] = []
+        event.listen(connection, "commit", _look_soon)
+        event.listen(connection, "rollback", _forget)
+    _callbacks[connection].append(callback)
+
+
+def _look_soon(connection: Connection) -> None:
+    callbacks = tuple(_callbacks[connection])
+    _forget(connection)
+    if callbacks:
+        loop = asyncio.get_running_loop()
+        for delay_s in _LOOK_AFTER_S:
+            loop.call_later(delay_s, _call, callbacks)
+
+
+def _forget(connection: Connection) -> None:
+    _callbacks[connection].clear()
+
+
+def _call(callbacks: tuple[Callback, ...]) -> None:
+    for callback in callbacks:
+        callback()
+
+
+def _of_session(session: Session, callback: Callback) -> None:
+    callbacks: list[Callback] | None = session.info.get(_INFO)
+    if callbacks is None:
+        callbacks = session.info[_INFO] = []
+        event.listen(session, "after_commit", _after_commit)
+        event.listen(session, "after_transaction_end", _after_end)
+    callbacks.append(callback)
+
+
+def _after_commit(session: Session) -> None:
+    # The end of a savepoint commits nothing.
+    if session.in_nested_transaction():
+        return
+    for callback in session.info[_INFO]:
+        callback()
+
+
+def _after_end(session: Session, transaction: Any) -> None:
+    if transaction.parent is None:
+        session.info[_INFO].clear()
+
+
+T = TypeVar("T")
+
+# Rows of counts apart from those of the stores, which must not wait for the application to commit:
+# as many transactions as this are unlikely to meet in one.
+_FIRST_SHARD: Final = 64
+
+
+_SHARDS: Final = 1_024
+
+
+_MAX_TRIES: Final = 5
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """The state of one transaction of the application."""
+
+    last_fire_ms: int = 0
+    fired_keys: set[str] = field(default_factory=set)
+
+
+class ApplicationSteps:
+    """Adds jobs and stores fires on the connections of the application.
+
+    `announce` is called with the work of a transaction that was committed.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        clock: DatabaseClock,
+        limits: JobLimits,
+        *,
+        announce: Callable[[UnitOfWork], object],
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._limits = limits
+        self._announce = announce
+        # By SQLAlchemy's own, to which no value may refer: it would keep it, and its connection.
+        self._transactions: WeakKeyDictionary[object, _Transaction] = WeakKeyDictionary()
+        self._ours: object = None
+        # Engines that were found to lead to the database of jobs.
+        self._known: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+
+    async def open(self) -> None:
+        """Note which database this is.
+
+        Not in the first transaction of a session, which holds a connection and locks: all
+        connections of the pool could be held by sessions that wait for these.
+        """
+        self._ours = await self._database.read(_identity)
+
+    async def add(self, session: Any, specs: Sequence[JobSpec]) -> list[Added | JobError]:
+        """Return the result of `Add` for each spec, in the transaction of `session`."""
+        steps = [Add(spec) for spec in specs]
+
+        def add(
+            work: UnitOfWork, known: _Transaction, is_careful: bool
+        ) -> tuple[list[Added | JobError], UnitOfWork]:
+            # Later than the fires of the same transaction, which do not decide it.
+            work.now_ms = max(work.now_ms, known.last_fire_ms + 1)
+            work.fired_keys = known.fired_keys
+            transaction = JobTransaction(work, self._limits, is_careful=is_careful)
+            return list(transaction.run({Add: steps})[Add]), work
+
+        results, work = await self._run(session, add)
+        call_on_commit(session, lambda: self._announce(work))
+        return results
+
+    async def fire(
+        self,
+        session: Any,
+        *,
+        key: str,
+        value_json: str,
+        owner: str | None,
+        origin: str,
+        on_commit: Callable[[], object],
+        traceparent: str | None = None,
+    ) -> None:
+        """Store a fire in the transaction of `session`."""
+        row = {
+            "origin": origin,
+            "key": key,
+            "value_json": value_json,
+            "owner": owner,
+            "traceparent": traceparent,
+        }
+
+        def fire(work: UnitOfWork, known: _Transaction, is_careful: bool) -> None:
+            work.execute(insert(outbox), {**row, "created_ms": work.now_ms})
+            known.last_fire_ms = work.now_ms
+            known.fired_keys.add(key)
+
+        await self._run(session, fire)
+        call_on_commit(session, on_commit)
+
+    async def _run(self, session: Any, steps: Callable[[UnitOfWork, _Transaction, bool], T]) -> T:
+        connection = await connection_of(session)
+        await self._require_same_database(connection)
+        try:
+            return await connection.run_sync(self._run_in, steps)
+        except DBAPIError as exc:
+            error = store_error(exc)
+            if error is None:
+                raise
+            raise error from exc
+
+    def _run_in(
+        self, connection: Connection, steps: Callable[[UnitOfWork, _Transaction, bool], T]
+    ) -> T:
+        if self._database.statements.dialect.is_sqlite:
+            _lock_for_writing(connection)
+            return steps(*self._begin(connection), True)
+        is_careful = False
+        for _ in range(_MAX_TRIES):
+            try:
+                with connection.begin_nested():
+                    return steps(*self._begin(connection), is_careful)
+            except MustLookFirstError:
+                pass
+            except DBAPIError as exc:
+                if not must_repeat(exc):
+                    raise
+            is_careful = True
+        raise StoreUnavailableError(
+            f"other processes changed the same jobs {_MAX_TRIES} times in a row: nothing was "
+            "done; roll the transaction back and try again"
+        )
+
+    def _begin(self, connection: Connection) -> tuple[UnitOfWork, _Transaction]:
+        work = UnitOfWork(
+            connection,
+            self._database.statements,
+            self._clock,
+            self._limits,
+            shard=_FIRST_SHARD + id(connection) // 64 % _SHARDS,
+            is_counting=True,
+            is_ours=False,
+        )
+        known = self._transactions.setdefault(connection.get_transaction(), _Transaction())
+        return work, known
+
+    async def _require_same_database(self, connection: Any) -> None:
+        engine = connection.engine.sync_engine
+        if engine in self._known:
+            return
+        try:
+            theirs = await connection.run_sync(_identity)
+        except DBAPIError as exc:
+            raise store_error(exc) or exc from exc
+        if theirs != self._ours:
+            # The server may have started anew since.
+            await self.open()
+        if theirs != self._ours:
+            raise StoreNotReadyError(
+                "session belongs to another database than the store of jobs, so that one commit "
+                "cannot be for both: give a session of the same database, or leave session out"
+            )
+        self._known[engine] = True
+
+
+def _lock_for_writing(connection: Connection) -> None:
+    """Take SQLite's lock for writing before anything is read, as a reader cannot wait for it."""
+    driver: Any = connection.connection.driver_connection
+    if not driver.in_transaction:
+        # Python's driver begins with the first change only.
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        return
+    # It was begun by a savepoint, or by the application: a change of no row takes the lock.
+    try:
+        connection.execute(delete(outbox).where(false()))
+    except OperationalError as exc:
+        if not is_sqlite_busy(exc):
+            raise
+        raise StoreUnavailableError(
+            "another process writes to the database of jobs, or has since this transaction has "
+            "read from it: nothing was done; roll it back and try again, and defer or fire before "
+            "it reads"
+        ) from exc
+
+
+def _identity(connection: Connection) -> object:
+    """Return what identifies this database and its tables of jobs."""
+    if connection.dialect.name == "sqlite":
+        files = connection.exec_driver_sql("PRAGMA database_list").all()
+        return next((os.path.realpath(row[2]) for row in files if row[1] == "main"), "")
+    if connection.dialect.name != "postgresql":
+        return connection.dialect.name
+    return tuple(
+        connection.exec_driver_sql(
+            "SELECT current_database(), pg_postmaster_start_time(), "
+            f"to_regclass('{outbox.name}')::oid"
+        ).one()
+    )

@@ -1,0 +1,406 @@
+"""The connections of a job store, and the clock of its deadlines and leases."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, Generic, TypeVar
+
+from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from purgatory.group_commit import CLOSE_S, RoundTripTimeout
+from purgatory.job_errors import StoreNotReadyError, StoreReadOnlyError
+from purgatory.jobs.sql.engine import (
+    BUSY_SECONDS,
+    OpenFile,
+    any_text,
+    check_file,
+    check_folder,
+    check_url,
+    make_engine,
+    pool_capacity,
+    set_up,
+)
+from purgatory.jobs.sql.errors import is_disconnect, store_error
+from purgatory.jobs.sql.sqlite import SqliteLookUp, SqliteThread
+from purgatory.jobs.sql.statements import Statements
+from purgatory.jobs.sql.statements.dialect import Dialect
+from purgatory.timer import SystemClock
+
+
+class DatabaseClock:
+    """The server's clock; this machine's for SQLite, whose processes share it; or one given."""
+
+    def __init__(self, dialect: Dialect, now_ms: Callable[[], int] | None) -> None:
+        if now_ms is None and dialect.is_sqlite:
+            now_ms = SystemClock().wall_ms
+        self._now_ms = now_ms
+        self.expression: ColumnElement[int] = (
+            dialect.server_clock()
+            if now_ms is None
+            else bindparam("clock_ms", callable_=now_ms, type_=BigInteger)
+        )
+        """The time in a statement, when it is executed."""
+
+    def local_ms(self) -> int | None:
+        """Return the time if no statement is needed for it; else None."""
+        return None if self._now_ms is None else self._now_ms()
+
+
+_HOUR_S: Final = 3600.0
+
+T = TypeVar("T")
+
+
+class Database:
+    """One connection for writing, held for as long as it is good, and a pool for reading.
+
+    Every connection is in autocommit mode, so that a query is one round trip; transactions begin
+    explicitly, since SQLite needs to know which kind. `read` raises the errors of a store only.
+    """
+
+    def __init__(self, url_or_engine: str | URL | AsyncEngine, *, is_fast: bool = False) -> None:
+        """Take the engine as it is, or make one of the URL; connect to nothing yet.
+
+        `is_fast`: given the URL of a SQLite file, write in a thread, and read in another. Raises
+        ValueError for another URL than that of a database of jobs, ImportError if its driver is
+        missing.
+        """
+        self._is_ours = not isinstance(url_or_engine, AsyncEngine)
+        if isinstance(url_or_engine, AsyncEngine):
+            check_url(url_or_engine.url)
+            self._engine = url_or_engine
+        else:
+            self._engine = make_engine(url_or_engine)
+        self.statements = Statements.of(self._engine.dialect.name)
+        self._writer: AsyncConnection | None = None
+        self._others: list[Database] = []
+        # A server that hangs replies to nothing; each statement has a timeout of its driver.
+        self._timeout = RoundTripTimeout(_HOUR_S)
+        self._reads: set[asyncio.Task[Any]] = set()
+        self._in_use: set[AsyncConnection] = set()
+        self._terminating: asyncio.TimerHandle | None = None
+        self._thread: SqliteThread | None = None
+        self._reading_thread: SqliteThread | None = None
+        self._look_up: SqliteLookUp | None = None
+        self._file = OpenFile(self._engine.url)
+        if is_fast and self._is_ours and self.statements.dialect.is_sqlite:
+            self._thread = SqliteThread(self._engine.url, busy_seconds=BUSY_SECONDS)
+            self._reading_thread = SqliteThread(self._engine.url, busy_seconds=BUSY_SECONDS)
+            self._look_up = SqliteLookUp(self._engine.url, self._file)
+
+    def check_folder(self) -> None:
+        """Raise StoreNotReadyError if a SQLite file cannot be made: it is a folder, or has none."""
+        check_folder(self._engine.url)
+
+    def check_file(self) -> None:
+        """Raise StoreNotReadyError if this is a SQLite file that does not exist."""
+        check_file(self._engine.url)
+
+    def check_open_file(self) -> None:
+        """Raise StoreNotReadyError if this is a SQLite file that is gone, or another, by now."""
+        self._file.check()
+
+    def check_pool(self) -> list[str]:
+        """Return a warning if the pool of an engine has too few connections for workers.
+
+        Raises StoreNotReadyError if it has too few for any process.
+        """
+        capacity = pool_capacity(self._engine)
+        # One writes, and others for renewals and starts, if there are handlers; one more reads.
+        held = 1 if self.statements.dialect.is_sqlite else 3
+        if capacity > held:
+            return []
+        found = (
+            f"the engine's pool has {capacity:g} connections at most (pool_size and max_overflow), "
+            "and "
+        )
+        if capacity < 2:
+            raise StoreNotReadyError(
+                f"{found}the store holds one to write, and needs another to read: give an engine "
+                f"with {held + 1} or more for the store alone"
+            )
+        return [
+            f"{found}the store of a process with handlers holds {held}, and needs another to read: "
+            f"give an engine with {held + 1} or more for the store alone"
+        ]
+
+    async def open_look_up(self) -> None:
+        """Connect for `may_have_jobs`, if this is a SQLite file of which the URL was given.
+
+        From now on, every call raises StoreNotReadyError if the file is not the one of now.
+        """
+        if self._thread is not None and self._look_up is not None:
+            await self._thread.run(self._look_up.open)
+        self._file.remember(has_connection=self._look_up is not None)
+
+    def may_have_jobs(self, key: str) -> bool:
+        """Return False only if no undecided job is on `key` now. Does not wait for anything."""
+        return self._look_up is None or self._look_up.may_have_jobs(key)
+
+    def hurry(self) -> None:
+        """Leave half a second to what is under way on a server: the process ends."""
+        if not self.statements.dialect.is_sqlite:
+            self._timeout.hurry()
+            self._terminating = asyncio.get_running_loop().call_later(CLOSE_S, self._terminate)
+
+    def restart(self) -> None:
+        """Give all the time again."""
+        self._timeout.restart()
+
+    def _terminate(self) -> None:
+        # To close them in order, SQLAlchemy would wait for the server.
+        writers = [each._writer for each in (self, *self._others) if each._writer is not None]
+        for connection in (*self._in_use, *writers):
+            with contextlib.suppress(Exception):
+                raw: Any = connection.sync_connection
+                raw.connection.driver_connection.terminate()
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """Return what `work` returns, on a connection of the pool, without a transaction.
+
+        It goes on if the caller is cancelled, so that a connection is never left in the middle of
+        an answer, or half open: then asyncpg leaves errors that nobody retrieves.
+        """
+        task = asyncio.create_task(self._read(work), name="purgatory-jobs-read")
+        self._reads.add(task)
+        task.add_done_callback(self._reads.discard)
+        task.add_done_callback(_retrieve)
+        return await asyncio.shield(task)
+
+    async def join(self) -> None:
+        """Wait for the reads under way."""
+        while self._reads:
+            await asyncio.wait(self._reads)
+
+    async def _read(self, work: Callable[[Connection], T]) -> T:
+        try:
+            try:
+                return await self._read_once(work)
+            except DBAPIError as exc:
+                if not is_disconnect(exc):
+                    raise
+                # The server has closed what was idle, or is another by now.
+                return await self._read_once(work)
+        except Exception as exc:
+            error = store_error(exc, is_read=True)
+            if error is None:
+                raise
+            raise error from exc
+
+    async def _read_once(self, work: Callable[[Connection], T]) -> T:
+        self._file.check()
+        if self._reading_thread is not None:
+            thread = self._reading_thread
+            return await thread.run(functools.partial(self._read_in, thread, work))
+        pool = self._engine.pool
+        async with self._connection() as connection:
+            try:
+                return await connection.run_sync(self._query, work)
+            finally:
+                if self._engine.pool is not pool:
+                    # Disposed of meanwhile, and nothing would close what returns to it.
+                    await connection.invalidate()
+
+    def _read_in(self, thread: SqliteThread, work: Callable[[Connection], T]) -> T:
+        if thread.connection is None:
+            thread.connection = thread.connect()
+        try:
+            return self._query(thread.connection, work)
+        except Exception:
+            thread.drop()
+            raise
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[AsyncConnection]:
+        async with self._timeout.limit(), self._engine.connect() as connection:
+            self._in_use.add(connection)
+            try:
+                await self._set_autocommit(connection)
+                yield connection
+            finally:
+                self._in_use.discard(connection)
+
+    def _query(self, connection: Connection, work: Callable[[Connection], T]) -> T:
+        if not self.statements.dialect.is_sqlite:
+            return work(connection)
+        # Only for this query: the pool may be an application's.
+        with any_text(connection):
+            return work(connection)
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        """Return what `work` returns, once its transaction is committed. One at a time.
+
+        Raises errors of the database as they are: some are about the work.
+        """
+        if self._thread is not None:
+            transaction = _Transaction(self.statements, work)
+            return await self._thread.run(
+                functools.partial(self._write_in, self._thread, transaction)
+            )
+        return await self._transact(work, self._write_once)
+
+    async def write_apart(self, work: Callable[[Connection], T]) -> T:
+        """As `write`, at any time, on a connection of the pool: for what may wait for locks."""
+        return await self._transact(work, self._write_once_apart)
+
+    async def _transact(
+        self,
+        work: Callable[[Connection], T],
+        write_once: Callable[[_Transaction[T]], Awaitable[T]],
+    ) -> T:
+        transaction = _Transaction(self.statements, work)
+        self._file.check()
+        try:
+            try:
+                return await write_once(transaction)
+            except DBAPIError as exc:
+                if transaction.has_begun or not is_disconnect(exc):
+                    raise
+                # The server had closed the connection while it was idle: nothing was done.
+                return await write_once(_Transaction(self.statements, work))
+        except Exception as exc:
+            await self._note_failure(exc)
+            raise
+
+    async def _write_once(self, transaction: _Transaction[T]) -> T:
+        try:
+            async with self._timeout.limit():
+                if self._writer is None:
+                    self._writer = await self._connect()
+                return await self._writer.run_sync(transaction.run)
+        finally:
+            if not transaction.is_connection_good:
+                await self._drop_writer()
+
+    async def _write_once_apart(self, transaction: _Transaction[T]) -> T:
+        async with self._connection() as connection:
+            try:
+                return await connection.run_sync(transaction.run)
+            finally:
+                if not transaction.is_connection_good:
+                    await connection.invalidate()
+
+    def another_writer(self) -> Database:
+        """Return the same database with another connection for writing; `close` closes it, too."""
+        other = copy.copy(self)
+        other._writer, other._others = None, []
+        self._others.append(other)
+        return other
+
+    async def _note_failure(self, error: Exception) -> None:
+        if self._is_ours and isinstance(store_error(error), StoreReadOnlyError):
+            # The connections in the pool lead to the same server.
+            await self._engine.dispose()
+
+    def _write_in(self, thread: SqliteThread, transaction: _Transaction[T]) -> T:
+        self._file.check()
+        try:
+            if thread.connection is None:
+                thread.connection = thread.connect()
+                set_up(thread.connection)
+            result = transaction.run(thread.connection)
+            self._file.check()
+            return result
+        finally:
+            if not transaction.is_connection_good:
+                thread.drop()
+
+    async def close(self) -> None:
+        """Close every connection; what hangs is left to its end."""
+        self._file.forget()
+        await self.join()
+        try:
+            if self._thread is not None:
+                if self._look_up is not None:
+                    await self._thread.run(self._look_up.close)
+                await self._thread.close()
+            if self._reading_thread is not None:
+                await self._reading_thread.close()
+            async with self._closing():
+                for database in (self, *self._others):
+                    await database._drop_writer()
+        finally:
+            if self._is_ours:
+                async with self._closing():
+                    await self._engine.dispose()
+            if self._terminating is not None:
+                self._terminating.cancel()
+
+    @contextlib.asynccontextmanager
+    async def _closing(self) -> AsyncIterator[None]:
+        with contextlib.suppress(TimeoutError):
+            async with self._timeout.limit():
+                yield
+
+    async def _connect(self) -> AsyncConnection:
+        connection = await self._engine.connect()
+        try:
+            await self._set_autocommit(connection)
+            if self.statements.dialect.is_sqlite:
+                await connection.run_sync(set_up)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    async def _set_autocommit(self, connection: AsyncConnection) -> None:
+        # Not by an option of the engine: SQLAlchemy would then set it before the connection has an
+        # owner, and a cancellation at that point would leave it open.
+        if not self._is_ours:
+            _ = await connection.execution_options(isolation_level="AUTOCOMMIT")
+
+    async def _drop_writer(self) -> None:
+        # Never back to the pool: it has our settings, and the pool may have been disposed of.
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            try:
+                await writer.invalidate()
+            finally:
+                await writer.close()
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    # If the caller was cancelled, nothing else does, and the loop would complain.
+    if not task.cancelled():
+        task.exception()
+
+
+class _Transaction(Generic[T]):
+    """One transaction, and whether its connection is good for another."""
+
+    def __init__(self, statements: Statements, work: Callable[[Connection], T]) -> None:
+        self._begin = statements.dialect.begin
+        self._work = work
+        self.is_connection_good = False
+        self.has_begun = False
+
+    def run(self, connection: Connection) -> T:
+        """Return what the work returns, once it is committed; else roll back."""
+        connection.exec_driver_sql(self._begin)
+        self.has_begun = True
+        try:
+            result = self._work(connection)
+            connection.exec_driver_sql("COMMIT")
+        except Exception as exc:
+            self._roll_back(connection)
+            if isinstance(store_error(exc), StoreReadOnlyError):
+                # After a failover the server is no longer the primary: another connection may lead
+                # to the one that is.
+                self.is_connection_good = False
+            raise
+        self.is_connection_good = True
+        return result
+
+    def _roll_back(self, connection: Connection) -> None:
+        # If this fails, the connection is dropped, and the transaction with it.
+        with contextlib.suppress(DBAPIError):
+            if not connection.invalidated:
+                connection.exec_driver_sql("ROLLBACK")
+                self.is_connection_good = True

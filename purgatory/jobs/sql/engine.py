@@ -1,0 +1,355 @@
+"""The engine of a store: which databases it may be, how they are reached, and settings."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, event, make_url
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import QueuePool, StaticPool
+
+from purgatory.job_errors import StoreNotReadyError
+from purgatory.jobs.sql.errors import HOW_TO_MIGRATE
+from purgatory.log_text import redacted
+
+# How long SQLite waits for another process that writes.
+BUSY_SECONDS: Final = 5.0
+
+
+# For each attempt to change the journal's mode, and how many there are in BUSY_SECONDS.
+_ATTEMPT_MS: Final = 50
+
+
+_ATTEMPTS: Final = round(BUSY_SECONDS * 1_000 / _ATTEMPT_MS)
+
+_TEXT = functools.partial(str, encoding="utf-8", errors="surrogateescape")
+
+
+def set_up(connection: Connection) -> None:
+    """Set the timeout, durability and text of a connection."""
+    driver: Any = connection.connection.driver_connection
+    driver.text_factory = _TEXT
+    use_write_ahead_log(connection)
+    connection.exec_driver_sql(f"PRAGMA busy_timeout = {round(BUSY_SECONDS * 1_000)}")
+    # On the disk before it is acknowledged: NORMAL would survive a kill -9, but not a power cut.
+    # Group commit shares what it costs.
+    connection.exec_driver_sql("PRAGMA synchronous = FULL")
+
+
+def use_write_ahead_log(connection: Connection) -> str:
+    """Let readers and the writer not wait for each other; return the mode that the file has now.
+
+    WAL stays with the file; the connection keeps its timeout.
+    """
+    busy_ms = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
+    # Connections that change the mode of a new file at the same time block each other: SQLite fails
+    # at once or when the timeout is over, and the other one is through soon after.
+    connection.exec_driver_sql(f"PRAGMA busy_timeout = {_ATTEMPT_MS}")
+    try:
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return _write_ahead_mode(connection)
+            except OperationalError as exc:
+                if not _is_busy(exc):
+                    raise
+                _wait_for_writer(connection)
+        return _write_ahead_mode(connection)
+    finally:
+        if not connection.invalidated:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {busy_ms}")
+
+
+def _write_ahead_mode(connection: Connection) -> str:
+    mode: str = connection.exec_driver_sql("PRAGMA journal_mode = WAL").scalar_one()
+    return mode
+
+
+def _wait_for_writer(connection: Connection) -> None:
+    """Wait up to the timeout while another connection writes."""
+    try:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    except OperationalError as exc:
+        if not _is_busy(exc):
+            raise
+    else:
+        connection.exec_driver_sql("ROLLBACK")
+
+
+def _is_busy(error: OperationalError) -> bool:
+    # The lowest byte: extended codes say why it is.
+    return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+
+
+@contextlib.contextmanager
+def any_text(connection: Connection) -> Iterator[None]:
+    """Read text that is not UTF-8 as such, to be found corrupt, instead of failing the query."""
+    driver: Any = connection.connection.driver_connection
+    driver.text_factory = _TEXT
+    try:
+        yield
+    finally:
+        # A query that was cancelled has closed it, and the driver would raise ValueError instead.
+        if not connection.invalidated:
+            driver.text_factory = str
+
+
+_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
+
+
+# How long PostgreSQL may take to accept a connection or to answer: a server that hangs must not
+# hang its callers.
+_CONNECT_SECONDS = 10
+
+
+_ANSWER_SECONDS = 30
+
+
+def check_url(url: URL) -> None:
+    """Raise ValueError unless the URL is of a database for jobs."""
+    dialect = url.get_backend_name()
+    if dialect == "postgres":
+        raise ValueError(
+            "the URL begins with postgres:, which SQLAlchemy does not know: write postgresql:"
+        )
+    if dialect not in _DRIVERS:
+        raise ValueError(
+            f"{dialect} cannot be a database of jobs: use one of {', '.join(sorted(_DRIVERS))}"
+        )
+    if dialect == "sqlite" and url.host and not url.database:
+        raise ValueError(
+            f"the URL of SQLite has the host {url.host!r} and no file: write three slashes before "
+            f"the name of a file, sqlite:///{url.host}"
+        )
+    if dialect == "sqlite" and _is_in_memory(url):
+        raise ValueError(
+            "SQLite in memory is lost with its connection: name a file after three slashes, as in "
+            "sqlite:///jobs.db, or use MemoryJobStore"
+        )
+
+
+def _is_in_memory(url: URL) -> bool:
+    path = (url.database or "").removeprefix("file:")
+    return path in ("", ":memory:") or url.query.get("mode") == "memory"
+
+
+def check_folder(url: URL) -> None:
+    """Raise StoreNotReadyError if a SQLite file cannot be made: it is a folder, or has none."""
+    path = _sqlite_file(url)
+    folder = None if path is None else path.parent
+    if folder is not None and not folder.is_dir():
+        raise StoreNotReadyError(
+            f"there is no folder {str(folder)!r} for the SQLite file of jobs: create it, or "
+            "correct the URL, which has four slashes before an absolute path: sqlite:////srv/jobs.db"
+        )
+    if path is not None and path.is_dir():
+        raise StoreNotReadyError(f"{str(path)!r} is a folder: name a SQLite file in it")
+
+
+def check_file(url: URL) -> None:
+    """Raise StoreNotReadyError if there is no SQLite file: to connect would create an empty one."""
+    check_folder(url)
+    path = _sqlite_file(url)
+    if path is not None and not path.exists():
+        raise StoreNotReadyError(
+            f"there is no SQLite file {str(path)!r}: correct the URL, which has four slashes "
+            f"before an absolute path; or, to create the file, {HOW_TO_MIGRATE}"
+        )
+
+
+def _sqlite_file(url: URL) -> Path | None:
+    """Return the absolute path of a SQLite file; None if this is another database."""
+    path = url.database or ""
+    # The path is within a URI, and SQLite alone reads that.
+    if url.get_backend_name() != "sqlite" or path.startswith("file:"):
+        return None
+    return Path(path).absolute()
+
+
+class OpenFile:
+    """A SQLite file while connections have it open: whether its name still leads to it.
+
+    If not, SQLite goes on with files that have no name any more, and what it commits is lost. Two
+    or three calls of the system, of microseconds. On any thread.
+    """
+
+    def __init__(self, url: URL) -> None:
+        """Know nothing of it yet; other databases are no files."""
+        self._path = _sqlite_file(url)
+        # {path: what it led to}
+        self._known: dict[str, tuple[int, int]] = {}
+
+    def remember(self, *, has_connection: bool) -> None:
+        """Note where the name leads, as connections are open.
+
+        With `has_connection`, one stays open: then SQLite does not replace its log either.
+        """
+        if self._path is not None:
+            ends = ("", "-wal", "-shm") if has_connection else ("",)
+            found = {f"{self._path}{end}": _identity(f"{self._path}{end}") for end in ends}
+            self._known = {path: known for path, known in found.items() if known is not None}
+
+    def forget(self) -> None:
+        """Note that no connection is open."""
+        self._known = {}
+
+    def check(self) -> None:
+        """Raise StoreNotReadyError if a file was deleted, moved or replaced."""
+        for path, known in self._known.items():
+            found = _identity(path)
+            if found != known:
+                happened = "deleted or moved" if found is None else "replaced"
+                raise StoreNotReadyError(
+                    f"the SQLite file {path!r} was {happened} while this process has it open: what "
+                    "it stores would be lost; put the right file in its place, and start this "
+                    "process again"
+                )
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def make_engine(url_or_text: str | URL) -> AsyncEngine:
+    """Return an engine in autocommit mode; raise ValueError, or ImportError without its driver.
+
+    TypeError for what is no URL, such as an engine that is not asynchronous.
+    """
+    if not isinstance(url_or_text, str | URL):
+        # Not as it is: it may have a password.
+        raise TypeError(
+            f"url_or_engine is of {type(url_or_text)}: give a URL, such as "
+            '"sqlite:///jobs.db", or an AsyncEngine of SQLAlchemy'
+        )
+    try:
+        url = make_url(url_or_text)
+    except (ArgumentError, ValueError):
+        # Without the original error, which may quote a part of the URL with its password.
+        raise _not_a_url(redacted(str(url_or_text)), "it cannot be read") from None
+    check_url(url)
+    if url.drivername in _DRIVERS:
+        url = url.set(drivername=_DRIVERS[url.drivername])
+    if url.drivername not in _DRIVERS.values():
+        reason = "another driver takes an AsyncEngine of yours in place of a URL"
+        raise _not_a_url(redacted(str(url_or_text)), reason)
+    arguments: dict[str, Any] = {"timeout": BUSY_SECONDS}
+    if url.get_backend_name() == "postgresql":
+        arguments = {"timeout": _CONNECT_SECONDS, "command_timeout": _ANSWER_SECONDS}
+    try:
+        engine = create_async_engine(
+            url,
+            connect_args=arguments,
+            isolation_level="AUTOCOMMIT",
+            pool_timeout=_CONNECT_SECONDS,
+        )
+    except ModuleNotFoundError as exc:
+        extra = "sql" if url.get_backend_name() == "sqlite" else "postgresql"
+        raise ImportError(
+            f"{url.drivername} needs {exc.name}: pip install 'fastapi-purgatory[{extra}]'"
+        ) from exc
+    except ArgumentError as exc:
+        raise _not_a_url(redacted(str(url_or_text)), str(exc)) from exc
+    create_private_files(engine.sync_engine)
+    if url.get_backend_name() == "postgresql":
+        event.listen(engine.sync_engine, "connect", _notice_lost_clients)
+    return engine
+
+
+# A client that is gone is noticed by the server after about 10 seconds, also where it waits for an
+# acknowledgement of what it sent, with rows locked: system defaults are hours and minutes.
+_NOTICE_LOST_CLIENTS = (
+    "SELECT set_config('tcp_keepalives_idle', '5', false),"
+    " set_config('tcp_keepalives_interval', '2', false),"
+    " set_config('tcp_keepalives_count', '3', false),"
+    " set_config('tcp_user_timeout', '10000', false)"
+)
+
+
+def _notice_lost_clients(connection: Any, record: Any) -> None:
+    cursor = connection.cursor()
+    try:
+        # Not all systems have all of them.
+        with contextlib.suppress(connection.dbapi.Error):
+            cursor.execute(_NOTICE_LOST_CLIENTS)
+    finally:
+        cursor.close()
+
+
+def pool_capacity(engine: AsyncEngine) -> float:
+    """Return how many connections an engine can have at once; infinity if that is not known."""
+    pool = engine.pool
+    if isinstance(pool, StaticPool):
+        return 1
+    if not isinstance(pool, QueuePool) or pool.size() == 0 or pool._max_overflow < 0:
+        return math.inf
+    return pool.size() + pool._max_overflow
+
+
+def create_private_files(engine: Engine) -> None:
+    """Let SQLite create its files readable by this user only: payloads contain credentials.
+
+    The write-ahead log takes the permissions of the database. Those of existing files stay.
+    """
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "do_connect", _create_private_file)
+
+
+def _create_private_file(dialect: Any, record: Any, args: Any, options: Any) -> None:
+    # Only a new file: to open and close one that SQLite uses would end all locks that this process
+    # has on it. What else the system refuses, SQLite refuses with an error of its own.
+    # The path is within a URI, and SQLite alone reads that.
+    if options.get("uri") and args[0].startswith("file:"):
+        return
+    with contextlib.suppress(OSError):
+        os.close(os.open(args[0], os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def _not_a_url(shown: str, reason: str) -> ValueError:
+    return ValueError(
+        f"{shown!r} is not the URL of a database of jobs ({reason}): give a file of SQLite after "
+        "three slashes, as in sqlite:///jobs.db, or postgresql://user:password@host/database, with "
+        "every character of the password that is not a letter or digit percent-encoded"
+    )
+
+
+_NOT_WAL = (
+    "The journal mode of the SQLite file is {mode}, so that readers and the writer wait for one "
+    "another: keep the file on a local disk, where WAL can be used"
+)
+
+
+_POSTGRESQL_WARNINGS = {
+    "synchronous_commit": (
+        "synchronous_commit is off, so that a crash of the PostgreSQL server loses the jobs that "
+        "were acknowledged just before: set it to on"
+    ),
+    "fsync": "fsync is off, so that a power cut may lose every job in PostgreSQL: set it to on",
+    "full_page_writes": (
+        "full_page_writes is off, so that a power cut may damage jobs in PostgreSQL: set it to on"
+    ),
+}
+
+
+def setting_warnings(connection: Connection) -> list[str]:
+    """Return a sentence for each such setting, with the way out."""
+    if connection.dialect.name == "sqlite":
+        # Not only read: after `migrate_in`, nothing of ours has written to the file yet.
+        mode = use_write_ahead_log(connection)
+        return [] if mode == "wal" else [_NOT_WAL.format(mode=mode)]
+    return [
+        warning
+        for setting, warning in _POSTGRESQL_WARNINGS.items()
+        if connection.exec_driver_sql(f"SHOW {setting}").scalar_one() == "off"
+    ]
