@@ -19,7 +19,7 @@ from app.main import create_app
 from app.server import serve
 from app.settings import Settings
 from app.sockets import AddressError, bind
-from purgatory.closed_streams import discard_closed_streams
+from purgatory.environment import discard_closed_streams
 from purgatory.fastapi import BearerTokens, new_token
 
 logger = logging.getLogger("purgatory.app")

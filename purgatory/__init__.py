@@ -12,6 +12,7 @@ Here is what an application needs. The web edge is `purgatory.fastapi`, delayed 
 `purgatory.timer`, listeners and Kafka's `DelayedOperationPurgatory` in `purgatory.operations`.
 """
 
+from purgatory.environment import warn_of_another_distribution as _warn_of_another_distribution
 from purgatory.errors import (
     BadCursorError,
     CursorExpiredError,
@@ -28,7 +29,6 @@ from purgatory.limits import Limits
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.outcome import FireResult, Outcome, Status
 from purgatory.purgatory import Purgatory, Statistics
-from purgatory.shared_folder import warn_of_another_distribution as _warn_of_another_distribution
 
 __all__ = [
     "BadCursorError",

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from purgatory.bench import add_command as add_bench
-from purgatory.closed_streams import discard_closed_streams
+from purgatory.environment import discard_closed_streams
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

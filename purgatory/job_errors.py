@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING
 
 from purgatory.errors import PurgatoryError
-from purgatory.timer.seconds import Seconds, seconds_of
+from purgatory.timer.clock import Seconds, seconds_of
 
 if TYPE_CHECKING:
     from purgatory.jobs.model.job import Job

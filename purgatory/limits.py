@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final
 
-from purgatory.timer.seconds import SecondsField
-from purgatory.wrong_type import check_numbers
+from purgatory.errors import check_numbers
+from purgatory.timer.clock import SecondsField
 
 MAX_JSON_DEPTH: Final = 64
 """Lists and objects of a value or payload within each other: every place that decodes it can."""

@@ -13,11 +13,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 from weakref import ref
 
-from purgatory.errors import PurgatoryClosedError, SignalsUnavailableError, WrongThreadError
+from purgatory.errors import (
+    PurgatoryClosedError,
+    SignalsUnavailableError,
+    WrongThreadError,
+    check_keys_type,
+    check_type,
+    wrong_type,
+)
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.event_loop.inspection import Inspection
-from purgatory.event_loop.log_listener import LogListener
-from purgatory.event_loop.parked_operations import note_operation
+from purgatory.event_loop.parked_operations import LogListener, note_operation
 from purgatory.event_loop.parking import Parking
 from purgatory.event_loop.sliced_runner import SlicedRunner
 from purgatory.event_loop.thread_calls import ThreadCalls
@@ -35,10 +41,8 @@ from purgatory.signals.history_trimmer import HistoryTrimmer
 from purgatory.signals.protocol import SharedSignalStatistics
 from purgatory.signals.shared_signals import EntryType, Idempotency, SharedSignals
 from purgatory.timer import Clock, SystemClock, SystemTimer, compiled
-from purgatory.timer.clock import NS_PER_MS
-from purgatory.timer.seconds import Seconds
+from purgatory.timer.clock import NS_PER_MS, Seconds
 from purgatory.turn_budget import TurnBudget
-from purgatory.wrong_type import check_keys_type, check_type, wrong_type
 
 if TYPE_CHECKING:
     from purgatory.jobs import JobHandle, Jobs, JobStore, WorkerSettings

@@ -29,13 +29,13 @@ from opentelemetry.trace import (
     use_span,
 )
 
+from purgatory.errors import check_type
 from purgatory.event_loop.inspection import Inspection
 from purgatory.jobs import Job
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.operations.operation_listeners import kind_of
 from purgatory.outcome import Status
 from purgatory.purgatory import Purgatory
-from purgatory.wrong_type import check_type
 
 __all__ = ["PurgatoryTracing", "SpanPropagation"]
 

@@ -31,7 +31,7 @@ from purgatory.client.requests import (
 )
 from purgatory.client.values import Fired, Job, Signal, WaitResult
 from purgatory.timer import Clock, SystemClock
-from purgatory.timer.seconds import Seconds, seconds_of
+from purgatory.timer.clock import Seconds, seconds_of
 
 if TYPE_CHECKING:
     from purgatory.jobs.model.spec import JobOptions

@@ -36,7 +36,7 @@ from purgatory.errors import InvalidTimeoutError
 from purgatory.json_value import VALUE, encode_json
 from purgatory.retry_policy import RetryPolicy
 from purgatory.timer import Clock, SystemClock
-from purgatory.timer.seconds import Seconds, seconds_of
+from purgatory.timer.clock import Seconds, seconds_of
 
 T = TypeVar("T")
 Flow = Generator[Command, Result, T]

@@ -16,7 +16,7 @@ from purgatory.client.values import Signal
 from purgatory.jobs.model.spec import PAYLOAD
 from purgatory.json_value import decode_document, encode_json
 from purgatory.retry_policy import RetryPolicy
-from purgatory.timer.seconds import seconds_of
+from purgatory.timer.clock import seconds_of
 
 DEFAULT_PREFIX: Final = "/purgatory"
 

@@ -30,7 +30,7 @@ from purgatory.client.requests import (
     send_arguments,
 )
 from purgatory.client.values import Fired, Job, Signal, WaitResult
-from purgatory.timer.seconds import Seconds, seconds_of
+from purgatory.timer.clock import Seconds, seconds_of
 
 if TYPE_CHECKING:
     from purgatory.jobs.model.spec import JobOptions

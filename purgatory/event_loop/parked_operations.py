@@ -1,12 +1,51 @@
-"""Operations that a function has parked: cancelled if it fails."""
+"""Operations that a function has parked, and the effects of a shared log on operations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from asyncio import Future
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from purgatory.event_loop.parking import Parking
 from purgatory.operations.delayed_operation import DelayedOperation
+from purgatory.operations.delayed_operation_purgatory import UNTRIED, DelayedOperationPurgatory
+from purgatory.operations.resumable_batch import ResumableBatch
+
+
+class LogListener:
+    """Tries and ends operations; a `purgatory.signals.shared_signals.SignalListener`."""
+
+    def __init__(
+        self,
+        parking: Parking,
+        operations: DelayedOperationPurgatory,
+        run_batch: Callable[[ResumableBatch], Future[int]],
+        wake_trim: Callable[[str], None],
+    ) -> None:
+        """Work on `operations`; many at once by `run_batch`."""
+        self._parking = parking
+        self._operations = operations
+        self._run_batch = run_batch
+        self._wake_trim = wake_trim
+
+    def check(self, key: str) -> int | Future[int]:
+        """Try the operations on `key`; return how many that completed."""
+        self._wake_trim(key)
+        completed = self._parking.check(key)
+        if completed == UNTRIED:
+            return self._run_batch(self._operations.check_batch(key))
+        return completed
+
+    def cancel(self, key: str) -> int | Future[int]:
+        """End the operations on `key` as cancelled; return how many there were."""
+        return self._run_batch(self._operations.cancel_batch(key))
+
+    def watched(self) -> list[str]:
+        """Return the keys with operations."""
+        keys = self._operations.keys()
+        return [key for key in keys if isinstance(key, str)]
+
 
 _notes: ContextVar[_Notes | None] = ContextVar("purgatory_notes", default=None)
 

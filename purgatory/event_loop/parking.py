@@ -27,8 +27,7 @@ from purgatory.signals.history_trimmer import HistoryTrimmer
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.sharded_signals import ShardedSignals
 from purgatory.timer import compiled
-from purgatory.timer.clock import NS_PER_MS, Clock
-from purgatory.timer.seconds import Seconds
+from purgatory.timer.clock import NS_PER_MS, Clock, Seconds
 from purgatory.timer.task import MAX_DELAY_MS
 
 NS_PER_SECOND: Final = 1e9

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from purgatory.errors import PurgatoryClosedError, WrongThreadError
-from purgatory.timer.seconds import Seconds, seconds_of
+from purgatory.timer.clock import Seconds, seconds_of
 
 logger = logging.getLogger("purgatory")
 

@@ -13,6 +13,7 @@ except ImportError as exc:
         "purgatory.fastapi needs FastAPI: pip install 'fastapi-purgatory[fastapi]'"
     ) from exc
 
+from purgatory.environment import warn_of_another_distribution as _warn_of_another_distribution
 from purgatory.fastapi.access import BearerTokens, TrustedHosts, new_token
 from purgatory.fastapi.delayed_response import DelayedResponse
 from purgatory.fastapi.dependencies import (
@@ -27,11 +28,10 @@ from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import ALLOW_ANYONE, Access, Action
 from purgatory.fastapi.install import install
 from purgatory.fastapi.lifespan import create_health_router, create_lifespan
-from purgatory.fastapi.long_poll.long_poll_key import LongPollKey
+from purgatory.fastapi.long_poll.endpoint_call import LongPollKey
 from purgatory.fastapi.long_poll.middleware import LongPollMiddleware
 from purgatory.fastapi.router import EndpointGroup, create_router
 from purgatory.fastapi.watch.settings import WaitSettings
-from purgatory.shared_folder import warn_of_another_distribution as _warn_of_another_distribution
 
 __all__ = [
     "ALLOW_ANYONE",

@@ -39,7 +39,7 @@ from purgatory.fastapi.watch.interruptible_receive import (
 from purgatory.fastapi.watch.settings import ParkedClient, installed_limit
 from purgatory.outcome import Outcome, Status
 from purgatory.purgatory import Purgatory
-from purgatory.timer.seconds import Seconds, seconds_of
+from purgatory.timer.clock import Seconds, seconds_of
 
 
 async def get_accesses(request: Request) -> list[Access]:

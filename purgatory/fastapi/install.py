@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import FastAPI
 
+from purgatory.errors import check_type
 from purgatory.fastapi.access import BearerTokens
 from purgatory.fastapi.exception_handlers import (
     ProblemDetailsOf,
@@ -16,7 +17,7 @@ from purgatory.fastapi.exception_handlers import (
     check_problem_details,
 )
 from purgatory.fastapi.lifespan import refuse_several_workers
-from purgatory.fastapi.long_poll.long_poll_key import LongPollKey
+from purgatory.fastapi.long_poll.endpoint_call import LongPollKey
 from purgatory.fastapi.long_poll.middleware import LongPollMiddleware
 from purgatory.fastapi.router import Authorize, EndpointGroup, create_router
 from purgatory.fastapi.routing.endpoint_spec import DEFAULT_PREFIX, response_header
@@ -24,7 +25,6 @@ from purgatory.fastapi.routing.raw_route import LazyRoute, RawRoute, include_in_
 from purgatory.fastapi.servers.fastapi_internals import original_route, route_contexts
 from purgatory.fastapi.watch.settings import ClientOf, WaitSettings
 from purgatory.purgatory import Purgatory
-from purgatory.wrong_type import check_type
 
 if TYPE_CHECKING:
     from purgatory.metrics import PurgatoryCollector

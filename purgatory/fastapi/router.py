@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from fastapi import APIRouter, Depends
 from starlette.types import Receive, Scope, Send
 
+from purgatory.errors import check_type, name_of
 from purgatory.fastapi.access import BearerTokens, TrustedHosts, identified, identifying
 from purgatory.fastapi.http.bounds import (
     INCOMING_STATE_KEY,
@@ -36,7 +37,6 @@ from purgatory.fastapi.watch.parked_requests import WaitRegistry
 from purgatory.fastapi.watch.routes import add_watch_routes
 from purgatory.fastapi.watch.settings import CLIENTS_STATE_KEY, ClientOf, WaitSettings
 from purgatory.purgatory import Purgatory
-from purgatory.wrong_type import check_type, name_of
 
 if TYPE_CHECKING:
     from purgatory.metrics import PurgatoryCollector

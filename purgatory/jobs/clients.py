@@ -11,6 +11,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
+from purgatory.errors import wrong_type
 from purgatory.jobs.commands import JobCommands
 from purgatory.jobs.handlers.payload_type import AnyPayload
 from purgatory.jobs.model.job import Job
@@ -21,7 +22,6 @@ from purgatory.json_value import VALUE, encode_json, json_value
 from purgatory.operations.watch_key import check_key
 from purgatory.timer import SystemClock
 from purgatory.trace_context import TracePropagation, current_traceparent
-from purgatory.wrong_type import wrong_type
 
 __all__ = ["JobClient", "SyncJobClient"]
 

@@ -29,7 +29,7 @@ from purgatory.jobs.model.steps import (
 from purgatory.jobs.stores.protocol import JobStore
 from purgatory.jobs.worker.result_reporter import OnJobEnd
 from purgatory.operations.watch_key import check_key
-from purgatory.timer.seconds import Seconds
+from purgatory.timer.clock import Seconds
 
 logger = logging.getLogger("purgatory.jobs")
 

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
+from purgatory.errors import name_of
 from purgatory.jobs.model.job import Job, JobOutcome
 from purgatory.jobs.worker.result_reporter import OnJobEnd
 from purgatory.operations.operation_listeners import JobRecorder, Listener, Recorder
 from purgatory.outcome import Status
-from purgatory.wrong_type import name_of
 
 logger = logging.getLogger("purgatory.jobs")
 

@@ -36,7 +36,7 @@ from purgatory.outcome import Status
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.shared_signals import SharedSignals
 from purgatory.timer import SystemTimer
-from purgatory.timer.seconds import Seconds, seconds_of
+from purgatory.timer.clock import Seconds, seconds_of
 from purgatory.trace_context import current_traceparent
 from purgatory.turn_budget import TurnBudget
 

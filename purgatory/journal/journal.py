@@ -18,8 +18,7 @@ from purgatory.operations.event_buffer import GAP, EventBuffer, RawEvent
 from purgatory.operations.operation_listeners import Record
 from purgatory.outcome import Status
 from purgatory.retry_policy import RetryPolicy
-from purgatory.timer.clock import Clock, SystemClock
-from purgatory.timer.seconds import Seconds, seconds_of
+from purgatory.timer.clock import Clock, Seconds, SystemClock, seconds_of
 
 logger = logging.getLogger("purgatory.journal")
 

@@ -19,8 +19,7 @@ import pyarrow.parquet as pq
 
 from purgatory.journal.schema import EVENT_SCHEMA, WRITER_OPTIONS
 from purgatory.journal.sink import Sink
-from purgatory.timer.clock import Clock, SystemClock
-from purgatory.timer.seconds import Seconds, seconds_of
+from purgatory.timer.clock import Clock, Seconds, SystemClock, seconds_of
 
 logger = logging.getLogger("purgatory.journal")
 

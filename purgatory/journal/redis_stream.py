@@ -12,8 +12,7 @@ import pyarrow as pa
 from purgatory.journal.schema import EVENT_SCHEMA, SCHEMA_VERSION
 from purgatory.journal.sink import Sink
 from purgatory.log_text import invalid_redis_url
-from purgatory.timer.clock import Clock
-from purgatory.timer.seconds import Seconds, seconds_of
+from purgatory.timer.clock import Clock, Seconds, seconds_of
 
 try:
     import redis

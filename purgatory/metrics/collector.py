@@ -17,14 +17,13 @@ from prometheus_client import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from purgatory.errors import PurgatoryClosedError, PurgatoryError
+from purgatory.errors import PurgatoryClosedError, PurgatoryError, check_type
 from purgatory.jobs.model import JobCounts
 from purgatory.metrics import catalog
 from purgatory.metrics.families import WorkerFiles, empty_families, families
 from purgatory.metrics.measure import HandlerJobs, JobEnds, RunningTotals, Series, Snapshot, measure
 from purgatory.operations.wait_histograms import WaitTimes
 from purgatory.purgatory import Purgatory
-from purgatory.wrong_type import check_type
 
 logger = logging.getLogger("purgatory.metrics")
 

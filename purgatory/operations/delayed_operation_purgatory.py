@@ -9,7 +9,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Final
 
-from purgatory.errors import PurgatoryClosedError
+from purgatory.errors import PurgatoryClosedError, name_of
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.operations.operation_listeners import Listener, Record, Recorder, record_of
 from purgatory.operations.operation_owner import OperationOwner
@@ -20,7 +20,6 @@ from purgatory.outcome import Status
 from purgatory.timer import compiled
 from purgatory.timer.system_timer import SystemTimer
 from purgatory.timer.task import NOT_SCHEDULED
-from purgatory.wrong_type import name_of
 
 logger = logging.getLogger("purgatory.watching")
 

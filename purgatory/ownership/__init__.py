@@ -17,8 +17,7 @@ from purgatory.errors import (
     OwnershipNotReadyError,
     OwnershipUnavailableError,
 )
-from purgatory.ownership.lease import Lease, Owner
-from purgatory.ownership.lease_store import LeaseRecord, LeaseStore
+from purgatory.ownership.lease import Lease, LeaseRecord, LeaseStore, Owner
 from purgatory.ownership.ownership import Ownership
 
 __all__ = [

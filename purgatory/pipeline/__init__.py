@@ -44,13 +44,11 @@ from purgatory.pipeline.schedule import SCHEDULED_SCHEMA, JobAddress, JobRows, s
 from purgatory.pipeline.source import register
 from purgatory.pipeline.source.jobs_source import job_events
 from purgatory.pipeline.spark.session import spark_session
-from purgatory.pipeline.statistics.histogram import percentiles
-from purgatory.pipeline.statistics.survival import kaplan_meier
+from purgatory.pipeline.statistics import kaplan_meier, percentiles
 from purgatory.pipeline.stream.alerts import Alert, AlertService
 from purgatory.pipeline.stream.queries import StreamingQueries, streaming_events, wait_for
 from purgatory.pipeline.stream.windows import AlertThresholds, window_keys, window_waits
-from purgatory.pipeline.waits.concurrency import concurrency
-from purgatory.pipeline.waits.wait_statistics import hot_keys, waits_by
+from purgatory.pipeline.waits.wait_statistics import concurrency, hot_keys, waits_by
 
 __all__ = [
     "EVENT_SCHEMA",

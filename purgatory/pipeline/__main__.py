@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from purgatory.closed_streams import discard_closed_streams
+from purgatory.environment import discard_closed_streams
 from purgatory.errors import PurgatoryError
 from purgatory.pipeline.cli.command import (
     LEAST_HEAP_MIB,

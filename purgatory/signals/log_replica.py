@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from purgatory.errors import CursorExpiredError, SignalsUnavailableError
-from purgatory.signals.cursors import (
+from purgatory.signals.memory import MemorySignals
+from purgatory.signals.protocol import (
     CURSOR,
     LOG_REPLACED,
     LOST_OR_NOT_KEPT,
@@ -17,7 +18,6 @@ from purgatory.signals.cursors import (
     expired_cursor,
     foreign_cursor,
 )
-from purgatory.signals.memory import MemorySignals
 from purgatory.signals.shared_signals import EntryType, Epoch, LogEntry
 from purgatory.signals.signal import Signal
 from purgatory.timer import Clock

@@ -8,15 +8,15 @@ from typing import Any, Final
 
 from purgatory.errors import CursorExpiredError
 from purgatory.json_value import VALUE, encode_json
-from purgatory.signals.cursors import (
+from purgatory.signals.protocol import (
     BEFORE_RESTART,
     CURSOR,
     NO_LONGER_KEPT,
+    SignalStatistics,
     cursor_ahead,
     expired_cursor,
     foreign_cursor,
 )
-from purgatory.signals.protocol import SignalStatistics
 from purgatory.signals.signal import Signal
 from purgatory.timer import Clock, SystemClock, compiled
 

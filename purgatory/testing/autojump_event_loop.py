@@ -14,8 +14,7 @@ from enum import Enum, auto
 from types import FrameType
 from typing import Any
 
-from purgatory.timer.clock import NS_PER_MS, SystemClock
-from purgatory.timer.seconds import Seconds, seconds_of
+from purgatory.timer.clock import NS_PER_MS, Seconds, SystemClock, seconds_of
 
 
 class MockClock:

@@ -16,7 +16,7 @@ from purgatory import Purgatory
 from purgatory.jobs import JobStore
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.sql import SqlJobStore, migrate
-from purgatory.ownership.lease_store import Acquire, LeaseRecord, LeaseStep, Renew
+from purgatory.ownership.lease import Acquire, LeaseRecord, LeaseStep, Renew
 from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.signals.redis import RedisSignals
 from tests.contract.postgresql_server import PostgresqlServer

@@ -14,7 +14,7 @@ from purgatory.errors import PurgatoryError, SignalsError
 from purgatory.group_commit import RoundTripTimeout
 from purgatory.jobs import JobState
 from purgatory.jobs.model import Finish, Fire, JobFilter, Pause, Prune, Resume
-from purgatory.ownership.lease_store import (
+from purgatory.ownership.lease import (
     Acquire,
     Commit,
     LeaseRecord,
@@ -25,7 +25,7 @@ from purgatory.ownership.lease_store import (
 from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.redis_server.server import RedisServer
 from purgatory.signals.redis import RedisSignals
-from purgatory.signals.redis.pending_fire_records import PendingFireRecords
+from purgatory.signals.redis.records import PendingFireRecords
 from purgatory.signals.redis.shard_log import AppendRequest, ShardLog
 from purgatory.signals.shared_signals import EntryType, Idempotency
 from tests.contract.opened_redis_stores import LEASE_MS, added, claimed, opened, spec

@@ -12,7 +12,7 @@ from redis.backoff import NoBackoff
 
 from purgatory import Purgatory
 from purgatory.signals.redis import RedisSignals
-from purgatory.signals.redis.message_tap import MessageTap
+from purgatory.signals.redis.script_connection import MessageTap
 from tests.patience import PATIENCE_S, until
 from tests.valkey_server import ValkeyServer
 

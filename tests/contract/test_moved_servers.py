@@ -19,7 +19,7 @@ from purgatory.errors import OwnershipUnavailableError, SignalsUnavailableError
 from purgatory.group_commit import RoundTripTimeout
 from purgatory.jobs import StoreUnavailableError
 from purgatory.jobs.model import StoreReadOnlyError
-from purgatory.ownership.lease_store import Acquire, LeaseRecord, Read
+from purgatory.ownership.lease import Acquire, LeaseRecord, Read
 from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.redis_server.script import lost_connection
 from purgatory.redis_server.server import RedisServer

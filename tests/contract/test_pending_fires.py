@@ -17,7 +17,7 @@ from purgatory.errors import SignalsUnavailableError
 from purgatory.jobs import JobOutcome, JobState, JobStore, pending_fires
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.sql import SqlJobStore, migrate
-from purgatory.signals.redis import RedisSignals, pending_fire_records
+from purgatory.signals.redis import RedisSignals, records
 from purgatory.timer import SystemClock
 from tests.contract.postgresql_server import PostgresqlServer
 from tests.patience import PATIENCE_S
@@ -119,7 +119,7 @@ async def test_no_more_are_pending_than_the_limit(
     redis_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that do not fit are refused, each by itself."""
-    monkeypatch.setattr(pending_fire_records, "MAX_PENDING", 3)
+    monkeypatch.setattr(records, "MAX_PENDING", 3)
     signals = RedisSignals(redis_server.url, f"pending-{SystemClock().now_ns()}")
     async with Purgatory(signals=signals):
         adding = (signals.add_pending(b"%d" % number, 0) for number in range(5))

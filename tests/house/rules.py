@@ -51,7 +51,7 @@ VENDORS: dict[str, set[str]] = {
     "anyio": {"purgatory.fastapi", "app", "examples"},
     "fastapi_standalone_docs": {"app"},
     "fastapi": {"purgatory.fastapi", "purgatory.testing.plugin", "app", "examples"},
-    "httptools": {"purgatory.fastapi.servers"},
+    "httptools": {"purgatory.fastapi.servers", "purgatory.uvicorn"},
     "fsspec": {"purgatory.pipeline.duck"},
     "duckdb": {
         "purgatory.pipeline.cli",
@@ -97,7 +97,7 @@ VENDORS: dict[str, set[str]] = {
         "purgatory.timer.clock",
         "purgatory.testing.autojump_event_loop",
     },
-    "uvicorn": {"purgatory.fastapi", "app", "examples"},
+    "uvicorn": {"purgatory.fastapi", "purgatory.uvicorn", "app", "examples"},
     "uvloop": {"app", "examples"},
 }
 

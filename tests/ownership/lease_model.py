@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from purgatory.ownership.lease_store import (
+from purgatory.ownership.lease import (
     Acquire,
     Commit,
     LeaseRecord,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from purgatory.ownership import LeaseStore, OwnershipUnavailableError
-from purgatory.ownership.lease_store import LeaseResult, LeaseStep
+from purgatory.ownership.lease import LeaseResult, LeaseStep
 
 
 class LossyStore:

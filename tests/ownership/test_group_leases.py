@@ -12,7 +12,7 @@ from examples.join_group.app import create_app
 from examples.join_group.settings import CoordinatorSettings
 from purgatory import Purgatory
 from purgatory.ownership import Ownership
-from purgatory.ownership.lease_store import Acquire
+from purgatory.ownership.lease import Acquire
 from purgatory.testing import AutojumpEventLoop
 from tests.cases import cases
 from tests.ownership.lease_model import LeaseModel

@@ -6,7 +6,7 @@ from itertools import count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from purgatory.ownership.lease_store import (
+from purgatory.ownership.lease import (
     Acquire,
     Commit,
     LeaseRecord,

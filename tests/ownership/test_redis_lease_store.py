@@ -15,7 +15,7 @@ from purgatory.ownership import (
     OwnershipNotReadyError,
     OwnershipUnavailableError,
 )
-from purgatory.ownership.lease_store import LeaseRecord, Read
+from purgatory.ownership.lease import LeaseRecord, Read
 from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.timer import SystemClock
 from tests.cases import cases

@@ -35,7 +35,7 @@ from purgatory.pipeline.advise.wheel_geometry import (
     measure,
 )
 from purgatory.pipeline.advise.workers import LEAST_OPERATIONS, Minutes, advise_workers
-from purgatory.pipeline.statistics.survival import Step, kaplan_meier, survival_at
+from purgatory.pipeline.statistics import Step, kaplan_meier, survival_at
 from purgatory.pipeline.waits.columns import ParkedMinutes
 
 TIMEOUT_US = 5_000_000

@@ -22,8 +22,7 @@ from purgatory.pipeline.report.charts.chart_data import (
     chart_data,
 )
 from purgatory.pipeline.report.findings import SHOWN_KINDS, Findings
-from purgatory.pipeline.statistics.histogram import COARSE, bucket_end, bucket_start
-from purgatory.pipeline.statistics.survival import kaplan_meier
+from purgatory.pipeline.statistics import COARSE, bucket_end, bucket_start, kaplan_meier
 from purgatory.pipeline.waits.columns import ParkedMinutes, TimelineCounts
 from tests.pipeline.test_charts import NOTHING, kind_row
 

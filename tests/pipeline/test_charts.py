@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from purgatory.pipeline.outcomes.manifest import Manifest
-from purgatory.pipeline.report.charts.chart import Chart
+from purgatory.pipeline.report.charts.chart_data import Chart
 from purgatory.pipeline.report.charts.drawing import chart_files
 from purgatory.pipeline.report.charts.time_charts import (
     SHOWN_DAYS,

@@ -14,7 +14,7 @@ from matplotlib.image import imread
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline.__main__ import main
-from purgatory.pipeline.spark.tables import Tables
+from purgatory.pipeline.spark.folders import Tables
 from tests.pipeline.spark_servers import PLACE
 from tests.pipeline.synthetic import Written, write
 from tests.synthetic_journal import inject

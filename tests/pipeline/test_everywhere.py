@@ -24,7 +24,7 @@ from purgatory.jobs.sql import migrate
 from purgatory.journal.schema import EVENT_SCHEMA
 from purgatory.pipeline.duck.connection import connected
 from purgatory.pipeline.schedule import JobAddress
-from purgatory.pipeline.spark.tables import Tables
+from purgatory.pipeline.spark.folders import Tables
 from tests.acceptance.process_server import ProcessServer
 from tests.house.imports import ROOT
 from tests.nightly import NIGHTLY, by_night

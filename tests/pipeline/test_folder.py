@@ -10,7 +10,7 @@ import pytest
 from purgatory.pipeline import OutputInUseError
 from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.spark.folder import File, LocalFolder
-from purgatory.pipeline.spark.tables import Tables
+from purgatory.pipeline.spark.folders import Tables
 
 
 def test_a_run_that_was_overtaken_puts_no_half_in_place(tmp_path: Path) -> None:

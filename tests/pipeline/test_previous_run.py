@@ -20,7 +20,7 @@ from purgatory.pipeline.report.changes import (
     summary_of,
 )
 from purgatory.pipeline.report.sections import changes_section
-from purgatory.pipeline.statistics.histogram import bucket
+from purgatory.pipeline.statistics import bucket
 from tests.pipeline.test_charts import NOTHING
 
 BEFORE = RunSummary(

@@ -19,20 +19,21 @@ from purgatory.pipeline.duck.connection import connected, parquet
 from purgatory.pipeline.errors import NothingToReadError, OutputInUseError
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
 from purgatory.pipeline.outcomes.manifest import publish
-from purgatory.pipeline.rollups.duck_rollups import DuckRollupRun
+from purgatory.pipeline.rollups.hour_rollups import DuckRollupRun, hour_rows
 from purgatory.pipeline.rollups.hour_sql import SOURCE, make_known_tables
-from purgatory.pipeline.rollups.parts import KEPT_KEYS, KEPT_PREFIXES, KEPT_TIMERS
 from purgatory.pipeline.rollups.rollup_files import (
     ALL,
+    KEPT_KEYS,
+    KEPT_PREFIXES,
+    KEPT_TIMERS,
     hour_number,
     publish_rollups,
     read_rollup_manifest,
 )
 from purgatory.pipeline.rollups.rollups import NODES
-from purgatory.pipeline.rollups.spark_rollups import hour_rows
 from purgatory.pipeline.rollups.wait_tables import write_waits
 from purgatory.pipeline.spark.folder import LocalFolder
-from purgatory.pipeline.statistics.histogram import COARSE, bucket
+from purgatory.pipeline.statistics import COARSE, bucket
 from tests.nightly import by_night
 from tests.pipeline.rolled import START, waits, write_outcomes
 from tests.pipeline.synthetic import write

@@ -16,8 +16,7 @@ from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.outcomes.outcomes import EVENT_SCHEMA
 from purgatory.pipeline.rollups.rollup_files import NodeFiles
 from purgatory.pipeline.source.data_source import PurgatoryDataSource
-from purgatory.pipeline.spark.folders import RemoteFolder, file_system_at
-from purgatory.pipeline.spark.tables import Tables
+from purgatory.pipeline.spark.folders import RemoteFolder, Tables, file_system_at
 from tests.pipeline.s3_server import BUCKET, needs_s3, s3_server
 from tests.pipeline.synthetic import Written, write
 from tests.pipeline.test_engines import TABLES

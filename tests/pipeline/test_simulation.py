@@ -19,8 +19,8 @@ from purgatory.pipeline.replay.loads import (
 )
 from purgatory.pipeline.replay.replay import Simulation
 from purgatory.pipeline.replay.replayed_operation import Fate
-from purgatory.pipeline.replay.time_slice import TimeSlice
-from purgatory.pipeline.statistics.histogram import bucket
+from purgatory.pipeline.replay.summary import TimeSlice
+from purgatory.pipeline.statistics import bucket
 
 MS = 1_000_000
 

@@ -12,9 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from purgatory.pipeline import OutcomeTable, concurrency, hot_keys, percentiles, waits_by
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
 from purgatory.pipeline.outcomes.outcomes import OUTCOME_SCHEMA, OUTCOMES
-from purgatory.pipeline.statistics.histogram import bucket, bucket_column, bucket_middle_column
-from purgatory.pipeline.waits.concurrency import with_crashes
-from purgatory.pipeline.waits.wait_statistics import PERCENTS
+from purgatory.pipeline.statistics import bucket, bucket_column, bucket_middle_column
+from purgatory.pipeline.waits.wait_statistics import PERCENTS, with_crashes
 from tests.pipeline.synthetic import Written
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)

@@ -19,8 +19,14 @@ from purgatory.pipeline.advise.wheel_geometry import (
     levels_and_cascades,
 )
 from purgatory.pipeline.advise.workers import advise_workers
-from purgatory.pipeline.statistics.histogram import bucket, bucket_end, bucket_start
-from purgatory.pipeline.statistics.survival import kaplan_meier, poisson_upper, wilson_interval
+from purgatory.pipeline.statistics import (
+    bucket,
+    bucket_end,
+    bucket_start,
+    kaplan_meier,
+    poisson_upper,
+    wilson_interval,
+)
 from purgatory.pipeline.waits.columns import ParkedMinutes
 from purgatory.timer import ScheduledCall, TimingWheel
 

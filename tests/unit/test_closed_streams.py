@@ -10,7 +10,7 @@ import pytest
 
 SHOW = """
 import sys
-from purgatory.closed_streams import discard_closed_streams
+from purgatory.environment import discard_closed_streams
 
 discard_closed_streams()
 print("thrown away", file=sys.stderr)

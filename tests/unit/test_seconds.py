@@ -32,7 +32,7 @@ from purgatory.ownership import Ownership
 from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.signals.redis import RedisSignals
 from purgatory.testing import AutojumpEventLoop, MockClock, current_clock
-from purgatory.timer.seconds import Seconds
+from purgatory.timer.clock import Seconds
 from tests.cases import cases
 
 # Numbers that are no durations, and durations in a unit that their name tells.

@@ -46,7 +46,7 @@ OBSERVERS: Final = frozenset({"starlette._exception_handler", "starlette.middlew
 
 
 # One of ours changes a header.
-_TRANSPARENT: Final = OBSERVERS | {"purgatory.fastapi.long_poll.long_poll_key"}
+_TRANSPARENT: Final = OBSERVERS | {"purgatory.fastapi.long_poll.endpoint_call"}
 
 
 class ResponseUnreadError(Exception):

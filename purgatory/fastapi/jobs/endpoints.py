@@ -19,7 +19,6 @@ from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.http.request_headers import EntityTags
 from purgatory.fastapi.http.schemas import Location
 from purgatory.fastapi.jobs import parameters
-from purgatory.fastapi.jobs.responses import entity_tag, job_response, listed_job
 from purgatory.fastapi.jobs.schemas import (
     RESCHEDULE_JSON,
     CallbackBody,
@@ -28,6 +27,7 @@ from purgatory.fastapi.jobs.schemas import (
     RetriedResponse,
     job_json,
 )
+from purgatory.fastapi.jobs.watch_endpoint import entity_tag, job_response, listed_job
 from purgatory.jobs import DuplicateJobError, InvalidPayloadError, Job, JobLimits, JobNotFoundError
 from purgatory.jobs.callbacks import CALLBACK, Callback
 from purgatory.jobs.model import Added, AddStatus, JobOptions, JobSpec

@@ -17,8 +17,7 @@ from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import Problem, draining_problem
 from purgatory.fastapi.http.raw_response import RawResponse, encoded, retry_after
 from purgatory.fastapi.http.request_headers import EntityTags, jittered, opaque_tag
-from purgatory.fastapi.long_poll.endpoint_call import EndpointCall, RequestMessages
-from purgatory.fastapi.long_poll.long_poll_key import Headers
+from purgatory.fastapi.long_poll.endpoint_call import EndpointCall, Headers, RequestMessages
 from purgatory.fastapi.routing.raw_route import RawRoute
 from purgatory.fastapi.routing.request_internals import effective_route
 from purgatory.fastapi.watch.interruptible_receive import CLIENT_CLOSED_REQUEST, may_have_body

@@ -9,7 +9,7 @@ from typing import Final
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
-from purgatory.errors import LimitReachedError
+from purgatory.errors import LimitReachedError, check_numbers
 from purgatory.fastapi.http.bounds import (
     DEFAULT_MAX_BYTES,
     DEFAULT_MAX_UNREAD_BYTES,
@@ -17,8 +17,7 @@ from purgatory.fastapi.http.bounds import (
 )
 from purgatory.fastapi.http.raw_request import IDENTITY, AsgiRequest, RawRequest
 from purgatory.purgatory import Purgatory
-from purgatory.timer.seconds import SecondsField
-from purgatory.wrong_type import check_numbers
+from purgatory.timer.clock import SecondsField
 
 DEFAULT_WAIT: Final = 25.0
 

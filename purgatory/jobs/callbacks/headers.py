@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from purgatory.job_errors import FailJobError, RetryJobError
 from purgatory.jobs.callbacks.addresses import DEFAULT_PORTS, listed_hosts, parsed_host
-from purgatory.timer.seconds import Seconds, seconds_of
+from purgatory.timer.clock import Seconds, seconds_of
 
 SIGNATURE_HEADER = "Purgatory-Signature"
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
-from purgatory.timer.seconds import Seconds, seconds_of
+from purgatory.timer.clock import Seconds, seconds_of
 
 try:
     import httpx

@@ -13,6 +13,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar, get_type_hints
 
+from purgatory.errors import name_of
 from purgatory.job_errors import InvalidPayloadError
 from purgatory.jobs.handlers.fair_slots import Lane
 from purgatory.jobs.handlers.job_context import JobContext
@@ -26,7 +27,6 @@ from purgatory.jobs.handlers.payload_type import (
 )
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import Bounds
-from purgatory.wrong_type import name_of
 
 T = TypeVar("T")
 

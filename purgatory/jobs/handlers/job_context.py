@@ -8,11 +8,11 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final, Literal
 
+from purgatory.errors import check_keys_type
 from purgatory.jobs.model.deadline import check_given, utc
 from purgatory.jobs.model.job import Job, JobOutcome
 from purgatory.jobs.model.spec import needed_keys, on_fire_of, on_fire_on
-from purgatory.timer.seconds import Seconds
-from purgatory.wrong_type import check_keys_type
+from purgatory.timer.clock import Seconds
 
 
 class _Unchanged(Enum):

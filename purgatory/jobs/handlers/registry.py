@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from typing import Any, TypeVar
 
-from purgatory.errors import InvalidKeyError
+from purgatory.errors import InvalidKeyError, name_of
 from purgatory.job_errors import UnknownHandlerError
 from purgatory.jobs.handlers.handler import Handler
 from purgatory.jobs.handlers.payload_type import AnyPayload, PayloadType
@@ -14,7 +14,6 @@ from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import Bounds
 from purgatory.operations.watch_key import check_key
 from purgatory.trace_context import TracePropagation
-from purgatory.wrong_type import name_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

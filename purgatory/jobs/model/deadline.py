@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from purgatory.job_errors import InvalidDeadlineError
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.timer.seconds import Seconds, seconds_of
+from purgatory.timer.clock import Seconds, seconds_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Final, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
-from purgatory.errors import InvalidKeyError
+from purgatory.errors import InvalidKeyError, check_keys_type
 from purgatory.job_errors import InvalidJobError, InvalidPayloadError
 from purgatory.jobs.model.deadline import Deadline, seconds_to_ms
 from purgatory.jobs.model.job import (
@@ -27,8 +27,7 @@ from purgatory.jobs.model.job import (
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.json_value import JsonKind, encode_json
 from purgatory.operations.watch_key import check_key
-from purgatory.timer.seconds import Seconds
-from purgatory.wrong_type import check_keys_type
+from purgatory.timer.clock import Seconds
 
 NAME_LENGTH: Final = 22
 """Characters of `Request.name`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
+from purgatory.errors import wrong_type
 from purgatory.group_commit import RoundTripTimeout
 from purgatory.job_errors import StoreNotReadyError
 from purgatory.jobs.model.limits import JobLimits
@@ -17,10 +18,8 @@ from purgatory.jobs.redis.shards import RedisShard, RedisShards, no_reply_error
 from purgatory.jobs.redis.step_runner import JobAdder, StepRunner
 from purgatory.jobs.stores.protocol import CloseOnce, StoreListener
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client
-from purgatory.redis_server.server import RedisServer
-from purgatory.redis_server.server_settings import ServerSettings
-from purgatory.timer.seconds import Seconds, seconds_of
-from purgatory.wrong_type import wrong_type
+from purgatory.redis_server.server import RedisServer, ServerSettings
+from purgatory.timer.clock import Seconds, seconds_of
 
 _MAX_TIMEOUT_S = 60
 

@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session
 
+from purgatory.errors import wrong_type
 from purgatory.job_errors import JobError, StoreNotReadyError, StoreUnavailableError
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import JobSpec
@@ -26,7 +27,6 @@ from purgatory.jobs.sql.errors import is_sqlite_busy, must_repeat, store_error
 from purgatory.jobs.sql.job_transaction import JobTransaction, MustLookFirstError
 from purgatory.jobs.sql.tables import outbox
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
-from purgatory.wrong_type import wrong_type
 
 _INFO: Final = "purgatory.on_commit"
 

@@ -18,10 +18,10 @@ from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util.concurrency import await_only, in_greenlet
 
+from purgatory.errors import wrong_type
 from purgatory.job_errors import StoreNotReadyError
 from purgatory.jobs.sql.database import Database
 from purgatory.jobs.sql.errors import HOW_TO_MIGRATE, store_error
-from purgatory.wrong_type import wrong_type
 
 VERSION_TABLE = "purgatory_version"
 # Of the latest script. Not read from the scripts: a package in an archive has none, and a service

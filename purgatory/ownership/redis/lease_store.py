@@ -13,7 +13,7 @@ from redis.exceptions import NoScriptError
 
 from purgatory.errors import OwnershipError, OwnershipNotReadyError, OwnershipUnavailableError
 from purgatory.group_commit import RoundTripTimeout
-from purgatory.ownership.lease_store import (
+from purgatory.ownership.lease import (
     MAX_ADDRESS_LENGTH,
     MAX_STATE_BYTES,
     Acquire,
@@ -34,7 +34,7 @@ from purgatory.redis_server.script import (
     is_read_only,
 )
 from purgatory.redis_server.server import RedisServer
-from purgatory.timer.seconds import Seconds, seconds_of
+from purgatory.timer.clock import Seconds, seconds_of
 
 _logger = logging.getLogger("purgatory.ownership.redis")
 

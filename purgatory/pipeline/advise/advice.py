@@ -16,9 +16,14 @@ from purgatory.pipeline.advise.workers import Capacity, Minutes, WorkerAdvice, a
 from purgatory.pipeline.console import counted, duration, percent
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.outcomes.outcomes import JOB_KIND, STREAM_KIND
-from purgatory.pipeline.spark.tables import Tables
-from purgatory.pipeline.statistics.histogram import bucket_end
-from purgatory.pipeline.statistics.survival import Step, kaplan_meier, survival_at, wilson_interval
+from purgatory.pipeline.spark.folders import Tables
+from purgatory.pipeline.statistics import (
+    Step,
+    bucket_end,
+    kaplan_meier,
+    survival_at,
+    wilson_interval,
+)
 from purgatory.pipeline.waits.columns import JOB as WAITS
 from purgatory.pipeline.waits.columns import PARKED_COLUMNS, Floats, ParkedMinutes
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from purgatory.pipeline.console import counted, figure, percent
-from purgatory.pipeline.statistics.survival import CONFIDENCE, exceedances, poisson_upper
+from purgatory.pipeline.statistics import CONFIDENCE, exceedances, poisson_upper
 from purgatory.pipeline.waits.columns import Floats, Integers
 
 LEAST_OPERATIONS = 1_000

@@ -20,7 +20,7 @@ from purgatory.pipeline.console import OnProgress
 from purgatory.pipeline.outcomes.journal_files import OnBadFile
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
-from purgatory.pipeline.spark.tables import Tables
+from purgatory.pipeline.spark.folders import Tables
 
 
 @contextmanager

@@ -26,10 +26,9 @@ from purgatory.pipeline.outcomes.manifest import (
 )
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.outcomes.outcomes import FEW_RECORDS
-from purgatory.pipeline.rollups.duck_rollups import DuckRollupRun
+from purgatory.pipeline.rollups.hour_rollups import DuckRollupRun, SparkRollupRun
 from purgatory.pipeline.rollups.rollup_files import RollupManifest, Rollups, read_rollup_manifest
 from purgatory.pipeline.rollups.rollups import FOLDER, RollupRun
-from purgatory.pipeline.rollups.spark_rollups import SparkRollupRun
 from purgatory.pipeline.rollups.wait_tables import (
     FailedJobs,
     failed_jobs,
@@ -37,9 +36,8 @@ from purgatory.pipeline.rollups.wait_tables import (
     write_waits,
 )
 from purgatory.pipeline.spark.folder import Folder, LocalFolder
-from purgatory.pipeline.spark.folders import SCHEMES, folder_at, is_local
+from purgatory.pipeline.spark.folders import SCHEMES, Tables, folder_at, is_local
 from purgatory.pipeline.spark.session import REMOTE_VARIABLE, SPARK_ERRORS
-from purgatory.pipeline.spark.tables import Tables
 
 
 class Manifests:

@@ -9,7 +9,7 @@ from purgatory.operations.delayed_operation_purgatory import (
 from purgatory.pipeline.replay.loads import NEVER_NS, LoadBatch
 from purgatory.pipeline.replay.replay_clock import ReplayClock
 from purgatory.pipeline.replay.replayed_operation import Fate, ReplayedOperation, ReplayNotes
-from purgatory.pipeline.replay.time_slice import CpuTime, TimeSlice
+from purgatory.pipeline.replay.summary import CpuTime, TimeSlice
 from purgatory.timer.clock import NS_PER_MS
 from purgatory.timer.system_timer import SystemTimer
 

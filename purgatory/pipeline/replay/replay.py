@@ -27,7 +27,7 @@ from purgatory.pipeline.replay.loads import (
     WhatIf,
 )
 from purgatory.pipeline.replay.replayed_operation import Fate, ReplayedOperation
-from purgatory.pipeline.replay.time_slice import CpuTime, TimeSlice
+from purgatory.pipeline.replay.summary import CpuTime, TimeSlice
 from purgatory.timer.clock import NS_PER_MS
 from purgatory.timer.task import MAX_DELAY_MS
 

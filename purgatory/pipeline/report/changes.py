@@ -12,8 +12,7 @@ from purgatory.pipeline.console import counted, duration, percent
 from purgatory.pipeline.outcomes.manifest import missing_records
 from purgatory.pipeline.outcomes.outcomes import COMPLETIONS
 from purgatory.pipeline.report.findings import Findings
-from purgatory.pipeline.statistics.histogram import bucket_start
-from purgatory.pipeline.statistics.survival import wilson_interval
+from purgatory.pipeline.statistics import bucket_start, wilson_interval
 
 VERSION = 2
 

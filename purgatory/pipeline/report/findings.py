@@ -12,8 +12,8 @@ from purgatory.pipeline.advise.advice import JOB as ADVICE
 from purgatory.pipeline.advise.advice import is_job, survival_of_kinds
 from purgatory.pipeline.errors import NothingToReadError
 from purgatory.pipeline.outcomes.manifest import Manifest
-from purgatory.pipeline.spark.tables import Tables
-from purgatory.pipeline.statistics.survival import Step
+from purgatory.pipeline.spark.folders import Tables
+from purgatory.pipeline.statistics import Step
 from purgatory.pipeline.waits.columns import (
     BY_HOUR_COLUMNS,
     PARKED_COLUMNS,

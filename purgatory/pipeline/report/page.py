@@ -11,8 +11,7 @@ from importlib.resources import files
 
 from purgatory.pipeline.console import duration, percent
 from purgatory.pipeline.report.changes import Changes
-from purgatory.pipeline.report.charts.chart import Chart
-from purgatory.pipeline.report.charts.chart_data import as_script, chart_data
+from purgatory.pipeline.report.charts.chart_data import Chart, as_script, chart_data
 from purgatory.pipeline.report.charts.time_charts import HourlyLoad
 from purgatory.pipeline.report.findings import LISTED_KINDS, Findings
 from purgatory.pipeline.report.sections import (

@@ -15,7 +15,7 @@ from purgatory.pipeline.report.changes import (
     previous_of,
     summary_of,
 )
-from purgatory.pipeline.report.charts.chart import Chart
+from purgatory.pipeline.report.charts.chart_data import Chart
 from purgatory.pipeline.report.charts.time_charts import (
     HourlyLoad,
     hot_keys_chart,
@@ -32,7 +32,7 @@ from purgatory.pipeline.report.charts.wait_charts import (
 )
 from purgatory.pipeline.report.findings import Findings, Rows, findings
 from purgatory.pipeline.report.page import Part, page
-from purgatory.pipeline.spark.tables import Tables
+from purgatory.pipeline.spark.folders import Tables
 
 JOB = "report"
 PAGE = "report.html"

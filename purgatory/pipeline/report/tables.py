@@ -11,10 +11,10 @@ from typing import Any
 
 from purgatory.pipeline.console import duration, figure, percent, short
 from purgatory.pipeline.outcomes.outcomes import COMPLETIONS
-from purgatory.pipeline.report.charts.chart import OUTCOME_SERIES
+from purgatory.pipeline.report.charts.chart_data import OUTCOME_SERIES
 from purgatory.pipeline.report.charts.time_charts import HourlyLoad
 from purgatory.pipeline.report.findings import LISTED_KINDS, Findings, Rows
-from purgatory.pipeline.statistics.histogram import bucket_end, bucket_start
+from purgatory.pipeline.statistics import bucket_end, bucket_start
 
 BAR_WIDTH = 160
 

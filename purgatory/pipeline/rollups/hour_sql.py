@@ -10,7 +10,7 @@ import duckdb
 from purgatory.pipeline.duck.connection import parquet, text, time
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
 from purgatory.pipeline.outcomes.outcomes import JOB_KIND
-from purgatory.pipeline.rollups.parts import (
+from purgatory.pipeline.rollups.rollup_files import (
     FINE_BITS,
     KEPT_ERROR,
     KEPT_KEYS,
@@ -25,7 +25,7 @@ from purgatory.pipeline.rollups.parts import (
     Part,
     sample_threshold,
 )
-from purgatory.pipeline.statistics.histogram import COARSE, SUB_BITS
+from purgatory.pipeline.statistics import COARSE, SUB_BITS
 from purgatory.pipeline.waits.wait_statistics import NO_KEY, OTHER
 
 SOURCE = "rollup_source"
@@ -48,7 +48,7 @@ MACROS = (
 )
 
 
-"""As in `purgatory.pipeline.statistics.histogram`."""
+"""As in `purgatory.pipeline.statistics`."""
 
 _HOUR_US = 3_600_000_000
 

@@ -15,10 +15,10 @@ from purgatory.pipeline.console import OnProgress, counted
 from purgatory.pipeline.duck.connection import parquet, text
 from purgatory.pipeline.outcomes.manifest import Manifest, run_name
 from purgatory.pipeline.rollups.hour_sql import merged, parked, summed
-from purgatory.pipeline.rollups.parts import Part
 from purgatory.pipeline.rollups.rollup_files import (
     ALL,
     NodeFiles,
+    Part,
     Prefix,
     RolledHour,
     RollupManifest,

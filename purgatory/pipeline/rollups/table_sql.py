@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from purgatory.pipeline.duck.connection import text
 from purgatory.pipeline.outcomes.outcomes import OUTCOMES
-from purgatory.pipeline.rollups.parts import FINE_BITS, NO_WAIT, TIMELINE_WIDTH, Part
-from purgatory.pipeline.statistics.histogram import COARSE, SUB_BITS
+from purgatory.pipeline.rollups.rollup_files import FINE_BITS, NO_WAIT, TIMELINE_WIDTH, Part
+from purgatory.pipeline.statistics import COARSE, SUB_BITS
 from purgatory.pipeline.waits.wait_statistics import LATENESS, OTHER, PERCENTS, WAIT
 
 _HOUR_US = 3_600_000_000

@@ -12,9 +12,8 @@ from purgatory.pipeline.advise.wheel_geometry import Timer
 from purgatory.pipeline.console import OnProgress
 from purgatory.pipeline.duck.connection import parquet, text
 from purgatory.pipeline.rollups import table_sql as sql
-from purgatory.pipeline.rollups.parts import KEPT_TIMERS, Part
-from purgatory.pipeline.rollups.rollup_files import NodeFiles, Rollups
-from purgatory.pipeline.spark.tables import Tables
+from purgatory.pipeline.rollups.rollup_files import KEPT_TIMERS, NodeFiles, Part, Rollups
+from purgatory.pipeline.spark.folders import Tables
 from purgatory.pipeline.waits.columns import JOB, step_width_s
 
 FailedJobs = Sequence[Mapping[str, Any]]

@@ -19,8 +19,8 @@ from purgatory.redis_server.subscription import Subscription
 from purgatory.signals.log_replica import LogReplica
 from purgatory.signals.redis.entry_codec import split_message
 from purgatory.signals.redis.loss_reports import LossReports, log_returned_entries
-from purgatory.signals.redis.message_tap import MessageTap
 from purgatory.signals.redis.own_entries import Ended, OwnEntries
+from purgatory.signals.redis.script_connection import MessageTap
 from purgatory.signals.redis.shard_log import (
     AppendReply,
     AppendRequest,

@@ -27,10 +27,9 @@ from purgatory.signals.log_replica import LogReplica
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.protocol import ShardStatistics, SharedSignalStatistics
 from purgatory.signals.redis.follower import Follower
-from purgatory.signals.redis.name_claims import NameClaims
 from purgatory.signals.redis.own_entries import Ended, FireDeadlines
 from purgatory.signals.redis.peers import Peers
-from purgatory.signals.redis.pending_fire_records import PendingFireRecords
+from purgatory.signals.redis.records import NameClaims, PendingFireRecords
 from purgatory.signals.redis.script_connection import ScriptConnection
 from purgatory.signals.redis.shard_log import (
     AppendReply,
@@ -49,7 +48,7 @@ from purgatory.signals.shared_signals import (
     SignalListener,
 )
 from purgatory.timer import Clock
-from purgatory.timer.seconds import Seconds, seconds_of
+from purgatory.timer.clock import Seconds, seconds_of
 from purgatory.trace_context import TracePropagation, current_traceparent
 
 logger = logging.getLogger("purgatory.signals.redis")

@@ -19,7 +19,7 @@ from purgatory.fastapi.servers import fastapi_internals
 from purgatory.fastapi.servers.fast_routes import find_fast_routes, is_bare
 from purgatory.fastapi.servers.uvicorn import parking_protocol
 from purgatory.fastapi.servers.uvicorn.fallback_protocol import missing_internals
-from purgatory.fastapi.servers.uvicorn.protocol_choice import ParkingProtocol, choose_protocol
+from purgatory.uvicorn import ParkingProtocol, choose_protocol
 from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection, Reply
 from tests.acceptance.orders_application import Orders

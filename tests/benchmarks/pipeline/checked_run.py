@@ -11,7 +11,7 @@ from purgatory.pipeline import Advice, OutcomeTable, spark_session
 from purgatory.pipeline.advise import advice
 from purgatory.pipeline.cli.engine import Engine, SparkEngine
 from purgatory.pipeline.console import OnProgress, Progress
-from purgatory.pipeline.spark.tables import Tables
+from purgatory.pipeline.spark.folders import Tables
 from tests.benchmarks.pipeline.bench_journal import BenchJournal
 from tests.benchmarks.pipeline.known_truth import KnownTruth
 from tests.benchmarks.pipeline.planted_advice import TARGETS

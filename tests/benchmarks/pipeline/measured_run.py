@@ -17,7 +17,7 @@ from purgatory.pipeline import spark_session
 from purgatory.pipeline.cli.engine import SparkEngine
 from purgatory.pipeline.console import Progress
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
-from purgatory.pipeline.spark.tables import Tables
+from purgatory.pipeline.spark.folders import Tables
 from tests.benchmarks.pipeline.spark_memory import SparkMemory
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

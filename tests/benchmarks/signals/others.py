@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 
 from purgatory import Purgatory
 from purgatory.signals.redis import RedisSignals
-from purgatory.signals.redis.message_tap import MessageTap
+from purgatory.signals.redis.script_connection import MessageTap
 
 _spawn = multiprocessing.get_context("spawn")
 

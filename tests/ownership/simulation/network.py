@@ -11,7 +11,7 @@ import httpx
 from fastapi import FastAPI
 
 from purgatory.ownership import OwnershipUnavailableError
-from purgatory.ownership.lease_store import Commit, LeaseResult, LeaseStep
+from purgatory.ownership.lease import Commit, LeaseResult, LeaseStep
 from tests.ownership.lease_model import LeaseModel
 from tests.ownership.simulation.host import Host, World
 

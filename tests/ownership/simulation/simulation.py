@@ -14,7 +14,7 @@ from examples.join_group.app import create_app
 from examples.join_group.client import Generation, GroupMember, MemberOptions
 from examples.join_group.settings import CoordinatorSettings
 from purgatory import Purgatory
-from purgatory.ownership.lease_store import Commit
+from purgatory.ownership.lease import Commit
 from tests.ownership.generation_ledger import GenerationLedger
 from tests.ownership.simulation.host import Host, World
 from tests.ownership.simulation.network import (

@@ -10,7 +10,7 @@ import pytest
 
 from purgatory.jobs import FailJobError, JobState, StoreError
 from purgatory.jobs.model import GiveBack
-from tests.patience import until_in_turns
+from tests.patience import PATIENCE_S, until_in_turns
 from tests.promises.kit import LEASE_S, Bench, Process, loop_clock, now_ms
 
 
@@ -117,21 +117,23 @@ async def test_half_a_lease_is_too_old_to_begin_with(
 
 async def test_a_thread_that_comes_to_its_job_late(bench: Bench) -> None:
     """The claim is looked at in the thread, right before the function is called."""
-    may_end, runs = threading.Event(), list[str]()
+    begun, may_end, runs = threading.Semaphore(0), threading.Event(), list[str]()
 
     def work(job: Any, payload: Any) -> None:
         runs.append(payload)
+        begun.release()
         may_end.wait()
 
     one = await bench.process({"note": work}, max_threads=1)
     await one.defer("note", "busy", delay=0)
-    await until_in_turns(lambda: runs == ["busy"])
+    assert await asyncio.to_thread(begun.acquire, timeout=PATIENCE_S)
     late = await one.defer("note", "late", delay=0)
     for _ in range(20):
         await asyncio.sleep(0)
     assert (await bench.job(late)).state is JobState.WAITING
     may_end.set()
-    await until_in_turns(lambda: runs == ["busy", "late"])
+    assert await asyncio.to_thread(begun.acquire, timeout=PATIENCE_S)
+    assert runs == ["busy", "late"]
 
 
 @pytest.mark.parametrize("jobs", [1, 101, 250])

@@ -8,8 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory.signals.redis.message_tap import MessageTap
-from purgatory.signals.redis.script_connection import MAX_WAITING
+from purgatory.signals.redis.script_connection import MAX_WAITING, MessageTap
 from tests.cases import cases
 
 

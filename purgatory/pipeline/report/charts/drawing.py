@@ -11,7 +11,7 @@ from warnings import catch_warnings, filterwarnings
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from purgatory.pipeline.report.charts.chart import ON_PAPER, Chart, Palette
+from purgatory.pipeline.report.charts.chart_data import ON_PAPER, Chart, Palette
 
 _DPI = 144
 _WIDTH = 9.2

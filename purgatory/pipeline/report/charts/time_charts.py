@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from purgatory.pipeline.console import counted, duration, figure, percent, short
-from purgatory.pipeline.report.charts.chart import OUTCOME_SERIES, Chart, Palette
+from purgatory.pipeline.report.charts.chart_data import OUTCOME_SERIES, Chart, Palette
 from purgatory.pipeline.report.findings import Findings
 
 if TYPE_CHECKING:

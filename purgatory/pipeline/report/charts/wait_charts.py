@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from purgatory.pipeline.console import duration, percent
-from purgatory.pipeline.report.charts.chart import Chart, Palette
-from purgatory.pipeline.report.charts.chart_data import LEAST_US, thinned
+from purgatory.pipeline.report.charts.chart_data import LEAST_US, Chart, Palette, thinned
 from purgatory.pipeline.report.findings import LISTED_KINDS, Findings
-from purgatory.pipeline.statistics.histogram import COARSE, bucket_end, bucket_start
-from purgatory.pipeline.statistics.histogram import bucket as bucket_of
-from purgatory.pipeline.statistics.survival import Step, survival_at, time_of_survival
+from purgatory.pipeline.statistics import (
+    COARSE,
+    Step,
+    bucket_end,
+    bucket_start,
+    survival_at,
+    time_of_survival,
+)
+from purgatory.pipeline.statistics import bucket as bucket_of
 from purgatory.pipeline.waits.columns import PERCENTS, summed
 
 if TYPE_CHECKING:

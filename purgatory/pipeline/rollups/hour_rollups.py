@@ -1,8 +1,8 @@
-"""The rollups of hours by Spark, as one plan: one scan of the outcomes, and two exchanges."""
+"""The rollups of hours: by DuckDB, and by Spark as one plan of one scan and two exchanges."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import reduce
 from operator import or_
@@ -12,11 +12,13 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.console import OnProgress
+from purgatory.pipeline.duck.connection import addresses, attach, parquet
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.outcomes.outcome_table import read_outcomes
 from purgatory.pipeline.outcomes.outcomes import JOB_KIND
-from purgatory.pipeline.rollups.parts import (
+from purgatory.pipeline.rollups import hour_sql as sql
+from purgatory.pipeline.rollups.rollup_files import (
     FINE_BITS,
     GROUPS,
     KEPT_ERROR,
@@ -28,15 +30,66 @@ from purgatory.pipeline.rollups.parts import (
     SAMPLE_MODULUS,
     TIMELINE_WIDTH,
     Part,
+    RollupManifest,
+    hour_number,
     sample_threshold,
 )
-from purgatory.pipeline.rollups.rollup_files import RollupManifest, hour_number
-from purgatory.pipeline.rollups.rollups import RollupRun
+from purgatory.pipeline.rollups.rollups import RollupRun, copy_by_period
 from purgatory.pipeline.spark.folder import Folder
 from purgatory.pipeline.spark.session import session_option
-from purgatory.pipeline.statistics.histogram import COARSE, bucket_column
-from purgatory.pipeline.waits.concurrency import CRASHED_AT, parked_until, with_crashes
-from purgatory.pipeline.waits.wait_statistics import NO_KEY, OTHER
+from purgatory.pipeline.statistics import COARSE, bucket_column
+from purgatory.pipeline.waits.wait_statistics import (
+    CRASHED_AT,
+    NO_KEY,
+    OTHER,
+    parked_until,
+    with_crashes,
+)
+
+# Aggregated at once: more would take more memory.
+_OPERATIONS = 4_000_000
+
+
+class DuckRollupRun(RollupRun):
+    """A run that reads the outcomes in the folder `table` by DuckDB."""
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        folder: Folder,
+        table: Folder,
+        outcomes: Manifest,
+        on_progress: OnProgress,
+        before: RollupManifest,
+    ) -> None:
+        super().__init__(connection, folder, outcomes, on_progress, before)
+        self._table = attach(connection, table)
+
+    def _write_hours(self, hours: Sequence[str]) -> None:
+        for macro in sql.MACROS:
+            self._connection.execute(macro)
+        known, starts = self._outcomes.hours, self._outcomes.starts
+        for batch in self._batches(hours):
+            relation = parquet(addresses(self._table, *self._outcomes.paths({*batch})))
+            operations = {hour_number(hour): known[hour].operations for hour in batch}
+            sql.make_known_tables(self._connection, starts, operations)
+            self._connection.execute(sql.source(relation, self._as_of))
+            place = f"run={self._name}/hours"
+            copy_by_period(self._connection, sql.hour_rows(), str(self._files.path(place)))
+        self._files.publish(f"run={self._name}/hours")
+
+    def _batches(self, hours: Sequence[str]) -> Iterator[list[str]]:
+        batch: list[str] = []
+        operations = 0
+        for hour in hours:
+            batch.append(hour)
+            operations += self._outcomes.hours[hour].operations
+            if operations >= _OPERATIONS:
+                yield batch
+                batch, operations = [], 0
+        if batch:
+            yield batch
+
 
 _HOUR_S = 3_600
 
