@@ -18,10 +18,7 @@ from tests.acceptance.client import (
 )
 from tests.acceptance.process_server import ProcessServer, serve_in_process
 from tests.acceptance.thread_server import ServerKind, ThreadServer
-from tests.nightly import IN_FULL
 from tests.patience import GENEROUS_S
-
-pytestmark = IN_FULL
 
 CURSOR = re.compile(r"[0-9a-f]{12}-[0-9]+")
 CROWD = 500

@@ -30,7 +30,7 @@ from tests.patience import GENEROUS_S
 
 ROOT = Path(__file__).parents[2]
 CROWD = 100
-TRIES = by_night(2_000, 600)
+TRIES = by_night(2_000, 300)
 WATCHERS = 10
 ORIGIN = "https://shop.example"
 CALL_NEXT = Callable[[Request], Awaitable[Response]]
@@ -64,7 +64,7 @@ PLACES = {
 }
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=by_night([*PLACES], ["alone", "between"]))
 def app(request: pytest.FixtureRequest, purgatory: Purgatory) -> FastAPI:
     """The application, with middleware inside and outside of ours."""
     inside, outside = PLACES[request.param]

@@ -26,7 +26,7 @@ from tests.patience import PATIENCE_S, until
 from tests.valkey_server import ValkeyServer
 
 SCRAPES = by_night(400, 20)
-WORKERS = 3
+WORKERS = by_night(3, 2)
 CLIENTS = 20
 KEYS = 10
 KILL_EVERY = 10

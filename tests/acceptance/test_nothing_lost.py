@@ -10,7 +10,7 @@ from tests.acceptance.client import Address, Connection
 from tests.acceptance.process_server import ProcessServer
 from tests.nightly import by_night
 
-TRIES = by_night(2_000, 600)
+TRIES = by_night(2_000, 300)
 READERS = 10
 
 

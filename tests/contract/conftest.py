@@ -19,9 +19,14 @@ from tests.contract.postgresql_server import PostgresqlServer
 from tests.contract.redis_job_stores import RedisJobStores
 from tests.contract.sql_job_stores import PostgresqlJobStores, SqliteJobStores, SqlJobStores
 from tests.contract.world import World
+from tests.nightly import NIGHTLY
 from tests.valkey_server import ValkeyServer
 
 STORES = ["memory", "sqlite", "postgresql", "redis", "redis_shards"]
+# Most statements are the same for both databases, and most scripts for one Redis and several. By
+# day, tests of what these do run on one of the two. Those of claims and of what is added, where
+# locks and conflicts differ, and the laws have the mark IN_FULL.
+ALIKE = {"postgresql", "redis_shards"}
 
 
 @pytest.fixture(
@@ -123,7 +128,9 @@ def redis_shards_job_stores(redis_server: ValkeyServer) -> MakeJobStores:
     return partial(RedisJobStores, redis_server.url, shards=3)
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(
+    params=[pytest.param(name, marks=[NIGHTLY] if name in ALIKE else []) for name in STORES]
+)
 def make_job_stores(request: pytest.FixtureRequest) -> MakeJobStores:
     """Each kind of store in turn."""
     make: MakeJobStores = request.getfixturevalue(f"{request.param}_job_stores")

@@ -20,6 +20,9 @@ from purgatory.jobs.model import (
 from tests.cases import cases
 from tests.contract.job_stores import MakeJobStores
 from tests.contract.world import START_MS, World
+from tests.nightly import IN_FULL
+
+pytestmark = IN_FULL
 
 AWKWARD = {"text": "ß\u2028\x00\U0001f600'\"\\", "n": 2**60, "x": [1.5, None, True, {}]}
 

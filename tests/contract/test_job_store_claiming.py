@@ -11,7 +11,10 @@ from purgatory.jobs import JobConflictError, JobOutcome, JobState
 from purgatory.jobs.model import Claim, Deadline, Finish, GiveBack, JobClaim, KeyFired
 from tests.cases import cases
 from tests.contract.world import LEASE_MS, NOBODY, START_MS, World
+from tests.nightly import IN_FULL
 from tests.step_methods import HANDLERS
+
+pytestmark = IN_FULL
 
 # Claiming
 

@@ -44,7 +44,9 @@ from purgatory.jobs.model import (
 from tests.contract.job_model import JobModel
 from tests.contract.job_stores import ContractStore, MakeJobStores
 from tests.contract.world import World
-from tests.nightly import by_night
+from tests.nightly import IN_FULL, by_night
+
+pytestmark = IN_FULL
 
 T = TypeVar("T")
 
