@@ -8,7 +8,6 @@ from starlette.responses import Response
 
 from examples.acks_all.config import BrokerConfig
 from examples.acks_all.errors import BrokerBusy, BrokerClosing
-from examples.acks_all.log import Log
 from purgatory import Limits
 from purgatory.fastapi import DelayedResponse
 from tests.cases import cases
@@ -47,15 +46,6 @@ async def test_draining_answers_everybody() -> None:
         assert broker.fetch({A: 0}, max_wait_ms=100).values == {A: ["1"]}
 
 
-async def test_an_operator_may_end_the_waits_of_a_partition() -> None:
-    """Nobody is left without an answer."""
-    async with open_broker() as broker:
-        produce, fetch = broker.produce(), broker.fetch({A: 0}, max_wait_ms=60_000)
-        assert await broker.purgatory.cancel(A.produce_key) == 1
-        assert await broker.purgatory.cancel(A.fetch_key) == 1
-        assert (produce.slugs, fetch.values) == ({A: "not-acknowledged"}, {A: []})
-
-
 async def test_old_records_make_way_once_they_are_committed() -> None:
     """The log is bounded, in bytes and in records, and what is not committed is kept."""
     async with open_broker() as broker:
@@ -68,20 +58,6 @@ async def test_old_records_make_way_once_they_are_committed() -> None:
         assert (broker.partition().log.start_offset, broker.partition().log.size) == (5, 1000)
         assert broker.fetch({A: 4}).slugs == {A: "offset-out-of-range"}
         assert broker.produce({B: ["z"] * 51}, acks_all=False).slugs == {B: "log-full"}
-
-
-def test_a_log_measures_what_it_reads() -> None:
-    """Positions hold through appends, truncation and trimming."""
-    log = Log()
-    log.append(["a", "bb", "ccc"], 0)
-    log.truncate(2)
-    assert log.append(["dddd"], 1) == 2
-    assert (log.size, log.bytes_between(1, 3)) == (7, 6)
-    assert (log.holds(2, 0), log.holds(2, 1), log.holds(3, 1)) == (False, True, False)
-    log.trim(2, max_bytes=4, max_records=10)
-    assert (log.start_offset, log.size, log.holds(0, 0)) == (2, 4, True)
-    log.trim(3, max_bytes=0, max_records=10)
-    assert (log.start_offset, log.end_offset, log.size) == (3, 3, 0)
 
 
 @cases(

@@ -6,7 +6,7 @@ import pytest
 
 from examples.join_group import errors
 from examples.join_group.state_table import GroupEvent, GroupState, is_allowed, next_state
-from examples.join_group.watch_keys import heartbeat_key, sync_key
+from examples.join_group.watch_keys import heartbeat_key
 from tests.cases import cases
 from tests.unit.join_group.group_bench import MOMENT, Bench
 
@@ -38,14 +38,6 @@ def test_each_event_in_each_state(state: GroupState, event: GroupEvent) -> None:
         next_state(state, event)
 
 
-async def test_the_first_join_waits_for_the_initial_delay(bench: Bench) -> None:
-    """One member alone is answered after the initial delay, never before."""
-    [answer] = await bench.joined()
-    assert bench.now() == 3
-    assert (answer.generation, answer.leader, answer.protocol) == (1, answer.member_id, "range")
-    assert bench.state is GroupState.COMPLETING_REBALANCE
-
-
 async def test_the_initial_delay_is_extended_while_members_arrive(bench: Bench) -> None:
     """Each delay in which somebody new came is followed by another; all get one generation."""
     replies = [bench.join()]
@@ -69,32 +61,6 @@ async def test_the_initial_delay_ends_at_the_rebalance_timeout(bench: Bench) -> 
     for reply in (first, second, third):
         assert (await bench.response(reply)).generation == 1
     assert bench.now() == 7
-
-
-async def test_a_short_rebalance_timeout_shortens_the_initial_delay(bench: Bench) -> None:
-    """A rebalance timeout below the initial delay is kept."""
-    await bench.joined(rebalance_timeout=1)
-    assert bench.now() == 1
-
-
-async def test_all_rejoined_are_answered_at_once(bench: Bench) -> None:
-    """When the last known member has joined again, everyone gets the next generation, at once."""
-    old = await bench.stable(3)
-    began = bench.now()
-    new = bench.join()
-    assert bench.state is GroupState.PREPARING_REBALANCE
-    rejoined = [bench.join(member.member_id) for member in old[:2]]
-    await asyncio.sleep(1)
-    assert not any(reply.is_complete() for reply in (new, *rejoined))
-    rejoined.append(bench.join(old[2].member_id))
-    answers = [await bench.response(reply) for reply in (*rejoined, new)]
-    assert bench.now() == began + 1
-    assert {answer.generation for answer in answers} == {2}
-    assert {answer.leader for answer in answers} == {old[0].member_id}
-    assert [member.member_id for member in answers[0].members] == [
-        answer.member_id for answer in answers
-    ]
-    assert [answer.members for answer in answers[1:]] == [[], [], []]
 
 
 async def test_the_rebalance_timeout_drops_those_who_did_not_rejoin(bench: Bench) -> None:
@@ -128,16 +94,6 @@ async def test_an_expired_session_removes_the_member(bench: Bench) -> None:
     assert (bench.now(), answer.generation, len(answer.members)) == (began + 10, 2, 1)
 
 
-async def test_a_heartbeat_renews_the_session(bench: Bench) -> None:
-    """A member that sends heartbeats in time stays for as long as it does."""
-    [leader] = await bench.stable(1, session_timeout=6)
-    for _ in range(100):
-        await asyncio.sleep(5.9)
-        bench.heartbeat(leader.member_id, 1)
-        assert bench.waiting(heartbeat_key("g", leader.member_id)) == 1
-    assert bench.state is GroupState.STABLE
-
-
 async def test_a_parked_member_needs_no_heartbeat(bench: Bench) -> None:
     """While its join is parked a member has no session that could end; then a new one begins."""
     leader, _ = await bench.stable(2, session_timeout=6, rebalance_timeout=100)
@@ -148,20 +104,6 @@ async def test_a_parked_member_needs_no_heartbeat(bench: Bench) -> None:
     assert bench.waiting(heartbeat_key("g", leader.member_id)) == 1
     await asyncio.sleep(6 + MOMENT)
     assert bench.coordinator.describe("g").members == []
-
-
-async def test_sync_parks_followers_until_the_leader_assigns(bench: Bench) -> None:
-    """Followers wait for the leader, and all get their own partitions; later ones at once."""
-    leader, early, late = await bench.joined(3)
-    parked = bench.sync(early)
-    await asyncio.sleep(1)
-    assert not parked.is_complete()
-    own = bench.sync(leader, {leader.member_id: [0, 1], early.member_id: [2]})
-    assert (await bench.response(own)).partitions == [0, 1]
-    assert (await bench.response(parked)).partitions == [2]
-    assert bench.state is GroupState.STABLE
-    assert (await bench.response(bench.sync(late))).partitions == []
-    assert bench.waiting(sync_key("g")) == 0
 
 
 async def test_a_leader_that_never_assigns_is_dropped(bench: Bench) -> None:
@@ -178,25 +120,3 @@ async def test_a_leader_that_never_assigns_is_dropped(bench: Bench) -> None:
     answer = await bench.response(bench.join(follower.member_id))
     assert (bench.now(), answer.generation) == (began + 20, 2)
     assert answer.leader == follower.member_id
-
-
-async def test_a_newcomer_interrupts_the_sync(bench: Bench) -> None:
-    """A join before the leader has assigned begins anew: who waits for a sync is told so."""
-    leader, follower = await bench.joined(2)
-    parked = bench.sync(follower)
-    new = bench.join()
-    with pytest.raises(errors.RebalanceInProgress):
-        await bench.response(parked)
-    with pytest.raises(errors.RebalanceInProgress):
-        bench.sync(leader, {})
-    replies = [bench.join(leader.member_id), bench.join(follower.member_id), new]
-    assert {(await bench.response(reply)).generation for reply in replies} == {2}
-
-
-async def test_a_heartbeat_between_join_and_sync_is_fine(bench: Bench) -> None:
-    """While the leader computes, heartbeats renew the session as usual."""
-    [leader] = await bench.joined()
-    await asyncio.sleep(5)
-    bench.heartbeat(leader.member_id, 1)
-    await asyncio.sleep(5)
-    bench.heartbeat(leader.member_id, 1)

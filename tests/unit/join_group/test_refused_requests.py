@@ -8,17 +8,12 @@ from hypothesis import strategies as st
 
 from examples.join_group import errors
 from examples.join_group.assignors import ASSIGNORS
-from examples.join_group.group import Group
-from examples.join_group.member import Member
-from examples.join_group.problems import KINDS
-from examples.join_group.rebalance import Rebalance
-from examples.join_group.schemas import JoinRequest, JoinResponse, Protocol
+from examples.join_group.schemas import JoinResponse
 from examples.join_group.settings import CoordinatorSettings
 from examples.join_group.state_table import GroupState
 from examples.join_group.table import ranges
-from examples.join_group.watch_keys import heartbeat_key, join_key, sync_key
 from tests.cases import cases
-from tests.unit.join_group.group_bench import SETTINGS, Bench
+from tests.unit.join_group.group_bench import Bench
 
 
 async def test_a_member_that_is_unknown(bench: Bench) -> None:
@@ -61,31 +56,12 @@ async def test_a_protocol_that_not_all_support(bench: Bench) -> None:
     assert bench.state is GroupState.STABLE
 
 
-async def test_a_member_alone_may_change_its_protocols(bench: Bench) -> None:
-    """What a member supported before binds it to nothing: it is the others that count."""
-    [only] = await bench.stable(1)
-    answer = bench.join(only.member_id, protocols={"other": ""}, protocol_type="connect").result()
-    assert (answer.generation, answer.protocol) == (2, "other")
-    assert bench.coordinator.describe("g").protocol_type == "connect"
-
-
 async def test_a_group_that_is_full(bench: Bench) -> None:
     """A member beyond the limit is refused; a known one is not."""
     leader, *_ = await bench.stable(4)
     with pytest.raises(errors.GroupFull, match="has 4 members, which is the limit"):
         bench.join()
     bench.join(leader.member_id)
-
-
-async def test_too_many_groups(bench: Bench) -> None:
-    """A group beyond the limit is refused with Retry-After, and leaves nothing behind."""
-    bench.join(group="a")
-    bench.join(group="b")
-    with pytest.raises(errors.TooManyGroups, match="there are 2 groups") as refusal:
-        bench.join(group="c")
-    assert 1 <= int(refusal.value.headers["Retry-After"]) <= 5
-    with pytest.raises(errors.UnknownGroup):
-        bench.coordinator.describe("c")
 
 
 async def test_who_may_assign(bench: Bench) -> None:
@@ -98,16 +74,6 @@ async def test_who_may_assign(bench: Bench) -> None:
     with pytest.raises(errors.InvalidAssignment, match="unknown members, such as x"):
         bench.sync(leader, {"x": [0]})
     assert bench.state is GroupState.COMPLETING_REBALANCE
-
-
-@cases("timeout", [5.999, 300.001])
-async def test_a_session_timeout_out_of_bounds(bench: Bench, timeout: float) -> None:
-    """Too short and too long are refused, with the bounds; the bounds themselves are fine."""
-    with pytest.raises(errors.InvalidSessionTimeout, match="give 6 to 300 seconds") as refusal:
-        bench.join(session_timeout=timeout)
-    assert refusal.value.members == {"minimum": 6, "maximum": 300}
-    for bound in (6, 300):
-        bench.join(session_timeout=bound)
 
 
 @cases("timeout", [0, -1, 300.001])
@@ -136,34 +102,6 @@ async def test_nothing_begins_in_a_drain(bench: Bench) -> None:
     assert len(bench.coordinator.describe("g").members) == 2
 
 
-async def test_what_still_ends_in_a_drain_begins_nothing(bench: Bench) -> None:
-    """A deadline that passes while a long drain is under way changes the group, and no more."""
-    rebalance = Rebalance(bench.purgatory, SETTINGS, on_expired=lambda group: None)
-    group = Group("g")
-    member = Member("m", JoinRequest(protocols=[Protocol(name="range")]))
-    group.add(member, "consumer")
-    await bench.purgatory.drain()
-    rebalance.remove(group, member, errors.UnknownMemberId("m is gone"))
-    assert (group.state, bench.purgatory.parked) == (GroupState.PREPARING_REBALANCE, 0)
-
-
-async def test_an_operator_ends_what_waits(bench: Bench) -> None:
-    """Cancelling a key does what its deadline would: the session, the join, the sync, oblivion."""
-    leader, follower = await bench.joined(2)
-    assert await bench.purgatory.cancel(sync_key("g")) == 1  # neither has synced
-    assert await bench.purgatory.cancel(join_key("g")) == 1  # nobody is left
-    with pytest.raises(errors.UnknownGroup):
-        bench.coordinator.describe("g")
-    leader, follower = await bench.stable(2)
-    assert await bench.purgatory.cancel(heartbeat_key("g", leader.member_id)) == 1
-    assert bench.state is GroupState.PREPARING_REBALANCE
-    new = bench.join()
-    assert await bench.purgatory.cancel(join_key("g")) == 1
-    assert new.result().generation == 2
-    with pytest.raises(errors.UnknownMemberId):
-        bench.heartbeat(follower.member_id, 2)
-
-
 async def test_a_reply_is_given_once(bench: Bench) -> None:
     """An outstanding reply has no result; of two answers the first counts."""
     reply = bench.join()
@@ -173,18 +111,6 @@ async def test_a_reply_is_given_once(bench: Bench) -> None:
     reply.fail(RuntimeError("too late"))
     reply.complete(answer.model_copy(update={"generation": 9}))
     assert reply.result() == answer
-
-
-def test_every_refusal_has_its_own_kind() -> None:
-    """Each error has a slug, a status, a title and a remedy, which no other one has."""
-
-    def leaves(kind: type[errors.GroupError]) -> list[type[errors.GroupError]]:
-        return [leaf for below in kind.__subclasses__() for leaf in leaves(below)] or [kind]
-
-    kinds = leaves(errors.GroupError)
-    assert set(KINDS.values()) == set(kinds)
-    assert len({kind.slug for kind in kinds}) == len({kind.title() for kind in kinds}) == 15
-    assert all(400 <= kind.status < 600 and kind.remedy.endswith(".") for kind in kinds)
 
 
 @cases(
