@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from purgatory.jobs import DuplicateJobError, InvalidDeadlineError, Job, JobLimits
 from purgatory.jobs.model import (
     Added,
     AddStatus,
-    GiveBack,
-    KeyFired,
     Misfire,
     OnFire,
     StoreFullError,
@@ -25,9 +21,6 @@ from tests.nightly import IN_FULL
 pytestmark = IN_FULL
 
 AWKWARD = {"text": "ß\u2028\x00\U0001f600'\"\\", "n": 2**60, "x": [1.5, None, True, {}]}
-
-
-# Adding
 
 
 async def test_a_job_is_stored_as_it_was_asked_for(world: World) -> None:
@@ -47,23 +40,6 @@ async def test_a_job_is_stored_as_it_was_asked_for(world: World) -> None:
     assert added.job.payload == AWKWARD
 
 
-async def test_a_job_survives_its_process(world: World) -> None:
-    """What was acknowledged is there for who comes next."""
-    job = await world.add("note", AWKWARD, keys=["k"])
-    await world.restart_here()
-    assert await world.job(job.id) == job
-
-
-async def test_adding_the_same_again_changes_nothing(world: World) -> None:
-    """An answer that was lost can be asked for again, whatever became of the job since."""
-    spec = world.spec(dedupe_key="d")
-    first = await world.add_spec(spec)
-    again = await world.add_spec(spec)
-    assert again == Added(first.job, AddStatus.KEPT)
-    cancelled = await world.here.cancel(spec.id)
-    assert await world.add_spec(spec) == Added(cancelled, AddStatus.KEPT)
-
-
 async def test_each_of_a_batch_is_acknowledged_or_refused_by_itself(world: World) -> None:
     """What is wrong with one is not held against the others; results are in order."""
     late = world.spec(at=datetime(2020, 1, 1, tzinfo=UTC))
@@ -75,17 +51,6 @@ async def test_each_of_a_batch_is_acknowledged_or_refused_by_itself(world: World
     assert await world.here.get([spec.id for spec in specs]) == [
         first.job, None, None, fourth.job,
     ]  # fmt: skip
-
-
-async def test_nothing_is_added_for_nothing(world: World) -> None:
-    """Empty batches are fine everywhere."""
-    assert await world.here.add([]) == []
-    assert await world.here.fire([], limit=1) == []
-    assert await world.here.start([], lease_ms=1) == []
-    assert await world.here.renew([], lease_ms=1) == []
-    assert await world.here.finish([]) == await world.here.miss([]) == []
-    assert await world.here.give_back([]) == []
-    assert await world.here.get([]) == []
 
 
 async def test_callers_at_the_same_time_each_get_their_own(world: World) -> None:
@@ -140,70 +105,3 @@ async def test_a_full_store_refuses_and_forgets_nothing(make_job_stores: MakeJob
     await world.here.cancel(first.id)
     await world.add()
     await world.close()
-
-
-# Dedupe keys
-
-
-async def test_keep_returns_the_waiting_job(world: World) -> None:
-    """The new one is not stored."""
-    first = await world.add("note", 1, dedupe_key="d")
-    spec = world.spec("note", 2, dedupe_key="d", on_conflict="keep")
-    assert await world.add_spec(spec) == Added(first, AddStatus.KEPT)
-    assert await world.here.get([spec.id]) == [None]
-
-
-async def test_replace_gives_the_waiting_job_what_is_new(world: World) -> None:
-    """Same id and time of creation; new payload, keys and deadline; its holder loses it."""
-    first = await world.add("note", 1, dedupe_key="d", keys=["old"])
-    claim = await world.claim_one()
-    world.now_ms += 100
-    spec = world.spec("other", 2, dedupe_key="d", on_conflict="replace", delay=5, keys=["new"])
-    added = await world.add_spec(spec)
-    assert added.status is AddStatus.REPLACED
-    job = await world.job(first.id)
-    assert job == added.job
-    assert (job.handler, job.payload, job.keys) == ("other", 2, ("new",))
-    assert (job.created_ms, job.deadline_ms, job.due_ms) == (START_MS, *[START_MS + 5_100] * 2)
-    assert job.version == first.version + 1 and job.lease_until_ms == 0
-    world.now_ms += 10_000
-    assert await world.try_start(claim) is None
-    assert await world.fire("old") == KeyFired()
-    assert await world.fire("new") == KeyFired(run=(first.id,))
-
-
-async def test_replace_keeps_the_first_ceiling(world: World) -> None:
-    """Else whoever replaces again and again would put it off for ever."""
-    first = await world.add(dedupe_key="d", delay=1, ceiling=3)
-    world.now_ms += 900
-    spec = world.spec(dedupe_key="d", on_conflict="replace", delay=60, ceiling=60)
-    job = (await world.add_spec(spec)).job
-    assert job.deadline_ms == job.ceiling_ms == first.ceiling_ms == START_MS + 3_000
-
-
-@pytest.mark.parametrize("how", ["start", "fire", "cancel", "miss"])
-async def test_a_dedupe_key_is_free_once_the_job_is_decided(world: World, how: str) -> None:
-    """Only jobs that nothing has decided are in each other's way."""
-    first = await world.add(dedupe_key="d", keys=["k"], delay=0)
-    if how == "fire":
-        await world.fire("k")
-    elif how == "cancel":
-        await world.here.cancel(first.id)
-    elif how == "start":
-        await world.start(await world.claim_one())
-    else:
-        assert await world.here.miss([await world.claim_one()]) == [True]
-    second = await world.add(dedupe_key="d")
-    assert second.id != first.id
-    # The first one may come back to be tried again.
-    assert isinstance(await world.try_add(world.spec(dedupe_key="d")), DuplicateJobError)
-
-
-async def test_an_attempt_that_failed_does_not_take_its_dedupe_key_back(world: World) -> None:
-    """It waits beside the one that has the key now."""
-    first = await world.run(dedupe_key="d")
-    second = await world.add(dedupe_key="d")
-    assert await world.here.give_back([GiveBack(first.claim, 10, "boom")]) == [True]
-    assert (await world.here.counts()).waiting == 2
-    spec = world.spec(dedupe_key="d", on_conflict="keep")
-    assert (await world.add_spec(spec)).job == second

@@ -31,7 +31,6 @@ from tests.contract.world import LEASE_MS, World
 from tests.step_methods import HANDLERS
 
 ONE = Bounds("note", 1)
-TWO = Bounds("note", 2)
 BY_KEY = Bounds("note", 3, 1)
 
 
@@ -76,22 +75,6 @@ async def states(world: World, jobs: list[Job]) -> list[tuple[bool, str | None]]
     return [(job.placed_ms is not None, job.blocked_by) for job in found]
 
 
-async def test_what_is_due_takes_places_as_it_is_claimed(world: World) -> None:
-    """The rest waits with nobody, costs no attempt, and is not looked at again."""
-    jobs = [await add(world) for _ in range(4)]
-    other = await add(world, "other")
-    claimed = await claim(world.here, TWO, limit=3)
-    assert [job.id for job in claimed] == [jobs[0].id, jobs[1].id, other.id]
-    free = (False, None)
-    full = (False, "max_running")
-    assert await states(world, [*jobs, other]) == [(True, None), (True, None), full, full, free]
-    waiting = await world.job(jobs[2].id)
-    assert waiting.state is JobState.WAITING and (waiting.attempt, waiting.version) == (0, 1)
-    world.now_ms += 100 * LEASE_MS
-    again = await claim(world.there, TWO)
-    assert [job.id for job in again] == [jobs[0].id, jobs[1].id, other.id]
-
-
 async def test_what_waits_for_a_place_is_counted_and_listed(world: World) -> None:
     """By what it waits for; not once it has its place, is decided or moved."""
     jobs = [await add(world, concurrency_key=key) for key in "aabc"]
@@ -124,22 +107,6 @@ async def test_what_waits_for_a_place_is_counted_and_listed(world: World) -> Non
     assert await blocked() == [] and (await world.there.counts()).blocked == 0
 
 
-async def test_what_is_not_due_takes_its_place_as_it_starts(world: World) -> None:
-    """Of those that are claimed ahead, as many start as the bounds allow."""
-    jobs = [await world.add(delay=1 + 0.001 * number) for number in range(3)]
-    claimed = await claim(world.here, ONE)
-    assert await states(world, jobs) == [(False, None)] * 3
-    assert len(await start(world.here, ONE, *claimed)) == 3  # none is due: all are as they were
-    world.now_ms += 1_002
-    started = await start(world.here, ONE, claimed[0])
-    assert await start(world.there, ONE, *claimed[1:]) == []
-    assert await states(world, jobs) == [(True, None)] + [(False, "max_running")] * 2
-    # The same start again, as after an answer that was lost.
-    assert await start(world.there, ONE, claimed[0]) != []
-    await finish(world.there, *started)
-    assert await states(world, jobs) == [(False, None), (True, None), (False, "max_running")]
-
-
 async def start_next(world: World, bounds: Bounds) -> Job:
     (job,) = await claim(world.there, bounds)
     (started,) = await start(world.there, bounds, job)
@@ -156,39 +123,6 @@ async def leave(world: World, job: Job, how: str) -> None:
         "again": WaitAgain(job.claim, deadline, (), 1, OnFire.RUN, None),
     }
     await world.here.run([steps[how]])
-
-
-@pytest.mark.parametrize("how", ["done", "failed", "retried", "again"])
-async def test_a_place_goes_to_the_next_by_due_time(world: World, how: str) -> None:
-    """However its job leaves it; whoever was added first."""
-    late = await world.add(delay=0.002)
-    early = await world.add(delay=0.001)
-    first = await add(world)
-    world.now_ms += 2
-    running = await start_next(world, ONE)
-    assert running.id == first.id and running.placed_ms == world.now_ms
-    await leave(world, running, how)
-    assert (await world.job(first.id)).placed_ms is None
-    assert (await start_next(world, ONE)).id == early.id
-    assert await states(world, [late]) == [(False, "max_running")]
-
-
-@pytest.mark.parametrize("how", ["cancelled", "fired", "rescheduled", "replaced"])
-async def test_a_place_that_its_job_does_not_need_goes_on(world: World, how: str) -> None:
-    """A job that has a place and was not started yet is decided otherwise."""
-    options: dict[str, Any] = {"dedupe_key": "d", "keys": ["k"]}
-    job = await add(world, **options)
-    blocked = await add(world)
-    assert [each.id for each in await claim(world.here, ONE)] == [job.id]
-    if how == "cancelled":
-        await world.there.cancel(job.id)
-    elif how == "fired":
-        await world.fire("k")
-    elif how == "rescheduled":
-        await world.there.reschedule(job.id, Deadline(delay_ms=3_600_000))
-    else:
-        await world.add("other", delay=60, on_conflict="replace", dedupe_key="d")
-    assert await states(world, [job, blocked]) == [(False, None), (True, None)]
 
 
 async def test_a_place_stays_with_a_job_that_is_given_back_before_it_starts(world: World) -> None:
@@ -235,30 +169,6 @@ async def test_bounds_of_a_key(world: World) -> None:
     assert (second.id, last.id) == (jobs[1].id, jobs[5].id)
     await finish(world.here, *await start(world.here, BY_KEY, second))
     assert await states(world, jobs[3:4]) == [holds]
-
-
-async def test_only_a_bound_by_key(world: World) -> None:
-    """Jobs without a key, and of other keys, run as if there were none."""
-    bounds = Bounds("note", None, 1)
-    jobs = [await add(world, concurrency_key=key) for key in "aab"]
-    jobs += [await add(world) for _ in range(3)]
-    claimed = await claim(world.here, bounds)
-    assert [job.id for job in claimed] == [job.id for job in jobs if job is not jobs[1]]
-    await finish(world.here, *await start(world.here, bounds, *claimed))
-    assert (await start_next(world, bounds)).id == jobs[1].id
-
-
-async def test_a_place_stays_with_a_job_whose_worker_died(world: World) -> None:
-    """It runs again in it, and its former worker cannot."""
-    jobs = [await add(world) for _ in range(2)]
-    running = await start_next(world, ONE)
-    world.now_ms += LEASE_MS
-    again = await start_next(world, ONE)
-    assert (again.id, again.attempt) == (running.id, 2)
-    assert await world.here.finish([Finish(running.claim, JobState.DONE)]) == [False]
-    assert await states(world, jobs) == [(True, None), (False, "max_running")]
-    await finish(world.here, again)
-    assert (await start_next(world, ONE)).id == jobs[1].id
 
 
 async def test_a_place_stays_with_a_job_that_is_parked(world: World) -> None:
