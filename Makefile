@@ -54,10 +54,11 @@ unexport PYTHONDONTWRITEBYTECODE
 # they are handed out is in tests/scheduling.py.
 TEST_PROCESSES := 4
 PYTEST := -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadgroup
-# Those of what is compiled, which take its objects into their hands.
-CORE_TESTS := tests/benchmarks/test_counts.py tests/pipeline/test_simulation.py tests/properties \
-  tests/test_compiled_form.py tests/unit/event_loop tests/unit/operations tests/unit/purgatory \
-  tests/unit/signals tests/unit/timer
+# Those of what is compiled, which take its objects into their hands: of the laws, not these.
+PLAIN_LAWS := $(patsubst %,tests/properties/test_%_laws.py,etag llhttp metrics name outage paging pipeline)
+CORE_TESTS := tests/benchmarks/test_counts.py tests/pipeline/test_simulation.py \
+  $(filter-out $(PLAIN_LAWS),$(wildcard tests/properties/test_*.py)) tests/test_compiled_form.py \
+  $(addprefix tests/unit/,event_loop operations purgatory signals timer)
 
 # The frameworks' oldest and newest versions. Older ones warn of what newer Pythons deprecate.
 VERSIONS := .venv-lowest .venv-newest
@@ -131,7 +132,7 @@ test-extras: $(VENV)/.test ## Use each extra of the wheel in an empty environmen
 # Each step whatever the others find.
 nightly: $(VENV)/.test $(VENV)/.compiled ## All that takes long and seldom fails: every server kind, storms, mutants (hours)
 	@failed=; try() { echo "make $$*"; PURGATORY_NIGHTLY=1 $(SUBMAKE) "$$@" || failed="$$failed $$1"; }; \
-	try test-plain; try test-compiled CORE_TESTS='$(CORE_TESTS) tests/benchmarks/test_bench.py tests/unit'; \
+	try test-plain; try test-compiled CORE_TESTS='$(CORE_TESTS) tests/properties tests/benchmarks/test_bench.py tests/unit'; \
 	try test-versions; try test-spark PLACE=connect; try test-spark PLACE=cluster; \
 	try schemathesis; try load; \
 	try chaos; try chaos-signals; try chaos-signals ARGS=--cluster; try chaos-signals ARGS=--sentinel; \

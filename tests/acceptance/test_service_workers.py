@@ -16,15 +16,16 @@ import pytest
 
 from tests.acceptance.client import Connection, replies
 from tests.acceptance.process_server import ProcessServer
+from tests.nightly import by_night
 from tests.valkey_server import ValkeyServer
 
-WORKERS = 4
+WORKERS = by_night(4, 2)
 _PROCESS = re.compile(r"Started server process \[(\d+)\]")
 
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[ProcessServer]:
-    """`python -m app` with four workers, and jobs in one SQLite file."""
+    """`python -m app` with several workers, and jobs in one SQLite file."""
     with ValkeyServer(tmp_path) as valkey:
         server = ProcessServer(
             [sys.executable, "-m", "app"],
@@ -124,7 +125,7 @@ async def test_jobs_are_shared_in_the_sqlite_file(service: ProcessServer) -> Non
 @pytest.mark.parametrize(
     ("variables", "way_out"),
     [
-        ({}, "make run WORKERS=4 PURGATORY_SIGNALS=redis://localhost:6379"),
+        ({}, f"make run WORKERS={WORKERS} PURGATORY_SIGNALS=redis://localhost:6379"),
         (
             {"PURGATORY_SIGNALS": "redis://localhost", "PURGATORY_JOBS_URL": "memory://"},
             "unset PURGATORY_JOBS_URL",

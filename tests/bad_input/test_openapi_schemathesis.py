@@ -19,6 +19,7 @@ from app.main import create_app
 from app.settings import Settings
 from tests.acceptance.thread_server import KINDS, serve
 from tests.bad_input.openapi_cases import made_up, operations_of
+from tests.nightly import by_night
 from tests.patience import PATIENCE_S
 
 # No schema can say which cursors are good, which Idempotency-Key was used for something else, which
@@ -55,7 +56,7 @@ def test_the_documentation_is_true(subtests: pytest.Subtests) -> None:
     """Statuses, media types, headers and bodies as documented; what is not allowed is refused."""
     app = create_app(Settings(default_wait=0.0, max_wait=0.01, max_stream=0.01))
     operations = operations_of(app)
-    examples = made_up(15, len(operations) * len(GenerationMode))
+    examples = made_up(by_night(15, 8), len(operations) * len(GenerationMode))
     with serve(app, app.state.purgatory, KINDS[-1]) as service:
         for operation, mode in itertools.product(operations, GenerationMode):
             with subtests.test(operation.label, mode=mode.value):

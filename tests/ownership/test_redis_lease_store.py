@@ -19,7 +19,7 @@ from purgatory.ownership.lease import LeaseRecord, Read
 from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.timer import SystemClock
 from tests.cases import cases
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 from tests.valkey_server import ValkeyServer
 
 
@@ -97,7 +97,10 @@ async def test_leases_in_a_cluster(tmp_path: Path) -> None:
         port = int(server.url.rpartition(":")[2])
         async with (
             RedisCluster(host="127.0.0.1", port=port) as client,
-            Ownership(RedisLeaseStore(client), "http://a", lease_ms=3_000) as ownership,
+            # So long that a busy machine renews it in time.
+            Ownership(
+                RedisLeaseStore(client), "http://a", lease_ms=15_000, timeout=PATIENCE_S
+            ) as ownership,
         ):
             leases = [await _lease(ownership, f"n{number}") for number in range(20)]
             await ownership.commit(leases[0], b"state")
