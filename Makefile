@@ -194,11 +194,13 @@ bench-replay: $(VENV)/.test $(VENV)/.compiled ## Replay 10 M operations of Kafka
 lint: $(VENV)/.test ## Check style and types
 	@$(BIN)/python -m ruff check .
 	@$(BIN)/python -m ruff format --check .
+	@$(BIN)/python .build/sync_client.py --check
 	@$(BIN)/python -m mypy
 
 format: $(VENV)/.test ## Format the code, and mend what can be mended without thought
 	@$(BIN)/python -m ruff check --fix-only .
 	@$(BIN)/python -m ruff format .
+	@$(BIN)/python .build/sync_client.py
 
 example-join-group: $(VENV)/.run ## Watch a Kafka-style join group wait for its members
 	@$(BIN)/python -m examples.join_group

@@ -1,4 +1,7 @@
-"""The client for threads, without an event loop."""
+"""The client for threads, without an event loop.
+
+Made of `async_client.py` by `.build/sync_client.py`: change that, then `make format`.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,7 @@ from purgatory.client.requests import (
     send_arguments,
 )
 from purgatory.client.values import Fired, Job, Signal, WaitResult
+from purgatory.timer import Clock, SystemClock
 from purgatory.timer.clock import Seconds, seconds_of
 
 if TYPE_CHECKING:
@@ -55,10 +59,14 @@ class Client:
         prefix: str = DEFAULT_PREFIX,
         retry_for: Seconds = 30.0,
         http: httpx.Client | None = None,
+        clock: Clock | None = None,
     ) -> None:
-        """Reach the server at `url`; `http` is a client of httpx of your own, which you close."""
+        """Reach the server at `url`; `http` is a client of httpx of your own, which you close.
+
+        `clock` is the one of a test in virtual time.
+        """
         self._base = base_url(url, prefix)
-        self._flows = Flows(retry_for=seconds_of(retry_for))
+        self._flows = Flows(retry_for=seconds_of(retry_for), clock=clock or SystemClock())
         self._headers = auth_headers(token)
         self._owns_http = http is None
         # A stream or a wait holds its connection: httpx's limit of 100 would be reached soon.
@@ -188,7 +196,7 @@ class Client:
                 value: T = finished.value
                 return value
             if isinstance(command, Sleep):
-                _sleep(command.seconds)
+                threading.Event().wait(command.seconds)
                 result = None
             else:
                 assert isinstance(command, Request)
@@ -217,7 +225,7 @@ class Client:
                     assert pieces is not None
                     result = _next(pieces)
                 elif isinstance(command, Sleep):
-                    _sleep(command.seconds)
+                    threading.Event().wait(command.seconds)
                 else:
                     stack.close()
                     result, pieces = self._open(command, stack)
@@ -276,8 +284,3 @@ def _next(pieces: Iterator[bytes]) -> bytes | Failure:
     except httpx.TransportError as exc:
         return Failure(exc)
     return b""
-
-
-def _sleep(seconds: float) -> None:
-    # Nothing sets the event.
-    threading.Event().wait(seconds)
