@@ -19,12 +19,8 @@ from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.timer import SystemTimer, compiled
 
 TIMEOUT_S = 30
-
-
 # Calls between two turns of the event loop, in which asyncio drops its cancelled timers.
 _CHUNK = 1_000
-
-
 # So many tasks share a turn of the loop that it weighs little.
 _TASKS = 100
 
@@ -34,8 +30,6 @@ class _Handle(Protocol):
 
 
 AddTimer = Callable[[], _Handle]
-
-
 """Add a timer that is due in TIMEOUT_S and return its handle."""
 
 
@@ -154,14 +148,8 @@ async def _cycle_ns(
 
 
 _ROUNDS = 3
-
-
 _TIMERS = 100_000
-
-
 _PARKS = 20_000
-
-
 NOTES = """\
 CPU time of one call; medians of rounds. The full benchmark is `make bench` of a checkout."""
 

@@ -25,8 +25,6 @@ def discard_closed_streams() -> None:
 
 
 _FOLDER: Final = Path(__file__).parent
-
-
 # Files of the other one, in all of its versions, and of none of ours.
 _OTHERS: Final = ("service/_async", "service/_sync", "domain/messages")
 

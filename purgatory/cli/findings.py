@@ -32,8 +32,6 @@ class Finding:
 
 # Longer than a restart of all workers takes.
 MAX_OVERDUE_S: Final = 60
-
-
 _MAX_NAMES: Final = 5
 
 
@@ -84,12 +82,8 @@ def _shown(names: Iterable[str]) -> str:
 
 
 PREFIX: Final = "PURGATORY_"
-
-
 # Read by this command, the installation and the pipeline, not by the service.
 NOT_OF_SERVICE: Final = frozenset(["PURE_PYTHON", "STORE", "TOKEN", "URL"])
-
-
 # Those of the service are in docs/reference/service.md.
 KNOWN: Final = NOT_OF_SERVICE | frozenset(
     [
@@ -147,12 +141,8 @@ KNOWN: Final = NOT_OF_SERVICE | frozenset(
         "TRUSTED_PROXIES",
     ]
 )
-
-
 # Kubernetes sets these for a Service named purgatory.
 _KUBERNETES: Final = re.compile(r"SERVICE_(HOST|PORT.*)|PORT_\d+_.*")
-
-
 _ADDRESS: Final = ("tcp://", "udp://")
 
 
@@ -188,8 +178,6 @@ def _is_from_kubernetes(name: str, value: str) -> bool:
 
 # Of an event loop, in ms: requests of all clients are late by it.
 MAX_LOOP_LAG_MS: Final = 100.0
-
-
 # The first snapshot has neither the other workers nor a lag, which takes a second to measure.
 _SNAPSHOTS: Final = 3
 

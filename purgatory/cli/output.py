@@ -21,19 +21,11 @@ from purgatory.log_text import escaped
 
 # Characters; output that is no terminal is not wrapped.
 _UNLIMITED: Final = 1_000_000
-
-
 _MIN_WIDTH: Final = 80
-
-
 # Columns that are never wrapped: people copy from them, or compare them.
 _WHOLE: Final = frozenset({"id", "state", "outcome", "deadline", "due", "attempt", "wait_id"})
-
-
 # Columns that are cut, as one line a row is easier to read.
 _CUT: Final = frozenset({"handler", "keys", "error"})
-
-
 # A JSON pointer and a sentence.
 _POINTER: Final = re.compile(r"/(\S+): (.*)", re.DOTALL)
 
@@ -167,17 +159,11 @@ _ABOUT_ADDRESS: Final = (
     "Is it running? --url (or PURGATORY_URL) is its address, and --retry-for the seconds for which "
     "it is tried again"
 )
-
-
 _ABOUT_PATH: Final = (
     "Check --url (or PURGATORY_URL), which is without the prefix, and --prefix; or the server does "
     "not offer these endpoints"
 )
-
-
 _ABOUT_MISSING: Final = "Set PURGATORY_TOKEN, or give --token-file"
-
-
 _ABOUT_UNKNOWN: Final = "This server does not know the token in PURGATORY_TOKEN or --token-file"
 
 
@@ -200,32 +186,14 @@ def with_way_out(sentence: str, error: Exception, session: object) -> str:
 
 
 OK: Final = 0
-
-
 REFUSED: Final = 1
-
-
 """The server or a store refused, or a check failed. 2 is for what typer refuses."""
-
-
 EXPIRED: Final = 3
-
-
 SIGNALS_LOST: Final = 4
-
-
 """A cursor has expired: read the state again."""
-
-
 UNAVAILABLE: Final = 5
-
-
 CANCELLED: Final = 6
-
-
 """The key was deleted, or the wait ended by its id."""
-
-
 INTERRUPTED: Final = 130
 
 STATUSES: Final = """\

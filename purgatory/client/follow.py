@@ -25,8 +25,6 @@ from purgatory.json_value import decode_document
 
 # An event of the largest value, in JSON that escapes each character.
 MAX_BUFFER: Final = 16 * 1024 * 1024
-
-
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r(?!$)")
 
 

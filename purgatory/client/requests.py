@@ -19,14 +19,8 @@ from purgatory.retry_policy import RetryPolicy
 from purgatory.timer.clock import seconds_of
 
 DEFAULT_PREFIX: Final = "/purgatory"
-
-
 CONNECT_TIMEOUT_S: Final = 10.0
-
-
 READ_TIMEOUT_S: Final = 30.0
-
-
 # What a header can have: another character would be an error of each request.
 _TOKEN: Final = re.compile(r"[!-~]+")
 
@@ -183,11 +177,7 @@ def job_query(**filters: str | None) -> list[tuple[str, str]]:
 
 # These pass by themselves: of the server, or of a proxy before it.
 UNAVAILABLE: Final = frozenset({429, 502, 503, 504})
-
-
 BACKOFF: Final = RetryPolicy(first_ms=100, max_ms=10_000)
-
-
 # Seconds: a server cannot put a client off for longer.
 MAX_RETRY_AFTER_S: Final = 60.0
 
@@ -231,6 +221,4 @@ class Failure:
 
 
 Command = Request | Read | Sleep | Emit
-
-
 Result = Reply | Failure | bytes | None

@@ -27,32 +27,16 @@ from purgatory.fastapi.http.raw_request import (
 )
 
 MAX_TOKENS: Final = 10_000
-
-
 MIN_TOKEN_LENGTH: Final = 16
-
-
 _SCOPE: Final = re.compile(
     r"(wait|fire):(\S*?)(\*?)|(defer):(\S+)\*|observe|operate|metrics|defer|\*"
 )
-
-
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
-
-
 _TOKEN: Final = r"[A-Za-z0-9._~+/=-]{1,512}"  # noqa: S105 - what a token looks like
-
-
 _CREDENTIALS: Final = re.compile(rf"bearer +({_TOKEN})", re.IGNORECASE)
-
-
 # A # within a scope belongs to the key.
 _COMMENT: Final = re.compile(r"(^|\s)#.*")
-
-
 _HOW_TO_MAKE_ONE: Final = "`purgatory token SCOPE` makes one"
-
-
 _PAIRS: Final = 'give pairs of strings, such as [("a-long-random-token", "wait:orders:* defer")]'
 
 
@@ -324,12 +308,8 @@ def identified(raw: RawRequest) -> Permit:
 
 
 MAX_REMEMBERED = 100
-
-
 # What urlsplit would take for more than a name and a port, and what no name has.
 _NAME = re.compile(r"[^\x00-\x20\x7f\"#%&'()*+,/:;<=>?@\[\\\]^`{|}]+")
-
-
 # RFC 9110, 7.2, without percent-encoding.
 _HOST = re.compile(rf"(?:({_NAME.pattern})|\[([0-9A-Fa-f:.]+)\])(?::[0-9]*)?")
 

@@ -41,6 +41,8 @@ from purgatory.outcome import Outcome, Status
 from purgatory.purgatory import Purgatory
 from purgatory.timer.clock import Seconds, seconds_of
 
+logger = logging.getLogger("purgatory.fastapi")
+
 
 async def get_accesses(request: Request) -> list[Access]:
     """Return the access that a request to our endpoints needs, for each key. For `Depends`.
@@ -84,11 +86,8 @@ async def get_accesses(request: Request) -> list[Access]:
 
 
 AccessesDep = Annotated[list[Access], Depends(get_accesses)]
-
-
 """The access that a request needs, as a parameter of an `authorize` of your own."""
 
-logger = logging.getLogger("purgatory.fastapi")
 
 _WARNED: Final = "_purgatory_warned_of_transaction"
 
@@ -362,14 +361,8 @@ async def get_park(
 
 
 PurgatoryDep = Annotated[Purgatory, Depends(get_purgatory)]
-
-
 """The purgatory of the application, as a parameter of an endpoint."""
-
-
 ParkDep = Annotated[Park, Depends(get_park)]
-
-
 """Parks the request of an endpoint, as a parameter of it: `await park(key, timeout=25)`."""
 
 # Seconds of one wait: another one follows.
@@ -429,6 +422,4 @@ async def get_follow(request: Request, park: Annotated[Park, Depends(get_park)])
 
 
 FollowDep = Annotated[Follow, Depends(get_follow)]
-
-
 """Follows keys, as a parameter of an endpoint: `async for signal in follow(key)`."""

@@ -104,8 +104,6 @@ _REQUEST_HEADERS: Final = {
     "Prefer": "`wait=25`: wait for a response with another ETag, for so many seconds.",
     "If-None-Match": "The ETag of the response that the client has.",
 }
-
-
 _NOT_MODIFIED: Final = {
     "description": "The ETag is still the same, at the end of the wait.",
     "headers": {

@@ -44,26 +44,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("purgatory.fastapi")
 
 EndpointGroup = Literal["watch", "keys", "jobs", "statistics", "dashboard", "metrics"]
-
-
 """A group of endpoints that `install(endpoints=)` may offer."""
-
-
 Authorize = BearerTokens | TrustedHosts | Callable[..., Any]
-
-
 AUTHENTICATORS: Final = (BearerTokens, TrustedHosts)
-
-
 """They are given each request; every other `authorize` is a dependency of FastAPI."""
 
 _GROUPS: Final[tuple[EndpointGroup, ...]] = get_args(EndpointGroup)
-
-
 # Nothing in these groups changes what others get.
 _OPEN_GROUPS: Final[frozenset[EndpointGroup]] = frozenset({"watch"})
-
-
 _WAY_OUT: Final = (
     "set authorize= to BearerTokens, a dependency that checks your users, or ALLOW_ANYONE"
 )

@@ -29,6 +29,8 @@ from purgatory.purgatory import Purgatory
 if TYPE_CHECKING:
     from purgatory.metrics import PurgatoryCollector
 
+logger = logging.getLogger("purgatory.fastapi")
+
 MODULE: Final = Path(__file__).parents[1] / "javascript" / "purgatory.js"
 
 _JAVASCRIPT: Final = EndpointSpec(
@@ -65,8 +67,6 @@ def add_javascript_route(router: APIRouter, context: EndpointContext) -> None:
 
     add_endpoint(router, _JAVASCRIPT, RawEndpoint(context, _JAVASCRIPT, javascript))
 
-
-logger = logging.getLogger("purgatory.fastapi")
 
 DIRECTORY_VARIABLE: Final = "PURGATORY_METRICS_DIR"
 
@@ -145,11 +145,7 @@ _SLUG: Final[Parameter[str]] = Parameter(
     default="",
     schema={"examples": ["cursor-expired"]},
 )
-
-
 _DESCRIBE: Final = Parameters(_SLUG)
-
-
 _PROBLEM: Final = EndpointSpec(
     name="problem",
     method="GET",
@@ -338,8 +334,6 @@ _STATISTICS: Final = EndpointSpec(
     response=StatisticsResponse,
     response_description="Counts of this process, and the jobs of all.",
 )
-
-
 _STATISTICS_JSON: Final = TypeAdapter(dict[str, Any])
 
 

@@ -26,8 +26,6 @@ from purgatory.trace_context import TracePropagation, current_traceparent
 __all__ = ["JobClient", "SyncJobClient"]
 
 P = ParamSpec("P")
-
-
 T = TypeVar("T")
 
 

@@ -77,11 +77,7 @@ ParkOperation = Callable[[DelayedOperation, Sequence[str]], bool]
 # How often a waiter reads its job though no change was announced: if the store announces the
 # changes of other processes, and if it does not; then soon after the job was due, too.
 ANNOUNCED_POLL_MS: Final = 15_000
-
-
 SILENT_POLL_MS: Final = 1_000
-
-
 QUICK_POLL_MS: Final = 50
 
 # A wait without a limit is one operation a day: one for a century would need more wheels.

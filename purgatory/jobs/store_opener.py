@@ -133,18 +133,10 @@ class StoreOpener:
 # While another process is at work. Alone, the pause doubles with each look, up to the maximum: one
 # that starts later looks as often at first, and notices this one.
 LOOK_EVERY_S: Final = 60.0
-
-
 MAX_PAUSE_S: Final = 3_600.0
-
-
 # Jobs of one look.
 LOOKED_AT: Final = 100
-
-
 MAX_WORKERS: Final = 100
-
-
 _LEAST_OVERLAP_MS: Final = 60_000
 
 

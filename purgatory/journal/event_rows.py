@@ -58,13 +58,9 @@ class JobEvent(NamedTuple):
 
 # As long as a random key should be, and the longest that BLAKE2b takes.
 MIN_SECRET_BYTES = 16
-
-
 MAX_SECRET_BYTES = 64
 
 _DIGEST_BYTES = 16
-
-
 _CACHED = 65_536
 
 
@@ -112,23 +108,13 @@ class KeyPrefixes:
 
 
 KeyRule = Callable[[str], str]
-
-
 """A function that returns how a key is written."""
 
 _PENDING: Final = Status.PENDING
-
-
 _NS_PER_US: Final = 1_000
-
-
 _US_PER_MS: Final = 1_000
-
-
 # How long one offset between the two clocks is used. A step of the wall clock shows after that.
 _OFFSET_KEPT_NS: Final = 60_000_000_000
-
-
 # An operation so long past its deadline has ended, and its end was dropped.
 _LOST_AFTER_MS: Final = 60_000
 

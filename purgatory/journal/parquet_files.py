@@ -143,22 +143,12 @@ def _sync_folder(folder: Path) -> None:
 
 
 _US_PER_HOUR = 3_600_000_000
-
-
 _NS_PER_SECOND = 1_000_000_000
-
-
 # Bytes of rows that are kept in memory before they are written as a group, whatever their number.
 _GROUP_BYTES = 32 * 1024 * 1024
-
-
 # Characters that some file systems refuse in a name, and the first characters of hidden names.
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
-
-
 _HIDING = "._"
-
-
 # Of 255 that a name may have; its end makes it unique.
 _MOST_CHARACTERS = 200
 

@@ -11,28 +11,18 @@ import pyarrow.compute as pc
 from purgatory.outcome import Status
 
 SCHEMA_VERSION: Final = "2"
-
-
 """Is in the metadata of every file; a reader refuses any other version."""
 
 VERSION_KEY: Final = b"purgatory.schema"
-
-
 """Its name in the metadata."""
 
 SAMPLE_KEY: Final = b"purgatory.sample"
-
-
 """The name of the sampled shares, as JSON by kind, in the metadata; absent without sampling."""
 
 EVENTS: Final = ("watched", "fired", "expired", "cancelled", "drained", "outdated")
-
-
 """The values of `event`. Each but the first is the end of an operation."""
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
-
-
 _TIME = pa.timestamp("us", tz="UTC")
 
 EVENT_SCHEMA: Final = pa.schema(
@@ -57,8 +47,6 @@ EVENT_SCHEMA: Final = pa.schema(
     ],
     metadata={VERSION_KEY: SCHEMA_VERSION.encode()},
 )
-
-
 """The columns of a row, in order; docs/reference/journal.md says what each means.
 
 An operation has a row "watched" and a row for its end; one that never waited has the latter only.
@@ -79,21 +67,13 @@ WRITER_OPTIONS: Final[dict[str, Any]] = {
     "coerce_timestamps": "us",
     "version": "2.6",
 }
-
-
 """Keyword arguments of `pyarrow.parquet.ParquetWriter`."""
 
 CODES: Final = {Status(event): code for code, event in enumerate(EVENTS) if event != "watched"}
-
-
 """The index of an outcome in EVENTS."""
-
-
 WATCHED: Final = EVENTS.index("watched")
 
 Row = tuple[int, int, str, Sequence[str], int, int, int, str | None]
-
-
 """(number, index in EVENTS, kind, keys, at_ns, watched_ns, deadline_us, completed_by).
 
 A plain tuple, with monotonic times: rows come one at a time, and everything that can be done for
@@ -101,16 +81,9 @@ all at once is done in `batch_of`.
 """
 
 _EXPIRED: Final = CODES[Status.EXPIRED]
-
-
 _NS_PER_US: Final = 1_000
-
-
 _STRING: Final = pa.string()
-
-
 _STRINGS: Final = pa.list_(_STRING)
-
 
 _AT_TYPE: Final = EVENT_SCHEMA.field("at").type
 

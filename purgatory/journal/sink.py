@@ -13,6 +13,8 @@ import pyarrow as pa
 from purgatory.retry_policy import RetryPolicy
 from purgatory.timer.clock import Clock
 
+logger = logging.getLogger("purgatory.journal")
+
 
 @dataclass(frozen=True, slots=True)
 class SinkStatistics:
@@ -100,8 +102,6 @@ class Sink(ABC):
         """Release everything; return how many of the rows that were taken are lost."""
         return self.abandon()
 
-
-logger = logging.getLogger("purgatory.journal")
 
 _NS_PER_SECOND = 1_000_000_000
 

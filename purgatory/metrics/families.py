@@ -24,15 +24,9 @@ from purgatory.metrics.measure import Buckets, Series, Snapshot
 logger = logging.getLogger("purgatory.metrics")
 
 STALE_MS: Final = 10_000
-
-
 """A worker that has written nothing for so long is gone or stuck: it has no gauges."""
-
-
 # More than a server starts; a directory that is full of others' locks is a mistake.
 MAX_WORKERS: Final = 1_024
-
-
 _FILE: Final = re.compile(r"worker-(\d+)\.json")
 
 

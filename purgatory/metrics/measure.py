@@ -26,11 +26,7 @@ from purgatory.purgatory import Purgatory, Statistics
 FORMAT: Final = 1
 
 Labels = tuple[str, ...]
-
-
 Series = tuple[str, Labels]
-
-
 """The name of a metric, and the values of its labels."""
 
 
@@ -201,11 +197,7 @@ class JobEnds:
 
 # Seconds between two counts, at least; and the part of the time that counting may take.
 INTERVAL_S: Final = 15.0
-
-
 SHARE: Final = 0.02
-
-
 # A store that takes longer goes on for itself; its result is not waited for.
 _TIMEOUT_S: Final = 30.0
 

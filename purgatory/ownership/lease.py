@@ -12,8 +12,6 @@ from purgatory.timer import Clock
 from purgatory.timer.clock import NS_PER_MS
 
 MAX_ADDRESS_LENGTH: Final = 2_000
-
-
 MAX_STATE_BYTES: Final = 1_048_576
 
 
@@ -124,8 +122,6 @@ class LeaseStore(Protocol):
 
 
 _NS_PER_SECOND = 1_000 * NS_PER_MS
-
-
 # Of a lease. Two clocks may differ by as much in speed.
 _MARGIN = 0.1
 

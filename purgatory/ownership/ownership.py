@@ -125,14 +125,8 @@ class LeaseRenewer:
 
 
 MIN_LEASE_MS = 100
-
-
 MAX_LEASE_MS = 3_600_000
-
-
 _ATTEMPTS = 3
-
-
 _RETRIES = RetryPolicy(first_ms=20, max_ms=500)
 
 

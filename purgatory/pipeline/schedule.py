@@ -86,8 +86,6 @@ COLUMNS = (
     *("handler", "payload", "delay", "at", "keys", "on_fire", "dedupe_key", "max_attempts"),
     *("misfire", "id"),
 )
-
-
 """The columns of a row; `handler`, and either `delay` or `at`, are required."""
 
 _OPTIONAL = ("on_fire", "misfire", "max_attempts")
@@ -179,11 +177,7 @@ def _refuse_constant(name: str) -> None:
 
 
 CHUNK = 1_000
-
-
 _MAX_ATTEMPTS = 6
-
-
 _RETRY_POLICY = RetryPolicy(first_ms=250, max_ms=4_000)
 
 
@@ -289,8 +283,6 @@ SCHEDULED_SCHEMA = StructType(
         StructField("row_json", StringType()),
     ]
 )
-
-
 """The counts of jobs by status, for each chunk; and a row for each refused row, with the reason."""
 
 _ARROW_SCHEMA = to_arrow_schema(SCHEDULED_SCHEMA)

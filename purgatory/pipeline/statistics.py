@@ -16,16 +16,10 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 SUB_BITS: Final = 7
-
-
 SUB_BUCKETS: Final = 1 << SUB_BITS
-
-
 """Buckets for each doubling of the value: none is wider than 1/128 of its values."""
 
 COARSE: Final = SUB_BUCKETS >> 3
-
-
 """So many buckets in a row, from a multiple of this on, are one of 8 for each doubling."""
 
 

@@ -22,11 +22,7 @@ from purgatory.redis_server.script import CONNECTION_ERRORS, Client
 
 # The first with all commands, and the replication of effects, that the steps need.
 _OLDEST = (6, 2)
-
-
 _NEARLY_FULL = 0.9
-
-
 # So long, a primary that has lost its replicas goes on acknowledging.
 _MAX_LAG_S = 2
 

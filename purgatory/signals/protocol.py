@@ -11,22 +11,12 @@ from purgatory.signals.signal import Signal
 
 # 15 digits: numbers in Redis scripts are exact up to 2**53.
 CURSOR: Final = re.compile(r"([0-9a-f]{12})-([0-9]{1,15})")
-
-
 """The epoch, and the offset."""
 
 BEFORE_RESTART: Final = "it is from before a restart, which emptied the history"
-
-
 LOG_REPLACED: Final = "the log of signals was emptied, or another has taken its place"
-
-
 SIGNALS_LOST: Final = "the server has lost the signals of that time"
-
-
 NO_LONGER_KEPT: Final = "signals since then are no longer kept"
-
-
 LOST_OR_NOT_KEPT: Final = "signals since then were lost or are no longer kept"
 
 

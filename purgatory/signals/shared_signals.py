@@ -57,14 +57,8 @@ class Epoch(NamedTuple):
 
 
 REPEAT_S: Final = 600
-
-
 """Seconds for which a repeat is recognized: by one process, and by the log of several."""
-
-
 REPEAT_PART: Final = 0.25
-
-
 """The part of `Limits.max_signal_bytes` that names and responses may take in addition."""
 
 

@@ -52,19 +52,11 @@ class MockClock:
 
 # What a thread executes that waits for work, in the standard library and in aiosqlite.
 _WAITS = re.compile(r"\.(?:accept|acquire|control|get|join|poll|select|wait)\(")
-
-
 # A queue is a local variable of the waiting frame, or of the one that called `get`; a thread that
 # starts another one waits two calls deeper.
 _FRAMES = 3
-
-
 _HAS_CPU_TIME = hasattr(time, "pthread_getcpuclockid")
-
-
 _START = threading.Thread.start.__code__
-
-
 _Lock = type(threading.Lock())
 
 
@@ -174,15 +166,9 @@ def _has_come(value: Any) -> bool:
 
 # Real seconds between two looks at threads that are at work.
 _PAUSE_S = 0.001
-
-
 # Jumps in one run: those of an idle worker in 47 days, which take 10 to 20 s of real time.
 _MAX_JUMPS = 1_000_000
-
-
 _NS_PER_DAY = 86_400_000_000_000
-
-
 # Looks in a row that find threads waiting which have run in between: they wait with short timeouts.
 _MAX_UNSURE = 5
 

@@ -39,8 +39,6 @@ class SystemClock:
 
 
 Seconds: TypeAlias = float | int | timedelta
-
-
 """A duration: a number of seconds, or a timedelta. Parameters whose names end in a unit, such as
 `lease_ms`, take a number of that unit instead."""
 

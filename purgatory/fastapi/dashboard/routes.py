@@ -65,11 +65,7 @@ def _parse_after(text: str) -> SortKey:
 
 
 KEY: Final = key_filter("key", "Only waits on this key.")
-
-
 PREFIX: Final = prefix_filter("Only waits on keys that begin with this.")
-
-
 ORDER: Final[Parameter[str]] = Parameter(
     name="order",
     location="query",
@@ -79,11 +75,7 @@ ORDER: Final[Parameter[str]] = Parameter(
     documented_default="age",
     type=Literal["age", "deadline"],
 )
-
-
 LIMIT: Final = whole_number("limit", default=100, description="Waits in the response.")
-
-
 AFTER: Final[Parameter[SortKey | None]] = Parameter(
     name="after",
     location="query",
@@ -92,8 +84,6 @@ AFTER: Final[Parameter[SortKey | None]] = Parameter(
     default=None,
     schema={"max_length": 64, "pattern": r"^-?\d{1,18}\.[0-9a-f]{12}\.[0-9a-f]{16}$"},
 )
-
-
 FILE: Final[Parameter[str]] = Parameter(
     name="file",
     location="path",
@@ -104,8 +94,6 @@ FILE: Final[Parameter[str]] = Parameter(
 )
 
 _COUNT: Final = whole_number("limit", default=1, description="")
-
-
 SNAPSHOTS: Final[Parameter[int | None]] = Parameter(
     name="limit",
     location="query",
@@ -117,11 +105,7 @@ SNAPSHOTS: Final[Parameter[int | None]] = Parameter(
 )
 
 STREAM: Final = Parameters(SNAPSHOTS)
-
-
 WAITS: Final = Parameters(KEY, PREFIX, ORDER, LIMIT, AFTER)
-
-
 ONE_FILE: Final = Parameters(FILE)
 
 
@@ -137,8 +121,6 @@ def wait_filter(values: ParameterValues) -> WaitFilter:
 
 
 PAGE: Final = "dashboard.html"
-
-
 TYPES: Final = {
     PAGE: b"text/html; charset=utf-8",
     "dashboard.css": b"text/css; charset=utf-8",
@@ -160,11 +142,7 @@ TYPES: Final = {
         b"text/javascript; charset=utf-8",
     ),
 }
-
-
 """The files, and their media types."""
-
-
 # No script and no style but those files, no framing, no form that leaves: what a key or a client
 # is called stays text even if the page had a fault.
 _POLICY: Final = (
@@ -218,8 +196,6 @@ class Page:
 
 # A snapshot of many workers takes some 100 KB in memory until its viewer has read it.
 MAX_VIEWERS: Final = 32
-
-
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
@@ -373,8 +349,6 @@ _WAITS: Final = EndpointSpec(
     response_description="A page of waits.",
     problems=("signals-unavailable",),
 )
-
-
 _PAGE: Final = EndpointSpec(
     name="dashboard",
     method="GET",
@@ -386,8 +360,6 @@ _PAGE: Final = EndpointSpec(
     response_description="The page.",
     responses={200: {"content": {"text/html": {}}}, 304: {"description": "As the browser has it."}},
 )
-
-
 _FILE: Final = EndpointSpec(
     name="dashboard_file",
     method="GET",
@@ -406,8 +378,6 @@ _FILE: Final = EndpointSpec(
     },
     problems=("not-found",),
 )
-
-
 _STREAM: Final = EndpointSpec(
     name="dashboard_stream",
     method="GET",
@@ -421,8 +391,6 @@ _STREAM: Final = EndpointSpec(
     responses={200: {"content": {"text/event-stream": {}}}},
     problems=("full", "draining", "not-open"),
 )
-
-
 _ACTIONS: Final = EndpointSpec(
     name="dashboard_actions",
     method="POST",

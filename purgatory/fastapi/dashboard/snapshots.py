@@ -29,6 +29,8 @@ from purgatory.timer import Clock
 from purgatory.timer.clock import NS_PER_MS
 from purgatory.turn_budget import TurnBudget
 
+logger = logging.getLogger("purgatory.dashboard")
+
 
 class WorkerName:
     """The worker of one router: its name for people, and a token that no other worker has."""
@@ -55,12 +57,8 @@ class WorkerName:
 
 
 SHOWN_KEYS: Final = 50
-
-
 # Keys in one turn of the event loop: about half a millisecond.
 SLICE: Final = 1_000
-
-
 # Of the time, at most this part is spent on ranking.
 SHARE: Final = 0.02
 
@@ -108,14 +106,8 @@ class KeyRanking:
 
 
 WAIT_BOUNDS_MS: Final = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 60_000, 300_000)
-
-
 """The upper bounds of the buckets of waits, inclusive; one more bucket has what is above."""
-
-
 LATENESS_BOUNDS_MS: Final = (0, 1, 2, 5, 10, 20, 50, 100, 250, 1_000)
-
-
 """The same for lateness."""
 
 
@@ -161,26 +153,14 @@ class OutcomeTimes:
             self.lateness.add(late_ms)
 
 
-logger = logging.getLogger("purgatory.dashboard")
-
 INTERVAL_S: Final = 1.0
-
-
 # How soon viewers hear of a drain.
 _TICK_S: Final = 0.1
-
-
 # For so long after the last question of another worker, snapshots are made for its viewers.
 _REMOTE_S: Final = 5.0
-
-
 _STORE_S: Final = 2.0
-
-
 # Counting jobs may be expensive: it takes at most this part of the time.
 _STORE_SHARE: Final = 0.05
-
-
 # Bytes of the texts of other workers, together.
 _MAX_TEXTS: Final = 8 * 1024 * 1024
 

@@ -28,9 +28,9 @@ from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.purgatory import Purgatory
 from purgatory.turn_budget import TurnBudget
 
+logger = logging.getLogger("purgatory.dashboard")
+
 MAX_TARGETS: Final = 500
-
-
 # Characters: the id of a wait has its key, in Base64.
 MAX_TARGET: Final = 2048
 
@@ -127,19 +127,11 @@ def actions_json(max_value_bytes: int) -> JsonBody[ActionsBody]:
     )
 
 
-logger = logging.getLogger("purgatory.dashboard")
-
 # Keys or operations that are looked at in one turn of the event loop: less than a millisecond.
 SLICE: Final = 500
-
-
 # Characters of the ids in one message to the other processes.
 _MAX_MESSAGE: Final = 64 * 1024
-
-
 _ID: Final = re.compile(r"([0-9a-f]{12})\.([0-9a-f]{16})\.([A-Za-z0-9_-]{2,1400})")
-
-
 _AFTER: Final = re.compile(r"(-?\d{1,18})\.([0-9a-f]{12})\.([0-9a-f]{16})")
 
 # A time, the token of the worker, and the name of the wait there.
@@ -346,11 +338,7 @@ class _PeerRow(ListedWait):
 
 
 _FILTER: Final = TypeAdapter(WaitFilter)
-
-
 _ROWS: Final = TypeAdapter(list[_PeerRow])
-
-
 _IDS: Final = TypeAdapter(list[str])
 
 

@@ -16,6 +16,8 @@ from typing import Final, Generic, Protocol, TypeVar
 from purgatory.fastapi.http.problems import Problem, draining_problem
 from purgatory.fastapi.http.raw_response import retry_after
 
+logger = logging.getLogger("purgatory.fastapi")
+
 Item = TypeVar("Item")
 
 
@@ -174,15 +176,11 @@ class ByteBudget(ABC, Generic[Item]):
 
 
 DEFAULT_MAX_BYTES: Final = 64 * 1024 * 1024
-
-
 # What is on its way when the process is told to stop arrives within this time, and what does not
 # must not delay its exit.
 DRAIN_TIMEOUT: Final = 0.5
 
 INCOMING_STATE_KEY: Final = "purgatory_incoming"
-
-
 """Key of IncomingRequests in the state of the lifespan, for servers that read heads."""
 
 
@@ -243,14 +241,10 @@ class IncomingRequests(ByteBudget[IncomingRequest]):
         )
 
 
-logger = logging.getLogger("purgatory.fastapi")
-
 # A response that was read has been sent as well: more of them are on their way at once.
 DEFAULT_MAX_UNREAD_BYTES: Final = 256 * 1024 * 1024
 
 UNREAD_STATE_KEY: Final = "purgatory_unread"
-
-
 """Key of UnreadResponses in the state of the lifespan, for servers that write responses."""
 
 

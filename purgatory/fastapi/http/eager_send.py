@@ -33,18 +33,12 @@ PIECE: Final = 64 * 1024
 
 # Their `send` needs no current task.
 _SERVERS: Final = frozenset({"granian", "gunicorn", "hypercorn", "uvicorn"})
-
-
 # Where uvicorn's requests are, which call `on_response` after the last message.
 _CYCLES: Final = frozenset(
     {"uvicorn.protocols.http.h11_impl", "uvicorn.protocols.http.httptools_impl"}
 )
-
-
 # Their wrappers of `send` note that the response has begun, and do nothing else.
 OBSERVERS: Final = frozenset({"starlette._exception_handler", "starlette.middleware.errors"})
-
-
 # One of ours changes a header.
 _TRANSPARENT: Final = OBSERVERS | {"purgatory.fastapi.long_poll.endpoint_call"}
 
@@ -276,8 +270,6 @@ class Resumed(Generic[Result]):
 
 
 EXTENSION: Final = "purgatory.park"
-
-
 RELEASE: Final = "release"
 
 Respond = Callable[[Response], object]

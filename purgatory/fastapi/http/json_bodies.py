@@ -27,20 +27,12 @@ from purgatory.json_value import MAX_DOCUMENT_DEPTH, is_too_deep
 Value = TypeVar("Value")
 
 MAX_ERRORS_SHOWN: Final = 20
-
-
 # The bytes of a body that is parsed by one call even with numbers of very many digits, to read
 # which takes quadratic time.
 MAX_AT_ONCE: Final = 64 * 1024
-
-
 _LONG_NUMBER: Final = re.compile(rb"[0-9]{1000}")
-
-
 # The commas in a body that is parsed by one call.
 MAX_COMMAS: Final = 1000
-
-
 # Characters of what a client sent.
 MAX_SHOWN: Final = 64
 

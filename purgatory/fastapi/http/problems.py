@@ -242,8 +242,6 @@ KINDS: Final[dict[str, ProblemKind]] = {
 MEDIA_TYPE: Final = "application/problem+json"
 
 ALLOWED_KEY: Final = "1 to 256 characters, none of them control"
-
-
 ALLOWED_VALUE: Final = "JSON of up to 64 KiB by default"
 
 _STATUSES: Final = frozenset(HTTPStatus)

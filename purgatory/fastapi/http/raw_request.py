@@ -44,8 +44,6 @@ class Access:
 
 
 READ: Final = Access(Action.OPERATE, is_read_only=True)
-
-
 """What operators read: statistics, lists, the dashboard."""
 
 
@@ -88,13 +86,9 @@ class _Everything(Permit):
 
 
 UNRESTRICTED = _Everything()
-
-
 """The permit of everyone if there is no access control."""
 
 Authenticate = Callable[["RawRequest"], Permit]
-
-
 """Returns the permit of a request; raises Problem 401 for an unknown client."""
 
 
@@ -179,8 +173,6 @@ def only_line(lines: Sequence[str], name: str) -> str:
 
 
 IDENTITY = "purgatory.identity"
-
-
 """The key of an ASGI scope with the identity of the client, if a dependency has found it."""
 
 

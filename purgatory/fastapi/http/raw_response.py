@@ -10,18 +10,12 @@ from typing import Any, Final
 Headers = list[tuple[bytes, bytes]]
 
 CLOSE: Final = b"connection: close\r\n"
-
-
 # The headers of a JSON response, for HTTP/1.1 and for ASGI.
 _JSON: Final = (
     b"%bcontent-type: application/json\r\ncontent-length: %d\r\ncache-control: no-store\r\n"
     b"%b%b\r\n%b"
 )
-
-
 _TYPE: Final = (b"content-type", b"application/json")
-
-
 _NO_STORE: Final = (b"cache-control", b"no-store")
 
 _LINE_ENDS: Final = frozenset("\r\n\0")
@@ -126,8 +120,6 @@ def _pairs(lines: bytes) -> Headers:
 
 # Seconds: what sent them away, such as too many parked requests, passes by itself.
 _RETRY_AFTER_S: Final = (1, 5)
-
-
 # After a drain: long enough for another process to be ready, and spread over clients.
 _POLL_AFTER_DRAIN_MS: Final = (100, 2000)
 

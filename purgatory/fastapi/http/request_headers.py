@@ -14,20 +14,12 @@ from purgatory.fastapi.http.problems import bad_parameter
 
 # etagc: no spaces and no quotes; commas are allowed, so that a list cannot be split at them.
 _TAG: Final = re.compile(rb'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
-
-
 # A tag without its quotes: of a list of these, nobody knows where one ends.
 _UNQUOTED: Final = re.compile(rb"(?:W/)?([\x21\x23-\x2b\x2d-\x7e\x80-\xff]+)")
-
-
 # A field in OpenAPI, without the empty elements that are accepted all the same.
 ENTITY_TAGS_PATTERN: Final = r'^(\*|(W/)?"[!#-~]*"( *, *(W/)?"[!#-~]*")*)$'
-
-
 # Of one field: a client has few representations, and each of these may be looked up.
 MAX_TAGS: Final = 100
-
-
 _SEPARATOR: Final = re.compile(rb"[ \t]*(?:,[ \t]*)+|[ \t]*$")
 
 
@@ -111,18 +103,10 @@ def parse_entity_tags(text: str, name: str) -> EntityTags:
 
 # For OpenAPI too: a regular expression that JavaScript also reads.
 WAIT_PATTERN: Final = r"^[0-9]{1,10}(\.[0-9]{1,9})?(ms|s|m)?$"
-
-
 _WAIT: Final = re.compile(WAIT_PATTERN)
-
-
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "": 1.0}
-
-
 # From here on the answer may come a little early, so that polls do not return in step.
 JITTER_FROM_SECONDS: Final = 5.0
-
-
 ALLOWED_WAIT: Final = "seconds such as 25 or 2.5, or with a unit: 500ms, 25s, 1m"
 
 
@@ -152,16 +136,10 @@ def jittered(wait: float) -> float:
 
 # Characters of a header.
 MAX_CACHED: Final = 512
-
-
 # Preferences of a header: others are ignored.
 MAX_ITEMS: Final = 1000
-
-
 # A comma in a quoted string separates nothing.
 _ITEM: Final = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*"?)+')
-
-
 _PREFERENCE: Final = re.compile(
     r'\s*([!#$%&\'*+\-.^_`|~0-9A-Za-z]+)\s*(?:=\s*("[^"]*"|[^\s;,"]*))?'
 )

@@ -15,19 +15,13 @@ Model = TypeVar("Model", bound=BaseModel)
 
 # JSON that is written for ASCII only, as Python writes it, takes this much more room than in UTF-8.
 ESCAPED: Final = 3
-
-
 # Bytes: a key whose characters take two escapes each, its cursor, and the punctuation around them.
 KEY_ROOM: Final = 12 * MAX_KEY_LENGTH + 128
-
-
 # Bytes around a value in its body.
 ENVELOPE: Final = 1024
 
 # For OpenAPI; `check_key` validates keys, with its own messages.
 KEY_PATTERN = r"^[^\x00-\x1f\x7f-\x9f]+$"
-
-
 Key = Annotated[
     str,
     Field(
@@ -37,8 +31,6 @@ Key = Annotated[
         json_schema_extra={"pattern": KEY_PATTERN},
     ),
 ]
-
-
 Cursor = Annotated[
     StrictStr,
     Field(
@@ -46,8 +38,6 @@ Cursor = Annotated[
         examples=["8c1f0a9be2d4-1", "0"],
     ),
 ]
-
-
 Timestamp = Annotated[
     str,
     Field(
@@ -93,8 +83,6 @@ def with_fields(model: type[Model], **fields: Any) -> type[Model]:
 
 
 Location = tuple[int | str, ...]
-
-
 Schema = Mapping[str, Any]
 
 _REFERENCE = "#/$defs/"

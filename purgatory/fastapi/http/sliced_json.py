@@ -15,28 +15,16 @@ from purgatory.json_value import MAX_DOCUMENT_DEPTH, TOO_DEEP, is_too_deep
 from purgatory.turn_budget import TurnBudget
 
 Result = TypeVar("Result")
-
-
 Steps = Generator[None, None, Result]
-
-
 """Work that may be interrupted at each `yield`, which comes after half a millisecond or less."""
 
 # Characters that are decoded by one call, unless they are one string or number.
 PIECE: Final = 2048
-
-
 # Calls before the next `yield`.
 _TOGETHER: Final = 2
-
-
 # Items that are decoded one by one after several of them could not be decoded together.
 _ONE_BY_ONE: Final = 16
-
-
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
-
-
 # Of a schema that does not allow just anything.
 _TYPED: Final = frozenset({"type", "enum", "const"})
 
@@ -77,11 +65,7 @@ def _refuse_constant(name: str) -> NoReturn:
 _decoder: Final[Any] = json.JSONDecoder(
     object_pairs_hook=object_of, parse_constant=_refuse_constant
 )
-
-
 _scan: Final = _decoder.scan_once
-
-
 # How several items end, by how the first of them begins.
 _LAST_COMMAS: Final = {"{": "},", "[": "],"}
 

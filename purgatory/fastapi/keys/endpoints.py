@@ -65,11 +65,7 @@ logger = logging.getLogger("purgatory.fastapi")
 # Larger responses are compressed, and not stored if that is not enough: the log has what a repeat
 # needs besides the counts.
 MAX_PLAIN_BYTES: Final = 512
-
-
 MAX_STORED_BYTES: Final = 8 * 1024
-
-
 # Of a response with a result for each key of a batch.
 _MAX_RESPONSE_BYTES: Final = 1024 * MAX_BATCH
 
@@ -159,8 +155,6 @@ def _unpacked(stored: bytes) -> bytes:
 
 # Keys fired in one turn of the event loop, and bytes of their values.
 FIRED_TOGETHER: Final = 100
-
-
 BYTES_TOGETHER: Final = 64 * 1024
 
 _CONDITIONS: Final = frozenset({b"if-match"})

@@ -28,8 +28,6 @@ from purgatory.purgatory import Purgatory
 
 # Signals in one request.
 MAX_BATCH: Final = 1000
-
-
 MIN_BATCH_BODY: Final = 1024 * 1024
 
 
@@ -153,8 +151,6 @@ class WatchedKeysResponse(BaseModel):
 IDEMPOTENCY_KEY: Final = idempotency_key(
     "a repeat of it within ten minutes gets the first response, and does nothing."
 )
-
-
 IF_MATCH: Final[Parameter[EntityTags | None]] = Parameter(
     name="If-Match",
     location="header",
@@ -163,22 +159,12 @@ IF_MATCH: Final[Parameter[EntityTags | None]] = Parameter(
     default=None,
     is_list=True,
 )
-
-
 PREFIX: Final = prefix_filter("Only keys that begin with this.")
-
-
 LIMIT: Final = whole_number("limit", default=100, description="Keys in the response.")
 
 FIRE: Final = Parameters(KEY, IDEMPOTENCY_KEY, IF_MATCH)
-
-
 FIRE_BATCH: Final = Parameters(IDEMPOTENCY_KEY)
-
-
 ONE_KEY: Final = Parameters(KEY)
-
-
 LIST: Final = Parameters(PREFIX, LIMIT)
 
 

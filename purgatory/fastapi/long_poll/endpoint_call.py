@@ -18,6 +18,8 @@ from starlette.types import Message, Receive, Scope, Send
 from purgatory.fastapi.routing.request_internals import effective_route
 from purgatory.fastapi.watch.interruptible_receive import InterruptibleReceive
 
+logger = logging.getLogger("purgatory.fastapi")
+
 KEY_HEADER: Final = b"long-poll-key"
 
 Headers = list[tuple[bytes, bytes]]
@@ -48,8 +50,6 @@ def without_key_header(send: Send) -> Send:
 
     return send_on
 
-
-logger = logging.getLogger("purgatory.fastapi")
 
 # Where in the scope the middleware looks for keys: None if the request does not wait, and absent
 # without the middleware.

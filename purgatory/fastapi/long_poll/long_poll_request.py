@@ -28,6 +28,8 @@ from purgatory.purgatory import Purgatory
 from purgatory.signals import MemorySignals, WaitOperation
 from purgatory.timer.clock import NS_PER_MS
 
+logger = logging.getLogger("purgatory.fastapi")
+
 # Headers of the body, which is not sent. All others stay: those for caches (Cache-Control,
 # Content-Location, ETag, Expires, Vary), as the RFC asks, and those for browsers (CORS, cookies,
 # policies), without which a page could not even read the 304.
@@ -57,19 +59,11 @@ def not_modified(headers: Iterable[tuple[bytes, bytes]], more: Mapping[str, str]
     return RawResponse(304, [*kept, *encoded(more)], b"")
 
 
-logger = logging.getLogger("purgatory.fastapi")
-
 NO_KEY: Final = (
     "it names no key: give it Depends(LongPollKey(...)), or its response the header Long-Poll-Key"
 )
-
-
 NO_ETAG: Final = 'its response has no ETag such as "1" or W/"1", in quotes'
-
-
 CLOSED: Final = "the client gets 503"
-
-
 BAD_KEY: Final = "it names a key that cannot be watched"
 
 

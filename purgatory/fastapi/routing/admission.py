@@ -18,11 +18,7 @@ from purgatory.fastapi.routing.endpoint_spec import EndpointContext, EndpointSpe
 _OF_FORMS: Final = frozenset(
     {"application/x-www-form-urlencoded", "multipart/form-data", "text/plain"}
 )
-
-
 _ALLOWED: Final = "application/json, or another type that forms do not have"
-
-
 _WAY_OUT: Final = (
     "send Content-Type: application/json; with curl -d, add -H 'Content-Type: application/json'"
 )
@@ -63,15 +59,9 @@ def _is_cross_site(raw: RawRequest) -> bool:
 
 
 _NO_ENCODING: Final = frozenset({"identity", ""})
-
-
 # Of one header: what follows is none of the above.
 MAX_CODINGS: Final = 10
-
-
 _ENCODING: Final = frozenset({b"content-encoding"})
-
-
 _ORIGINS: Final = frozenset({b"content-type", b"origin", b"sec-fetch-site"})
 
 

@@ -29,8 +29,6 @@ from purgatory.fastapi.http.eager_send import unwrapped_send
 logger = logging.getLogger("purgatory.fastapi")
 
 _STARLETTES_OWN = (ServerErrorMiddleware, ExceptionMiddleware)
-
-
 _HAS_TELEMETRY = find_spec("fastapi.telemetry") is not None
 
 

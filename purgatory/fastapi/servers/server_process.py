@@ -119,15 +119,9 @@ def _granian_workers(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 START_ERRORS: Final = (SeveralWorkersError, SignalsNotReadyError, StoreNotReadyError)
-
-
 """Errors that say what to correct, and where."""
-
-
 # The exit status of a worker for which uvicorn stops the others; older ones have no name for it.
 UVICORN_STARTUP_FAILURE: Final = 3
-
-
 # For so long, a worker leaves it to the first one to say what both have found.
 PATIENCE_S: Final = 10.0
 
@@ -214,8 +208,6 @@ class _Shortening(logging.Filter):
 
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-
 # As often as uvicorn itself looks whether it has to stop.
 POLL_S: Final = 0.1
 

@@ -26,24 +26,14 @@ _EVENT_STREAM: Final = "text/event-stream"
 
 # Characters of a header: longer ones are parsed each time.
 _MAX_CACHED: Final = 256
-
-
 # Media ranges of a header: others are ignored.
 MAX_RANGES: Final = 100
-
-
 _ACCEPT: Final = frozenset({b"accept"})
-
-
 # The ranges that cover the other response at the same address, the most specific first.
 _JSON_RANGES: Final = ("application/json", "application/*", "*/*")
-
-
 # Commas and semicolons within a quoted string separate nothing. One that does not end is taken up
 # to the end of the line: to look for its end from each quote in it would take quadratic time.
 _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
-
-
 _WEIGHT: Final = re.compile(r"(?:0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)")
 
 

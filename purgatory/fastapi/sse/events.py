@@ -26,46 +26,26 @@ class StreamRequest(NamedTuple):
 
 
 END_ID: Final = "end"
-
-
 """The id of the last event of a stream that must not be resumed: a reconnect with it gets 204."""
-
-
 COMMENT: Final = b":\n\n"
-
-
 """What keeps a quiet stream open, and finds clients that are gone."""
 
 _TYPE: Final = (b"content-type", b"text/event-stream")
-
-
 # nginx buffers what it proxies, unless the response forbids it; other proxies compress it.
 _HEADERS: Final = (
     _TYPE,
     (b"cache-control", b"no-store, no-transform"),
     (b"x-accel-buffering", b"no"),
 )
-
-
 HEAD: Final = RawResponse(200, _HEADERS, b"")
-
-
 """The head of a stream, for ASGI or with the end of the connection as its end."""
-
-
 CHUNKED_HEAD: Final = RawResponse(200, (*_HEADERS, (b"transfer-encoding", b"chunked")), b"")
-
-
 """The head of a stream in chunks (RFC 9112, 7.1)."""
-
-
 # They end no line of an event, but many clients use `str.splitlines`, for which they do. In JSON
 # they occur in strings only, so an escape is the same value.
 _SEPARATORS: Final = tuple(
     (char.encode(), b"\\u%04x" % ord(char)) for char in ("\x85", "\u2028", "\u2029")
 )
-
-
 # Their client cannot do better by asking again.
 _FINAL_PROBLEMS: Final = frozenset({"cursor-expired", "superseded"})
 
@@ -136,8 +116,6 @@ def problem_stream(problem: Problem, prefix: str, instance: str) -> RawResponse 
 
 
 Keys = tuple[str, ...]
-
-
 Positions = tuple[int, ...]
 
 # Signals of a key that are read at once.

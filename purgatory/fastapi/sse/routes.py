@@ -53,8 +53,6 @@ LAST_EVENT_ID: Final[Parameter[str | None]] = Parameter(
     default=None,
     schema={"examples": ["8c1f0a9be2d4-1"]},
 )
-
-
 _STREAM_CURSOR: Final[Parameter[str | None]] = Parameter(
     name="cursor",
     location="query",
@@ -210,8 +208,6 @@ data: {"key":"order:42:paid","seq":1,"cursor":"8c1f0a9be2d4-1","at":"2026-11-21T
 "value":{"by":"card"}}
 
 """
-
-
 # As OpenAPI 3.2 (4.14.4) and FastAPI describe an event.
 _EVENT: Final[dict[str, Any]] = {
     "type": "object",
@@ -222,8 +218,6 @@ _EVENT: Final[dict[str, Any]] = {
         "retry": {"type": "integer", "minimum": 0, "description": "Milliseconds."},
     },
 }
-
-
 EVENT_STREAM: Final[dict[str, Any]] = {"text/event-stream": {"schema": _EVENT, "example": _EXAMPLE}}
 
 

@@ -17,6 +17,8 @@ from purgatory.fastapi.watch.settings import ClientOf, ParkedClient, PerClientLi
 from purgatory.outcome import Status
 from purgatory.signals import WaitOperation
 
+logger = logging.getLogger("purgatory.fastapi")
+
 
 class Registration:
     """How a registry knows a parked request: by its Wait-Id, and by the client it is counted for.
@@ -115,9 +117,6 @@ class ParkedRequest(WaitOperation):
             return False
         self.respond(response)
         return True
-
-
-logger = logging.getLogger("purgatory.fastapi")
 
 
 class WaitRegistry:

@@ -83,14 +83,8 @@ class WatchRequest(NamedTuple):
 # As in RFC 9562, or without hyphens; each also in braces, or as a URN. For OpenAPI too: a regular
 # expression that JavaScript also reads.
 _ID: Final = "[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}|[0-9A-Fa-f]{32}"
-
-
 WAIT_ID_PATTERN: Final = rf"^(urn:uuid:)?({_ID}|\{{({_ID})\}})$"
-
-
 _WAIT_ID: Final = re.compile(WAIT_ID_PATTERN)
-
-
 # Without the characters that no header can hold.
 ETAG_CURSOR_PATTERN: Final = r'^(W/)?"[ !#-~]*"$'
 
@@ -133,8 +127,6 @@ KEY: Final[Parameter[str]] = Parameter(
         "examples": ["order:42:paid"],
     },
 )
-
-
 CURSOR: Final[Parameter[str | None]] = Parameter(
     name="cursor",
     location="query",
@@ -143,11 +135,7 @@ CURSOR: Final[Parameter[str | None]] = Parameter(
     default=None,
     schema={"max_length": 64, "examples": ["8c1f0a9be2d4-1"]},
 )
-
-
 LIMIT: Final = whole_number("limit", default=100, description="Signals in the response.")
-
-
 IF_NONE_MATCH: Final[Parameter[str | None]] = Parameter(
     name="If-None-Match",
     location="header",
@@ -157,8 +145,6 @@ IF_NONE_MATCH: Final[Parameter[str | None]] = Parameter(
     default=None,
     schema={"pattern": ETAG_CURSOR_PATTERN},
 )
-
-
 PREFER: Final[Parameter[Preferences]] = Parameter(
     name="Prefer",
     location="header",
@@ -168,8 +154,6 @@ PREFER: Final[Parameter[Preferences]] = Parameter(
     schema={"examples": ["wait=25"]},
     is_list=True,
 )
-
-
 WAIT_ID: Final[Parameter[str | None]] = Parameter(
     name="Wait-Id",
     location="header",
@@ -178,8 +162,6 @@ WAIT_ID: Final[Parameter[str | None]] = Parameter(
     default=None,
     schema={"pattern": WAIT_ID_PATTERN},
 )
-
-
 ENDED_WAIT_ID: Final[Parameter[str]] = Parameter(
     name="id",
     location="path",
@@ -190,8 +172,6 @@ ENDED_WAIT_ID: Final[Parameter[str]] = Parameter(
 )
 
 WATCH_SEVERAL: Final = Parameters(PREFER, WAIT_ID)
-
-
 END_WAIT: Final = Parameters(ENDED_WAIT_ID)
 
 
@@ -223,8 +203,6 @@ class WatchParameters:
 
 
 _NO_PREFERENCES: Final = Preferences()
-
-
 # Characters of a query and an ETag: longer ones are parsed each time.
 MAX_CACHED: Final = 512
 

@@ -193,16 +193,10 @@ class WatchEndpoint(AdmittingEndpoint):
 
 
 ETAG: Final = response_header("ETag", "The cursor, in quotes: for If-None-Match of the next wait.")
-
-
 PREFERENCE_APPLIED: Final = response_header(
     "Preference-Applied", "The applied preferences, or the maximum for a longer wait."
 )
-
-
 PURGATORY_CURSOR: Final = response_header("Purgatory-Cursor", "The cursor for the next wait.")
-
-
 PROBLEMS: Final = (
     "bad-cursor",
     "superseded",
@@ -213,8 +207,6 @@ PROBLEMS: Final = (
     "not-open",
     "signals-unavailable",
 )
-
-
 _END_WAIT: Final = EndpointSpec(
     name="cancel_wait",
     method="DELETE",

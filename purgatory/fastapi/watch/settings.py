@@ -84,16 +84,10 @@ class WaitSettings:
 
 
 LIMIT: Final = "max_parked_per_client"
-
-
 CLIENTS_STATE_KEY: Final = "purgatory_clients"
-
-
 """Where the state of an application, and of its lifespan, has the limit of all its endpoints."""
 
 ClientOf = Callable[[HTTPConnection], str | None]
-
-
 """Names the client of a request; None if it is unknown."""
 
 

@@ -82,15 +82,9 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 # All unicast addresses ever assigned. Site-local and IPv4-compatible addresses are outside, though
 # `is_global` accepts them.
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
-
-
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-
-
 # For protocols, not for hosts (RFC 6890); some versions of Python know only parts of it.
 _PROTOCOLS = ipaddress.IPv4Network("192.0.0.0/24")
-
-
 # Azure's platform: global by number, but answered by the host of a virtual machine, with its keys.
 _AZURE_PLATFORM = ipaddress.IPv4Address("168.63.129.16")
 
@@ -126,8 +120,6 @@ def is_public(address: Address) -> bool:
 
 
 LookUp = Callable[..., list[Any]]
-
-
 """`socket.getaddrinfo`, or a function that is called like it."""
 
 # Each is checked, and a name server can return thousands.

@@ -14,8 +14,6 @@ from purgatory.jobs.callbacks.addresses import DEFAULT_PORTS, listed_hosts, pars
 from purgatory.timer.clock import Seconds, seconds_of
 
 SIGNATURE_HEADER = "Purgatory-Signature"
-
-
 DEFAULT_TOLERANCE_S = 300.0
 
 _SIGNATURE = re.compile(r"t=(\d{1,12}),kid=([0-9a-f]{8}),v2=([0-9a-f]{64})")

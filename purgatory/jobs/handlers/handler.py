@@ -28,6 +28,8 @@ from purgatory.jobs.handlers.payload_type import (
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import Bounds
 
+logger = logging.getLogger("purgatory.jobs")
+
 T = TypeVar("T")
 
 Call = tuple[Future[Any], Callable[[], Any]]
@@ -135,9 +137,6 @@ def _call(future: Future[Any], call: Callable[[], Any]) -> None:
     finally:
         # As above.
         del future
-
-
-logger = logging.getLogger("purgatory.jobs")
 
 
 class Handler:

@@ -66,8 +66,6 @@ def _masked_secrets(value: Any, dumped: Any, where: str) -> Iterable[tuple[str, 
 
 
 NULL = "null"
-
-
 _JSON_TYPES = (str, int, float, bool, list, dict, type(None))
 
 

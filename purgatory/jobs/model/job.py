@@ -36,35 +36,19 @@ def shown_dedupe_key(dedupe_key: str) -> str:
 
 DEFAULT_ATTEMPTS = 10
 
-
 """How often a job is started at most, unless it or its store says otherwise."""
 
-
 PARKED_UNTIL_MS = 90_000_000_000_000
-
-
 """The end of the lease of a parked job, in the year 4821: no worker holds it."""
-
-
 BLOCKED_BY_HANDLER_MS = PARKED_UNTIL_MS + 1
-
-
 """The same of a job that waits for a place because of `max_running`."""
-
-
 BLOCKED_BY_KEY_MS = PARKED_UNTIL_MS + 2
-
-
 """The same because of `max_running_per_key`."""
-
-
 BLOCKED_BY = {
     PARKED_UNTIL_MS: "paused",
     BLOCKED_BY_HANDLER_MS: "max_running",
     BLOCKED_BY_KEY_MS: "max_running_per_key",
 }
-
-
 """What keeps a job from running, by the end of its lease: all from PARKED_UNTIL_MS on."""
 
 
@@ -275,11 +259,7 @@ class Job:
 
 
 _values_of = attrgetter(*Job.__slots__)
-
-
 _values_in = itemgetter(*Job.__slots__)
-
-
 # A frozen class sets each of its fields through object.__setattr__. A draft, which has the same
 # slots, does not, and becomes a job in a third of the time: workers claim, renew, start and finish
 # in batches of hundreds, each in one turn of their loop.
@@ -288,8 +268,6 @@ _Draft: Any = make_dataclass(
     [(each.name, Any, field(default=each.default)) for each in fields(Job)],
     slots=True,
 )
-
-
 # Errors about missing or unknown fields name it, and the caller knows only the job.
 _Draft.__init__.__qualname__ = "Job.__init__"
 
@@ -304,8 +282,6 @@ def _finished(draft: Any) -> Job:
 
 
 new_job = cast("type[Job]", _job)
-
-
 """`Job`, in a third of its time."""
 
 
@@ -374,16 +350,10 @@ def check_stored(job: Job) -> None:
 
 # Of numbers that scripts and browsers have exactly.
 _MAX_NUMBER = 2**53
-
-
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
-
-
 _times_of = attrgetter(
     *("due_ms", "deadline_ms", "created_ms", "ceiling_ms", "round_ms", "placed_ms", "finished_ms")
 )
-
-
 # The end of a lease is no date: see BLOCKED_BY.
 _numbers_of = attrgetter(
     *("lease_until_ms", "leased_ms", "lateness_ms", "attempt", "epoch", "version"),

@@ -14,6 +14,8 @@ from purgatory.jobs.stores.protocol import StoreListeners
 from purgatory.redis_server.server import RedisServer
 from purgatory.redis_server.subscription import Subscription
 
+_logger = logging.getLogger("purgatory.jobs.redis")
+
 _TIME = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 
@@ -43,9 +45,6 @@ class ChangeListeners(StoreListeners):
             self.notify(None, int(soonest_ms))
         for change in changes.split(KEY_SEPARATOR) if changes else ():
             self.notify(change.partition(SEPARATOR)[0], None)
-
-
-_logger = logging.getLogger("purgatory.jobs.redis")
 
 
 class ChangeSubscription:

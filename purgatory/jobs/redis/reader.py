@@ -65,8 +65,6 @@ class JobRecords:
 
 
 _SHOWN_OF_RECORD = 500
-
-
 # Jobs that are counted by handler: each of them costs the server some microseconds.
 MAX_COUNTED: Final = 100_000
 

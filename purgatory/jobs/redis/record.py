@@ -40,25 +40,13 @@ from purgatory.jobs.model.steps import (
 
 # Separates fields. Handlers and keys hold no control characters, and JSON escapes them.
 SEPARATOR = "\0"
-
-
 # Separates keys within a field.
 KEY_SEPARATOR = "\1"
-
-
 # Among the names of paused handlers.
 ALL_HANDLERS = "\2"
-
-
 BUCKET_WIDTH_MS = 60_000
-
-
 """Jobs that are due within the same minute share a bucket."""
-
-
 FORMAT = "1"
-
-
 FIELDS = 33
 
 

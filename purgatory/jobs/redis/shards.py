@@ -39,8 +39,6 @@ _READ_ONLY = {
     r"\bNOPERM\b|no permissions": "connect with a user that may write",
     r"\bREADONLY\b": "it is a replica; connect to the primary",
 }
-
-
 _PASSING = r"\b(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|UNKILLABLE)\b"
 
 
@@ -95,11 +93,7 @@ def reply_error(message: str) -> StoreError:
 
 # Of one round trip: the server serves no other client meanwhile.
 MAX_STEPS = 1_000
-
-
 MAX_BYTES = 4 * 1024 * 1024
-
-
 _BYTES_OF_STEP = MAX_BYTES // MAX_STEPS
 
 
@@ -143,8 +137,6 @@ def _weight(steps: Sequence[bytes]) -> int:
 
 # Not by a path: executors of Spark may have this package in an archive.
 _SCRIPT = RedisScript((files(__package__) / "steps.lua").read_bytes())
-
-
 _INDEXES = (
     *(
         "at",
@@ -162,11 +154,7 @@ _INDEXES = (
     "aside",
     "requests",
 )
-
-
 _ERROR = b"error\0"
-
-
 # Reads need not wait for a disk.
 _READS = (
     b"now_ms",

@@ -29,8 +29,6 @@ from purgatory.jobs.sql.tables import outbox
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
 
 _INFO: Final = "purgatory.on_commit"
-
-
 # A connection says that it is about to commit, and a session that it has.
 _LOOK_AFTER_S: Final = (0.002, 0.01, 0.05, 0.25, 1.0)
 
@@ -143,11 +141,7 @@ T = TypeVar("T")
 # Rows of counts apart from those of the stores, which must not wait for the application to commit:
 # as many transactions as this are unlikely to meet in one.
 _FIRST_SHARD: Final = 64
-
-
 _SHARDS: Final = 1_024
-
-
 _MAX_TRIES: Final = 5
 
 

@@ -27,28 +27,18 @@ from purgatory.timer.clock import NS_PER_MS
 T = TypeVar("T")
 
 Steps = Sequence[Step[Any]]
-
-
 """Steps of one caller, of one kind."""
 
 # Rows of counts: as many processes can add to theirs without waiting for one another.
 _SHARDS = 64
-
-
 # Within this time, however many processes there are, fewer jobs than this are added.
 _COUNT_SECONDS = 1.0
-
-
 _FAR = 1_000_000
-
-
 # Each time another transaction was in the way, which is over then.
 _MAX_TRIES = 20
 
 
 Write = Callable[[Callable[[Connection], T]], Awaitable[T]]
-
-
 """`Database.write`, or `write_apart`."""
 
 
@@ -158,8 +148,6 @@ def _now_seconds() -> float:
 
 # How long the steps of one call are tried. Each attempt waits for the lock as any transaction does.
 BUDGET_MS = 5_000
-
-
 # Transactions at once, each with a connection of the pool.
 MAX_APART = 4
 

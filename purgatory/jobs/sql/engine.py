@@ -23,12 +23,8 @@ from purgatory.log_text import redacted
 
 # How long SQLite waits for another process that writes.
 BUSY_SECONDS: Final = 5.0
-
-
 # For each attempt to change the journal's mode, and how many there are in BUSY_SECONDS.
 _ATTEMPT_MS: Final = 50
-
-
 _ATTEMPTS: Final = round(BUSY_SECONDS * 1_000 / _ATTEMPT_MS)
 
 _TEXT = functools.partial(str, encoding="utf-8", errors="surrogateescape")
@@ -103,13 +99,9 @@ def any_text(connection: Connection) -> Iterator[None]:
 
 
 _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
-
-
 # How long PostgreSQL may take to accept a connection or to answer: a server that hangs must not
 # hang its callers.
 _CONNECT_SECONDS = 10
-
-
 _ANSWER_SECONDS = 30
 
 
@@ -328,8 +320,6 @@ _NOT_WAL = (
     "The journal mode of the SQLite file is {mode}, so that readers and the writer wait for one "
     "another: keep the file on a local disk, where WAL can be used"
 )
-
-
 _POSTGRESQL_WARNINGS = {
     "synchronous_commit": (
         "synchronous_commit is off, so that a crash of the PostgreSQL server loses the jobs that "

@@ -15,32 +15,16 @@ from purgatory.job_errors import (
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html, by code or class
 _DEADLOCK = ("40",)
-
-
 _LOCK_TIMEOUT = ("55P03",)
-
-
 _DISCONNECTED = ("08", "57P")
-
-
 _UNAVAILABLE = ("08", "25P03", "53300", "57P", "57014", "55P03", "58", "XX000")
-
-
 _FULL = ("53100",)
-
-
 _READ_ONLY = ("25006", "42501")
-
-
 _NOT_READY = ("42P01", "42703", "3F000")
-
-
 _LOCKED_OUT = ("28", "3D000")
 
 # Messages of SQLite: https://www.sqlite.org/rescode.html
 _SQLITE_BUSY = "database is locked"
-
-
 _SQLITE_UNAVAILABLE = (
     _SQLITE_BUSY,
     "database table is locked",
@@ -48,17 +32,9 @@ _SQLITE_UNAVAILABLE = (
     "disk I/O error",
     "database schema is locked",
 )
-
-
 _SQLITE_FULL = ("database or disk is full",)
-
-
 _SQLITE_READ_ONLY = ("attempt to write a readonly database",)
-
-
 _SQLITE_NOT_READY = ("no such table", "no such column", "has no column named")
-
-
 _SQLITE_DAMAGED = ("database disk image is malformed", "file is not a database")
 
 

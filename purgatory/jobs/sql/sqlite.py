@@ -67,11 +67,7 @@ class SqliteThread:
 # A look-up takes microseconds, from memory that the processes share. If the disk is in the way of
 # several, the next are left to the threads for a while. One may be slow on a busy machine.
 _MAX_SLOW: Final = 3
-
-
 _SLOW_NS: Final = 20 * NS_PER_MS
-
-
 _PAUSE_NS: Final = 1_000 * NS_PER_MS
 
 _LOOK_UP: Final = f"SELECT 1 FROM {job_keys.name} WHERE {IS_OPEN} AND key = ? LIMIT 1"  # noqa: S608 - names of ours

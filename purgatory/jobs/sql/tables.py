@@ -85,25 +85,12 @@ jobs = Table(
 # final iff it has finished.
 IS_FREE = text("finished_ms IS NULL AND lease_until_ms = 0")
 
-
 IS_LEASED = text("finished_ms IS NULL AND lease_until_ms > 0")
-
-
 HAS_DEDUPE_KEY = text("dedupe_key IS NOT NULL AND outcome IS NULL")
-
-
 IS_FINISHED = text("finished_ms IS NOT NULL")
-
-
 IS_PLACED = text("placed_ms IS NOT NULL")
-
-
 IS_BLOCKED = text(f"lease_until_ms = {BLOCKED_BY_HANDLER_MS}")
-
-
 IS_BLOCKED_BY_KEY = text(f"lease_until_ms = {BLOCKED_BY_KEY_MS}")
-
-
 # By either, or by the end of a pause.
 IS_HELD_UP = jobs.c.lease_until_ms >= literal_column(str(PARKED_UNTIL_MS), BigInteger)
 
@@ -117,24 +104,13 @@ def _partial(name: str, *columns: Column[object], where: object, unique: bool = 
 # index, every claim would have to skip the leased jobs.
 _partial("ix_purgatory_jobs_free", jobs.c.handler, jobs.c.due_ms, jobs.c.id, where=IS_FREE)
 
-
 _partial("ix_purgatory_jobs_leased", jobs.c.lease_until_ms, where=IS_LEASED)
-
-
 _partial("ix_purgatory_jobs_dedupe_key", jobs.c.dedupe_key, where=HAS_DEDUPE_KEY, unique=True)
-
-
 _partial("ix_purgatory_jobs_finished", jobs.c.finished_ms, jobs.c.id, where=IS_FINISHED)
-
-
 # Jobs that hold a place, and those that wait for one, of their handler or of their concurrency key:
 # rows of bounded handlers only.
 _partial("ix_purgatory_jobs_placed", jobs.c.handler, jobs.c.concurrency_key, where=IS_PLACED)
-
-
 _partial("ix_purgatory_jobs_blocked", jobs.c.handler, jobs.c.due_ms, jobs.c.id, where=IS_BLOCKED)
-
-
 _partial(
     "ix_purgatory_jobs_blocked_by_key",
     jobs.c.handler,
@@ -143,15 +119,9 @@ _partial(
     jobs.c.id,
     where=IS_BLOCKED_BY_KEY,
 )
-
-
 # Jobs that are due and wait for a place or for the end of a pause, for lists.
 _partial("ix_purgatory_jobs_held_up", jobs.c.id, where=IS_HELD_UP)
-
-
 Index("ix_purgatory_jobs_state", jobs.c.state, jobs.c.id)
-
-
 Index("ix_purgatory_jobs_handler", jobs.c.handler, jobs.c.id)
 
 # The concurrency key of a job is one of its keys, too, for lists: never open, and told from watch
@@ -166,14 +136,8 @@ job_keys = Table(
     # False once the key has fired or the job is decided: a fire must not scan a key's past jobs.
     Column("is_open", Boolean, nullable=False),
 )
-
-
 IS_OPEN = text("is_open")
-
-
 _partial("ix_purgatory_job_keys_open", job_keys.c.key, job_keys.c.job_id, where=IS_OPEN)
-
-
 Index("ix_purgatory_job_keys_job_id", job_keys.c.job_id)
 
 # Requests that have added, replaced or kept a job: their repeats change nothing.
@@ -186,8 +150,6 @@ job_requests = Table(
     Column("fingerprint", Text, nullable=False),
     Column("noted_ms", BigInteger, nullable=False),
 )
-
-
 # In the order of time, to forget the oldest of too many for one job.
 Index("ix_purgatory_job_requests_job_id", job_requests.c.job_id, job_requests.c.noted_ms)
 
@@ -238,14 +200,8 @@ quarantined_jobs = Table(
 )
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
-
 _NAMES = tuple(name for name in Job.__slots__ if name not in ("keys", "fired_before"))
-
-
 _values_of = attrgetter(*_NAMES)
-
-
 _NUMBERS = (
     "deadline_ms",
     "due_ms",
@@ -259,14 +215,8 @@ _NUMBERS = (
     "needed",
     "round",
 )
-
-
 _OPTIONAL_NUMBERS = ("round_ms", "ceiling_ms", "placed_ms", "lateness_ms", "finished_ms")
-
-
 _TEXTS = ("id", "handler", "payload_json", "keys_json")
-
-
 _OPTIONAL_TEXTS = (
     "dedupe_key",
     "concurrency_key",
@@ -278,11 +228,7 @@ _OPTIONAL_TEXTS = (
     "error",
     "traceparent",
 )
-
-
 _NONE = type(None)
-
-
 # Exact types, which are fast to check for each value of each claimed job.
 _KINDS: dict[str, frozenset[type]] = {
     **dict.fromkeys(_NUMBERS, frozenset({int})),

@@ -23,10 +23,10 @@ from purgatory.jobs.worker.settings import WorkerCounters, WorkerSettings
 from purgatory.jobs.worker.worker_store import BATCH, StoreClock, WorkerStore
 from purgatory.timer.clock import NS_PER_MS
 
+logger = logging.getLogger("purgatory.jobs")
+
 # A job that is due sooner than this is claimed at once, others are claimed together.
 SOON_MS = 1_000
-
-
 COLLECT_MS = 250
 
 
@@ -88,19 +88,11 @@ class DueListener:
         self.wake()
 
 
-logger = logging.getLogger("purgatory.jobs")
-
 # When the first of an owner's excess jobs can be claimed again, by how much each further one is
 # later, and when the last is: a backlog of any size costs the store few steps a second.
 FIRST_MS = 5_000
-
-
 STEP_MS = 2
-
-
 LAST_MS = 600_000
-
-
 # How often to claim meanwhile: no store announces that they can be claimed.
 CLAIM_EVERY_S = 0.25
 
@@ -194,8 +186,6 @@ class ExcessJobs:
 
 
 PRUNE_EVERY_S = 60.0
-
-
 # Between batches, so that other users of the store get their turn.
 BATCH_PAUSE_S = 0.05
 

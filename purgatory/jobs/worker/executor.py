@@ -33,8 +33,6 @@ logger = logging.getLogger("purgatory.jobs")
 Result = TypeVar("Result")
 
 MAX_STEP_NS: Final = 1_000 * NS_PER_MS
-
-
 WARN_EVERY_NS: Final = 60_000 * NS_PER_MS
 
 
@@ -183,8 +181,6 @@ class NextRounds:
 
 
 _End = tuple[Finish | GiveBack | NextRound, BaseException | None]
-
-
 """The step that records a run, and the error of its handler."""
 
 

@@ -20,8 +20,6 @@ from purgatory.turn_budget import TurnBudget
 logger = logging.getLogger("purgatory.jobs")
 
 Ending = TypeVar("Ending", Finish, GiveBack, WaitAgain)
-
-
 Result = TypeVar("Result")
 
 

@@ -17,8 +17,6 @@ from purgatory.jobs.worker.worker_store import WorkerStore
 logger = logging.getLogger("purgatory.jobs")
 
 LOG_EVERY = 10_000
-
-
 _MAX_NAMED = 3
 
 

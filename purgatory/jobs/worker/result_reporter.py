@@ -67,8 +67,6 @@ def _is_traceback_needed(error: BaseException) -> bool:
 
 
 OnJobEnd = Callable[[Job], object]
-
-
 """Called with each job that ended in this process, once the store has recorded it.
 
 Also with each round of one that waits again: WAITING, with the outcome of that round. finished_ms

@@ -37,11 +37,11 @@ from purgatory.retry_policy import RetryPolicy
 from purgatory.timer import Clock
 from purgatory.timer.clock import NS_PER_MS
 
+logger = logging.getLogger("purgatory.jobs")
+
 # From here on, what waits for the store's time is armed again. Slow responses move the estimate by
 # less, once.
 STEP_NS: Final = 100 * NS_PER_MS
-
-
 # Steps that are remembered, to date what was before them.
 _MAX_STEPS: Final = 32
 
@@ -125,13 +125,9 @@ class StoreClock:
         return max(0, self.now_ms() - store_ms)
 
 
-logger = logging.getLogger("purgatory.jobs")
-
 T = TypeVar("T")
 
 RETRY_POLICY = RetryPolicy(first_ms=50, max_ms=2_000)
-
-
 # An operator has to start the store, make room, promote it or migrate; then the same step succeeds.
 # Any other StoreError concerns that one step.
 OUTAGES = (StoreUnavailableError, StoreReadOnlyError, StoreFullError, StoreNotReadyError)

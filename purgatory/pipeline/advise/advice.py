@@ -28,14 +28,8 @@ from purgatory.pipeline.waits.columns import JOB as WAITS
 from purgatory.pipeline.waits.columns import PARKED_COLUMNS, Floats, ParkedMinutes
 
 LEAST_FIRED = 30
-
-
 """With fewer fires there is no advice: the tail would rest on a handful of operations."""
-
-
 LEAST_AT_RISK = 20
-
-
 """Operations that must still wait at the advised timeout, for the same reason."""
 
 
@@ -145,8 +139,6 @@ def _first(times: Iterable[int]) -> int | None:
 
 
 JOB = "advice"
-
-
 FILE = "advice.json"
 
 

@@ -54,19 +54,13 @@ def _is_of_others(record: logging.LogRecord) -> bool:
 
 
 LEAST_HEAP_MIB = 512
-
-
 """Spark itself refuses to start with much less."""
 
 _MASTER = r"yarn|local(\[([1-9]\d*|\*)(,\d+)?\])?|local-cluster\[.+\]|(spark|k8s|sc)://.+"
-
-
 _MIB = {"": 2**-20, "k": 2**-10, "m": 1, "g": 2**10, "t": 2**20}
 
 
 NumberOption = tuple[str, Callable[[str], float], str, float, str]
-
-
 """A flag, the type of its value, its unit, its default, and the text of its help."""
 
 

@@ -111,8 +111,6 @@ class Work:
 
 
 _GROUP = Path("/sys/fs/cgroup")
-
-
 # Of cgroup v2 and v1.
 _LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 
@@ -139,30 +137,18 @@ def machine_memory(group: Path = _GROUP) -> int | None:
 
 # A journal takes about ten times its size while it is merged.
 _SHARE_OF_MEMORY = 20
-
-
 _LEAST_MEMORY = 2**30
-
-
 # Below, compiling for the best speed takes longer than running without.
 _SHORT_BYTES = 16 * 2**20
-
-
 # Of operations that DuckDB rolls up for Spark: with different keys they take 1.2 GiB.
 _LARGEST_HOUR = 10_000_000
-
-
 # In Spark, S3 is s3a.
 _ARROW_ONLY = ("s3", "gs")
-
-
 # Set by spark-submit, and by users of Spark Connect.
 _OTHER_SPARK = {"PYSPARK_GATEWAY_PORT", REMOTE_VARIABLE}
 
 
 ENGINE_ERRORS: tuple[type[Exception], ...] = (*SPARK_ERRORS, duckdb.Error)
-
-
 """Errors that `error_message` turns into a sentence."""
 
 

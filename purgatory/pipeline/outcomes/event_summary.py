@@ -20,8 +20,6 @@ from purgatory.pipeline.outcomes.outcomes import (
 )
 
 NO_WORKER = "(no worker)"
-
-
 # The journal's identifiers begin with that of the worker's start, of so many characters.
 START_LENGTH = 12
 
@@ -186,8 +184,6 @@ def _future(rows: Iterable[Any]) -> dict[str, FutureRecords]:
 
 
 DEFAULT_TOLERANCE_S = 300.0
-
-
 """How far the clocks of the workers may be ahead of this machine's."""
 
 

@@ -25,8 +25,6 @@ from purgatory.pipeline.outcomes.event_summary import FutureRecords, WorkerStart
 from purgatory.pipeline.spark.folder import File, Folder, output_in_use
 
 VERSION = 4
-
-
 FOLDER = "_manifests"
 
 

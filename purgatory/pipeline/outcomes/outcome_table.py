@@ -47,11 +47,7 @@ __all__ = ["DEFAULT_GRACE_S", "OutcomeTable", "Update"]
 
 # That one task sorts: a million are about 200 MB, of which a part is in memory.
 _RECORDS_A_TASK = 1_000_000
-
-
 _MOST_TASKS = 2_000
-
-
 _HOURS_OF_DAY = [f"{hour:02d}" for hour in range(24)]
 
 
@@ -196,8 +192,6 @@ def read_outcomes(spark: SparkSession, folder: Folder, paths: Sequence[str]) -> 
 
 
 DEFAULT_GRACE_S = 900.0
-
-
 """Longer than a journal keeps a file open: an end that is missing by then will not come."""
 
 

@@ -16,34 +16,20 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructField, St
 from purgatory.journal import schema as journal
 
 VERSION_KEY: Final = journal.VERSION_KEY.decode()
-
-
 """The name of the version in the metadata of a journal file."""
 
 SAMPLE_KEY: Final = journal.SAMPLE_KEY.decode()
-
-
 """The name of the sampled shares in the metadata of a journal file."""
 
 WATCHED: Final = journal.EVENTS[0]
-
-
 COMPLETIONS: Final = journal.EVENTS[1:]
-
-
 OUTCOMES: Final = (*COMPLETIONS, "lost", "open")
-
-
 """The outcomes of operations. Lost: without a record of an end. Open: it may still wait."""
 
 JOB_KIND: Final = "job:"
-
-
 """The prefix of the kinds of delayed jobs, which wait in a job store and are not parked."""
 
 STREAM_KIND: Final = "stream"
-
-
 """The kind of event streams, which no fire ends."""
 
 ARROW_EVENT_SCHEMA: Final = pa.schema(
@@ -52,13 +38,9 @@ ARROW_EVENT_SCHEMA: Final = pa.schema(
         for name, type_ in zip(journal.EVENT_SCHEMA.names, journal.EVENT_SCHEMA.types, strict=True)
     ]
 )
-
-
 """The journal's columns without dictionaries, which Spark does not know."""
 
 EVENT_SCHEMA: Final[StructType] = from_arrow_schema(ARROW_EVENT_SCHEMA, prefer_timestamp_ntz=False)
-
-
 """One row for each event of an operation, as `purgatory.journal` writes it."""
 
 
@@ -79,20 +61,14 @@ OUTCOME_SCHEMA: Final = StructType(
         StructField("is_contested", BooleanType()),
     ]
 )
-
-
 """One row for each operation; docs/pipeline/index.md says what each column means."""
 
 FEW_RECORDS = 50_000
-
-
 """Fewer are handled by one task: a shuffle would cost more."""
 
 # The order in which records of one operation are preferred: an end before a "watched", then the
 # earlier. The rest breaks ties, so that the order of reading never matters.
 _PREFERENCE = ("is_watched", "at", "seq", "event")
-
-
 _CARRIED = (
     *("kind", "keys", "worker", "watched_at", "deadline", "completed_at", "lateness_us"),
     *("completed_by", "job_id", "handler", "attempt", "state", "error"),

@@ -18,8 +18,6 @@ from purgatory.timer.clock import NS_PER_MS
 Integers = NDArray[np.int64]
 
 NEVER_NS: Final = 2**62
-
-
 """The end of an operation that only its deadline ends."""
 
 
@@ -95,8 +93,6 @@ class WhatIf:
 
 # The quantile of the normal distribution below which three quarters lie.
 _QUARTILE = 0.67449
-
-
 _BATCH = 50_000
 
 
@@ -185,6 +181,4 @@ class SyntheticLoad:
 
 # Kafka's published settings: about 8 % and 50 % expire.
 KAFKA_LOW = SyntheticLoad()
-
-
 KAFKA_HIGH = SyntheticLoad(median_ms=200.0, quartile_ms=400.0)

@@ -32,11 +32,7 @@ from purgatory.timer.clock import NS_PER_MS
 from purgatory.timer.task import MAX_DELAY_MS
 
 _NOTHING: Integers = np.empty(0, np.int64)
-
-
 _EMPTY = LoadBatch(_NOTHING, _NOTHING, _NOTHING, _NOTHING, [], [])
-
-
 # Later than every end.
 _ALL_OF_IT = NEVER_NS - 1
 
@@ -161,8 +157,6 @@ REPLAY_SCHEMA = StructType(
         StructField("lateness", MapType(IntegerType(), LongType(), False), nullable=False),
     ]
 )
-
-
 """One row for each shard and slice of simulated time: docs/pipeline/replay.md has the columns.
 
 `TimeSlice` has the same names.
@@ -172,11 +166,7 @@ _ARROW_SCHEMA = to_arrow_schema(REPLAY_SCHEMA, timezone="UTC")
 
 # The offset between two copies of an operation, in minutes: irrational, so that none coincide.
 _GOLDEN = 0.6180339887498949
-
-
 _MINUTE_NS = 60_000_000_000
-
-
 _SLICES_A_BATCH = 1_000
 
 

@@ -15,20 +15,12 @@ from purgatory.pipeline.report.findings import Findings
 from purgatory.pipeline.statistics import bucket_start, wilson_interval
 
 VERSION = 2
-
-
 """Of what is counted, too: 1 counted jobs that a fire cancelled as fired."""
-
-
 KINDS = 50
-
-
 """The kinds with most operations; the summary has no others."""
 
 # 32 buckets for each doubling: a percentile is within 1.6 %.
 _BUCKETS = 4
-
-
 # So many waits beyond a percentile make it more than chance.
 _LEAST_BEYOND = 10
 
@@ -171,11 +163,7 @@ def _settings(advice: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 _NOTABLE_RATIO = 1.2
-
-
 _NOTABLE_SHARE = 0.005
-
-
 _SHOWN_SENTENCES = 8
 
 

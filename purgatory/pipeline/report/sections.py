@@ -119,8 +119,6 @@ def _reason(advice: Mapping[str, Any]) -> str:
 
 
 _SHOWN_FILES = 50
-
-
 _SHOWN_NAMES = 10
 
 
@@ -226,8 +224,6 @@ def _skipped(findings: Findings) -> str:
 
 
 _SHOWN_KINDS = 12
-
-
 # A smaller difference is not marked.
 _MARKED = 0.05
 

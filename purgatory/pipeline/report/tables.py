@@ -17,11 +17,7 @@ from purgatory.pipeline.report.findings import LISTED_KINDS, Findings, Rows
 from purgatory.pipeline.statistics import bucket_end, bucket_start
 
 BAR_WIDTH = 160
-
-
 """Pixels of a bar in a cell."""
-
-
 _TEXTS = ("why", "latest error", "outcome", "outcomes", "p50 to p99")
 
 
@@ -155,15 +151,9 @@ def _words(row: Mapping[str, Any]) -> str:
 
 
 SHADES = 10
-
-
 """Classes q0 to q9 of the style sheet: a scale on which equal steps look equal."""
-
-
 # From this ratio of the highest to the lowest on, the scale is logarithmic.
 _WIDE = 20
-
-
 _WIDEST = 1_000
 
 
@@ -221,8 +211,6 @@ def shade_of(value: float, low: float, high: float) -> int:
 SHOWN_PREFIXES = 30
 
 _COLUMNS = ("fired", "expired", "wait: p50", "p90", "p99", "maximum", "lateness: p99")
-
-
 _PERCENTS = (50.0, 90.0, 99.0)
 
 

@@ -92,30 +92,16 @@ class DuckRollupRun(RollupRun):
 
 
 _HOUR_S = 3_600
-
-
 _KEPT = {Part.KEY: KEPT_KEYS, Part.TIMER: KEPT_TIMERS, Part.ERROR: 1}
-
-
 _OF_PREFIXES = (Part.PREFIX_WAIT, Part.PREFIX_LATENESS)
-
-
 _OF_WAITS = (Part.WAIT, Part.PREFIX_WAIT, Part.KEY)
-
-
 _OF_LATENESS = (Part.LATENESS, Part.PREFIX_LATENESS)
-
-
 _BY_KIND = (
     *(Part.WAIT, Part.LATENESS, Part.TIMEOUT, Part.MINUTE, Part.BEGAN, Part.ENDED),
     *(Part.FAILED, Part.ERROR),
 )
-
-
 # Of few operations.
 _RARE = (Part.TIMER, Part.CRASH, Part.FAILED, Part.ERROR)
-
-
 _BY_OUTCOME = (*_OF_WAITS, *_OF_LATENESS, Part.MINUTE)
 
 

@@ -29,13 +29,9 @@ from purgatory.pipeline.statistics import COARSE, SUB_BITS
 from purgatory.pipeline.waits.wait_statistics import NO_KEY, OTHER
 
 SOURCE = "rollup_source"
-
-
 """The name of the view of the outcomes of the hours."""
 
 _STARTS = "rollup_starts"
-
-
 _THRESHOLDS = "rollup_thresholds"
 
 MACROS = (
@@ -47,16 +43,11 @@ MACROS = (
         END::BIGINT""",
 )
 
-
 """As in `purgatory.pipeline.statistics`."""
 
 _HOUR_US = 3_600_000_000
-
-
 # A job that was cancelled after a fire or its deadline had decided it, as by `on_fire="cancel"`.
 _OUTCOME = "CASE WHEN o.state = 'cancelled' THEN 'cancelled' ELSE o.outcome END"
-
-
 _NO_VALUES = "0 AS valued, NULL AS total, NULL AS least, NULL AS most"
 
 
@@ -280,8 +271,6 @@ def _timers() -> str:
 
 
 _DAY_S = 86_400
-
-
 _SUMS = """sum(count)::BIGINT AS count, sum(contested)::BIGINT AS contested,
            sum(valued)::BIGINT AS valued, sum(total)::BIGINT AS total, min(least) AS least,
            max(most) AS most"""

@@ -19,55 +19,32 @@ from purgatory.pipeline.outcomes.manifest import Manifest, fields_of, newest_run
 from purgatory.pipeline.spark.folder import Folder, LocalFolder, output_in_use
 
 NUMBERS: Final = ("count", "contested", "valued", "total", "least", "most")
-
-
 """The aggregates of each row; `valued` is the number of values, the others but counts are theirs.
 """
 
 GROUPS: Final = ("part", "kind", "name", "outcome", "number")
-
-
 """The columns that identify a row; null if a part has no use for one."""
 
 KEPT_KEYS: Final = 10_000
-
-
 """The keys with most operations of each hour, day and month; others are dropped."""
-
-
 KEPT_PREFIXES: Final = 1_000
-
-
 """The same of key prefixes; others are counted together."""
-
-
 KEPT_TIMERS: Final = 2_000
-
-
 """The timers with the least `sample_number` are a uniform sample, also of merged rollups."""
 
 KEPT_ERROR: Final = 301
-
-
 """Characters of the error of a failed job: a report shows less."""
 
 FINE_BITS: Final = 9
-
 
 """Buckets of rollups are finer than those of `purgatory.pipeline.statistics`, each of
 which has the same values as four of them: 512 for each doubling of the value."""
 
 TIMELINE_WIDTH: Final = 1_024
-
-
 NO_WAIT: Final = TIMELINE_WIDTH - 1
 
 SAMPLE_MODULUS: Final = 2**31 - 1
-
-
 SAMPLE_FACTOR: Final = 48_271
-
-
 """A step of Lehmer's generator from the microsecond of the start: cheap, and alike everywhere."""
 
 
@@ -107,8 +84,6 @@ class Part(IntEnum):
 
 
 MERGED: Final = tuple(part for part in Part if part not in {Part.BEGAN, Part.ENDED, Part.CRASH})
-
-
 """The parts of days and months."""
 
 
@@ -166,14 +141,8 @@ class NodeFiles:
 
 
 VERSION = 4
-
-
 FOLDER = "_manifests"
-
-
 ALL = "all"
-
-
 """The name of the prefix of months."""
 
 

@@ -17,8 +17,6 @@ from purgatory.pipeline.spark.folders import Tables
 from purgatory.pipeline.waits.columns import JOB, step_width_s
 
 FailedJobs = Sequence[Mapping[str, Any]]
-
-
 """Rows of kind, jobs (their number), and error (of the one that failed last)."""
 
 _COLUMNS = ("kind", "jobs", "error")

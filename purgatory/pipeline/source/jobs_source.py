@@ -28,8 +28,6 @@ from purgatory.pipeline.schedule import CHUNK, JobAdder, JobAddress, opened
 from purgatory.pipeline.source.rows import column_of, job_batch
 
 _FINAL = ("done", "failed", "cancelled")
-
-
 _NOBODY = "nobody"
 
 
@@ -71,8 +69,6 @@ def job_events(jobs: DataFrame) -> DataFrame:
 
 # The leading hexadecimal digits of an id that are the time.
 _TIME_DIGITS = 12
-
-
 _MOST_EXAMPLES = 3
 
 

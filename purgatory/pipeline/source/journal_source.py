@@ -299,8 +299,6 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 _ROWS_A_FILE = 1_000_000
-
-
 # Not that of the journal itself, whose unlocked files a starting service deletes: these wait for
 # the driver when the task that could lock them has ended.
 _SUFFIX = ".new"

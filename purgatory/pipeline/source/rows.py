@@ -28,11 +28,7 @@ from purgatory.jobs import Job
 from purgatory.journal.schema import EVENT_SCHEMA, EVENTS
 
 _TIME = pa.timestamp("us", tz="UTC")
-
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 _MS = timedelta(milliseconds=1)
 
 # Columns that are times, by their field of Job.
@@ -45,8 +41,6 @@ _TIMES = {
     "placed_ms": "placed",
     "finished_ms": "finished",
 }
-
-
 _NUMBERS = ("max_attempts", "attempt", "epoch", "lateness_ms", "version")
 
 
@@ -59,8 +53,6 @@ def _job_field(name: str) -> pa.Field:
 
 
 JOBS = pa.schema([_job_field(field.name) for field in fields(Job)])
-
-
 """The columns of a delayed job; fields with `_ms` are times, under names without it."""
 
 SPARK_JOBS: StructType = from_arrow_schema(JOBS, prefer_timestamp_ntz=False)

@@ -19,16 +19,12 @@ from purgatory.pipeline.errors import NothingToReadError, PipelineError
 from purgatory.pipeline.spark.folder import File, Folder, LocalFolder, is_hidden, output_in_use
 
 SCHEMES = ("s3", "s3a", "gs", "abfs", "abfss", "hdfs")
-
-
 """The schemes that Arrow has file systems for; s3a is the name of s3 in Spark."""
 
 # A claim is deleted when the file is written, within seconds; an older one is of a run that died.
 _CLAIM_LASTS = timedelta(minutes=10)
 
 P = ParamSpec("P")
-
-
 T = TypeVar("T")
 
 

@@ -31,18 +31,12 @@ OLDEST = 17
 # Spark's launcher asks for a module that a trimmed-down Java may lack, and that any other warns of
 # at each start, which no option turns off. Only MLlib makes use of it, and works without.
 _UNWANTED = "--add-modules=jdk.incubator.vector"
-
-
 # It also opens internal packages to Spark. Java warns at each start of one that it no longer has.
 _INTERNAL_PACKAGES = (
     *("jdk.internal.ref", "sun.nio.ch", "sun.nio.cs", "sun.security.action"),
     "sun.util.calendar",
 )
-
-
 _OPENED = {name: f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _INTERNAL_PACKAGES}
-
-
 _WRAPPER = """#!/bin/sh
 count=$#
 while [ "$count" -gt 0 ]; do
@@ -244,21 +238,13 @@ def python_cause(text: str) -> str | None:
 
 
 DEFAULT_MASTER = "local[2]"
-
-
 DEFAULT_MEMORY = "1g"
 
 REMOTE_VARIABLE = "SPARK_REMOTE"
-
-
 """The variable that Spark itself reads the address of a Spark Connect server from."""
 
 _CONNECT_PORT = 15002
-
-
 _CONNECT_TIMEOUT_S = 10
-
-
 # Rows of a table of which each task has some.
 _ROWS = 100_000
 

@@ -44,8 +44,6 @@ from purgatory.pipeline.stream.windows import (
 from purgatory.retry_policy import RetryPolicy
 
 WAITS = "waits"
-
-
 KEYS = "keys"
 
 
@@ -152,15 +150,11 @@ def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 MAX_STARTS = 10
-
-
 """A slow start is repeated up to nine times."""
 
 # Spark waits ten seconds for a new Python process, which no setting changes: on a busy machine that
 # is too short. Nothing of the batch was done yet.
 _TOO_SLOW = "Python worker failed to connect back"
-
-
 _RETRY_POLICY = RetryPolicy(first_ms=1_000, max_ms=30_000)
 
 
@@ -238,17 +232,11 @@ def _cause(text: str) -> str:
 
 
 FOLDER = "live"
-
-
 CHECKPOINTS = "_checkpoints"
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
-
-
 # On Spark Connect a look is a call to the server for each query, which takes some of its CPU.
 _PAUSE_S = 0.5
-
-
 # Reading a query's progress takes as long.
 _PAUSES_A_CHECK = 2
 

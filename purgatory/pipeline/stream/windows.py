@@ -16,8 +16,6 @@ from purgatory.pipeline.outcomes.outcomes import COMPLETIONS, JOB_KIND, WATCHED,
 from purgatory.pipeline.stream.alerts import Alert
 
 EXPLODING = "exploding-timeouts"
-
-
 STUCK = "stuck-key"
 
 
@@ -147,19 +145,11 @@ def _count(event: str) -> Column:
 
 
 SILENT = "journal-silent"
-
-
 LATE = "late-events"
-
-
 FUTURE = "future-events"
-
-
 SUBJECT = "journal"
 
 METRICS = "purgatory_journal"
-
-
 """The name of the metrics that `observed` adds."""
 
 _MOST_WORKERS = 10

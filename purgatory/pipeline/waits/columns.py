@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 JOB = "waits"
 
 _WIDTHS_S = (60, 300, 900, 3_600, 21_600, 86_400)
-
-
 _MOST_STEPS = 300
 
 
@@ -31,8 +29,6 @@ def step_width_s(span_s: int) -> int:
 
 
 Integers = NDArray[np.int64]
-
-
 Floats = NDArray[np.float64]
 
 
@@ -71,7 +67,6 @@ def coded(column: pa.ChunkedArray) -> tuple[tuple[str, ...], Integers]:
 PERCENTS = ("p50", "p90", "p99")
 
 BY_HOUR_COLUMNS = ("kind", "hour", *(f"wait_us_{name}" for name in PERCENTS))
-
 
 """Of the table, those that are used."""
 
@@ -141,16 +136,11 @@ class HourlyWaits:
 
 
 _MINUTE_US = 60_000_000
-
-
 # Twenty years.
 _MOST_DENSE = 20 * 366 * 1_440
-
-
 _NUMBERS = ("began", "parked_mean", "parked_peak")
 
 PARKED_COLUMNS = ("kind", "minute", *_NUMBERS)
-
 
 """Of the table, those that are used."""
 

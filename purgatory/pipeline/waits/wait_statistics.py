@@ -168,8 +168,6 @@ def _by_minute(rows: DataFrame) -> DataFrame:
 
 
 WAIT = "wait_us"
-
-
 LATENESS = "lateness_us"
 
 
@@ -209,14 +207,8 @@ def _pair(measure: str) -> Column:
 
 
 PERCENTS = (50.0, 90.0, 95.0, 99.0, 99.9)
-
-
 MEASURES = (WAIT, LATENESS)
-
-
 NO_KEY = "(no key)"
-
-
 OTHER = "(other)"
 
 

@@ -110,11 +110,7 @@ class NameClaims:
 
 
 MAX_PENDING: Final = 100_000
-
-
 MAX_BATCH_BYTES: Final = 1024 * 1024
-
-
 # Of an age in milliseconds.
 _MAX_DIGITS: Final = 15
 
@@ -129,8 +125,6 @@ for at = 2, math.min(#ARGV - 2, room * 3 - 1), 3 do
 end
 return room
 """)
-
-
 _READ: Final = RedisScript(b"""
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -143,8 +137,6 @@ for index = 1, #found, 2 do
 end
 return rows
 """)
-
-
 _SETTLE: Final = RedisScript(b"""
 require_rights()
 redis.call('ZREM', KEYS[1], unpack(ARGV))

@@ -16,22 +16,12 @@ from purgatory.redis_server.script import CONNECTION_ERRORS, drop_closed
 
 # What is longer belongs to nobody here: messages and replies to scripts are shorter.
 MAX_WAITING: Final = 4 * 1024 * 1024
-
-
 # So are lines, of which errors are the longest.
 MAX_LINE: Final = 64 * 1024
-
-
 # Of one frame, those within others included: messages of a subscription have 4 or 5.
 MAX_PARTS: Final = 16
-
-
 _LINES: Final = b"+-:_#,("
-
-
 _STRINGS: Final = b"$!="
-
-
 _ARRAYS: Final = b"*>~"
 
 
@@ -151,18 +141,12 @@ def transport_of(connection: Any) -> asyncio.Transport | None:
 # A connection that is idle for longer is tried: what is between here and the server may have
 # forgotten it without notice, after a few minutes, and the next fire would fail in its timeout.
 IDLE_S: Final = 15.0
-
-
 _TRIAL: Final = ("EVAL", "return ''", 0)
-
-
 # Before each command: its reply is queued before the script publishes. Redis writes to its clients
 # after the commands that have arrived, to the one whose output was queued last first. So a message
 # is on its way to the subscribers before the reply, which would occupy a core in the meantime.
 # The server logs each command that it denies: if it denies this one, no more of them are sent.
 _FIRST: Final = b"*1\r\n$4\r\nPING\r\n"
-
-
 # Nothing was done: the client of Redis knows what to do about these.
 _FOR_THE_CLIENT: Final = (b"NOSCRIPT ", b"MOVED ", b"ASK ")
 

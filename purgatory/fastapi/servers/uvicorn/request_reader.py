@@ -20,11 +20,7 @@ from purgatory.fastapi.servers.fast_routes import FastRoute
 
 # RFC 9112, and stricter: no line folding, no bare line feed.
 _LINES: Final = re.compile(rb"(?:\r\n[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\x00-\x08\x0a-\x1f\x7f]*)*")
-
-
 _LINE: Final = re.compile(rb"\r\n([^:]+):[ \t]*([^\r]*)")
-
-
 # A block with any other header may hold credentials, and only its hash is kept.
 _WITHOUT_CREDENTIALS: Final = frozenset(
     b"accept accept-charset accept-encoding accept-language cache-control connection "
@@ -34,30 +30,16 @@ _WITHOUT_CREDENTIALS: Final = frozenset(
     b"sec-fetch-user sec-gpc te transfer-encoding upgrade upgrade-insecure-requests "
     b"user-agent".split()
 )
-
-
 # llhttp takes both for the same. Anything but one of these options is for llhttp to read.
 _CONNECTION: Final = frozenset({b"connection", b"proxy-connection"})
-
-
 _CONNECTION_OPTIONS: Final = frozenset({b"close", b"keep-alive"})
-
-
 # RFC 9110, 7.8: an upgrade that is not taken is as if absent. uvicorn takes WebSockets only.
 _UPGRADE_OPTIONS: Final = frozenset({b"upgrade", b"upgrade, http2-settings"})
-
-
 _TAKEN: Final = b"websocket"
-
-
 # Of a Content-Length that may be within the limits on bodies.
 MAX_DIGITS: Final = 9
-
-
 # Blocks in the cache, and bytes in each: two megabytes at worst.
 MAX_REMEMBERED: Final = 1024
-
-
 MAX_REMEMBERED_BYTES: Final = 1024
 
 
@@ -177,8 +159,6 @@ MAX_HEAD: Final = 16 * 1024
 _REQUEST_LINE: Final = re.compile(
     rb"[A-Z]+ (/[!-\"$->@-~]*)(?:\?([!-\"$-~]*))? HTTP/1\.([01])(?=\r\n)"
 )
-
-
 _NO_HEAD: Final = re.compile(rb"[^\r]\n|\x00")
 
 

@@ -64,15 +64,9 @@ def status_line(status: int) -> bytes:
 
 # These decide on the length of the body or on the connection: the server has to see them.
 _OF_THE_SERVER: Final = frozenset({b"connection", b"transfer-encoding", b"upgrade"})
-
-
 _WITHOUT_BODY: Final = frozenset({204, 304})
-
-
 # RFC 9110, section 5.
 _NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-
-
 _VALUE: Final = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
 
 

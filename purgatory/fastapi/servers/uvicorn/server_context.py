@@ -31,8 +31,6 @@ from purgatory.fastapi.servers.uvicorn.request_reader import DirectRequest, Requ
 from purgatory.fastapi.servers.uvicorn.response_encoder import ResponseEncoder, WriteBatcher
 
 AccessEntry = tuple[str, str, str, str]
-
-
 """Client, method, path with query, HTTP version."""
 
 _logger = logging.getLogger("uvicorn.access")

@@ -25,23 +25,15 @@ from sqlalchemy import (
 from purgatory.jobs.sql.tables import jobs, quarantined_jobs
 
 ALL = list(jobs.c)
-
-
 # Payloads may be large, and most steps have no need of them.
 WITHOUT_PAYLOAD = [
     literal("null", Text).label("payload_json") if column is jobs.c.payload_json else column
     for column in ALL
 ]
-
-
 # For conditions on few rows that another index finds: that by handler would read its whole history,
 # and a database without statistics takes it.
 UNINDEXED_HANDLER = jobs.c.handler.concat("")
-
-
 LIMIT = bindparam("limit", type_=BigInteger)
-
-
 NUMBERS = bindparam("numbers", expanding=True, type_=BigInteger)
 
 
@@ -52,15 +44,11 @@ def began_before_fire() -> ColumnElement[bool]:
 
 
 LAST_QUARANTINED = func.coalesce(func.max(quarantined_jobs.c.number), 0)
-
-
 """How many records were ever quarantined: they are numbered without gaps."""
 
 # How long a transaction waits for a row that another one has locked, and how long the server keeps
 # its locks while nothing is heard of this process: the rows are free for others after that.
 LOCK_WAIT_MS = 1_000
-
-
 SILENCE_MS = 5_000
 
 

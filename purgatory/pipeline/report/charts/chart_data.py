@@ -26,8 +26,6 @@ OUTCOME_SERIES: Final = {
         ("fired", "expired", "cancelled", "drained", "outdated", "lost", "open")
     )
 }
-
-
 """The index of the colour of an outcome, in every chart. Kinds have other colours."""
 
 
@@ -85,26 +83,12 @@ class Chart:
 
 
 MAX_CELLS = 40_000
-
-
 """Counts by time, kind, outcome and wait: more are added up over longer steps."""
-
-
 MAX_POINTS = 720
-
-
 """Points in time of the parked operations."""
-
-
 LEAST_US = 100
-
-
 """Shorter waits are counted and drawn here: a logarithmic axis has no zero."""
-
-
 MAX_CURVE = 200
-
-
 """Points of a curve of survival or of lateness."""
 
 OTHER_KINDS = "(other kinds)"

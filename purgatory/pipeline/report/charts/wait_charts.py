@@ -240,8 +240,6 @@ def _duration(micros: float | None) -> str:
 
 
 SHOWN_HOURS = 72
-
-
 """Rows of the table of percentiles: a year has thousands."""
 
 
