@@ -215,8 +215,3 @@ async def test_granian_goes_deaf_at_its_backpressure() -> None:
         await idle.close()
         assert (await late).json()["completed"] == 1
         assert (await parked.reply()).json()["reason"] == "fired"
-
-
-async def _ended(server: ProcessServer) -> None:
-    await asyncio.to_thread(server.wait)
-    assert server.process.returncode == 0, "".join(server.log)

@@ -10,8 +10,6 @@ from typing import Any, Self
 
 from starlette.types import ASGIApp, Message
 
-Pairs = list[tuple[bytes, bytes]]
-
 
 @dataclass(frozen=True, slots=True)
 class Reply:

@@ -101,26 +101,12 @@ def test_an_operation_has_a_row_for_its_beginning_and_one_for_its_end(clock: Moc
     assert rows.waiting == 0
 
 
-@pytest.mark.parametrize("status", [EXPIRED, Status.CANCELLED, Status.DRAINED])
-def test_only_what_expired_is_late(clock: MockClock, status: Status) -> None:
-    """By how long after its deadline it was completed."""
-    rows = make_rows(clock)
-    events = [event(1, WATCHED), event(1, status, at_us=1_000_420)]
-    _, end = as_list(rows.batch(events))
-    assert (end["event"], end["lateness_us"]) == (status, 420 if status is EXPIRED else None)
-
-
 def test_an_id_that_is_used_again_is_another_operation(clock: MockClock) -> None:
     """An id is good for as long as its operation waits."""
     rows = make_rows(clock)
     events = [event(1, WATCHED), event(1, FIRED), event(1, WATCHED), event(1, FIRED)]
     found = as_list(rows.batch(events))
     assert [row["operation_id"][-2:] for row in found] == ["-1", "-1", "-2", "-2"]
-
-
-def test_two_starts_have_no_identifier_in_common(clock: MockClock) -> None:
-    """Each has a random one of its own."""
-    assert make_rows(clock).begin("w") != make_rows(clock).begin("w")
 
 
 def test_a_kind_is_named_by_the_class(clock: MockClock) -> None:
@@ -150,16 +136,6 @@ def test_both_rows_of_an_operation_are_on_one_clock(clock: MockClock, leap_ms: i
     assert after["at"] == end["at"] + leap_ms * 1_000
 
 
-def test_an_offset_is_kept_for_a_minute(clock: MockClock) -> None:
-    """So that rows are not out of order by a clock that is being corrected."""
-    rows = make_rows(clock)
-    as_list(rows.batch([event(1, WATCHED)]))
-    clock.set_wall(clock.wall_ms() + 500)
-    clock.advance(59_000)
-    [watched] = as_list(rows.batch([event(2, WATCHED, at_us=59_000_000)]))
-    assert watched["at"] == WALL_US + 59_000_000
-
-
 def test_sampling_leaves_out_both_rows_or_neither(clock: MockClock) -> None:
     """It is decided once, and only for the kinds that it names."""
     rows = make_rows(clock, sample={"order": 0.5})
@@ -179,13 +155,6 @@ def test_sampling_leaves_out_both_rows_or_neither(clock: MockClock) -> None:
     assert 0 < rows.sampled_out < 800
     assert (rows.sampled_out + len(found), rows.waiting) == (1_600, 0)
     assert sorted(row["seq"] for row in found) == list(range(1, len(found) + 1))
-
-
-def test_nothing_of_a_kind_is_no_batch(clock: MockClock) -> None:
-    """A share of 0 leaves out all, and then there is nothing to write."""
-    rows = make_rows(clock, sample={"order": 0.0})
-    assert rows.batch([event(1, WATCHED), event(1, FIRED)]) is None
-    assert rows.batch([]) is None
 
 
 def test_an_end_whose_beginning_was_dropped_is_dropped_too(clock: MockClock) -> None:
@@ -215,14 +184,6 @@ def test_behind_a_gap_an_id_is_trusted_only_with_its_keys(clock: MockClock) -> N
     assert rows.unpaired == 1
 
 
-def test_an_operation_may_be_rescheduled(clock: MockClock) -> None:
-    """Without a gap an end is that of its id, whatever its deadline is by then."""
-    rows = make_rows(clock)
-    as_list(rows.batch([event(1, WATCHED)]))
-    [end] = as_list(rows.batch([event(1, FIRED, deadline_ms=9_000)]))
-    assert end["deadline"] == WALL_US + 4_000_000
-
-
 def test_ends_lost_in_a_gap_are_forgotten(clock: MockClock) -> None:
     """A minute after its deadline nobody waits any more, sampled or not."""
     rows = make_rows(clock, sample={"HasOwn": 0.0})
@@ -233,21 +194,6 @@ def test_ends_lost_in_a_gap_are_forgotten(clock: MockClock) -> None:
     clock.advance(120_000)
     assert rows.batch([]) is None
     assert rows.waiting == 1
-
-
-def test_keys_may_be_cut_or_hashed(clock: MockClock) -> None:
-    """In `keys` and in `completed_by` alike."""
-    hashed = HashedKeys(b"0123456789abcdef")
-    for rule, expected in ((KeyPrefixes(2), "order:42"), (hashed, hashed("order:42:paid"))):
-        rows = make_rows(clock, keys=rule)
-        keys = ("order:42:paid",)
-        events = [event(1, WATCHED, keys=keys), event(1, FIRED, keys=keys, key=keys[0])]
-        watched, fired = as_list(rows.batch(events))
-        assert (watched["keys"], fired["keys"], fired["completed_by"]) == (
-            [expected],
-            [expected],
-            expected,
-        )
 
 
 def test_keys_that_are_no_valid_text_are_written_somehow(clock: MockClock) -> None:
@@ -309,13 +255,6 @@ def test_a_job_is_dated_by_its_store_and_named_by_its_id(clock: MockClock) -> No
         "state": "failed",
         "error": "no route",
     }
-
-
-def test_a_job_that_a_faster_clock_deferred_does_not_end_before(clock: MockClock) -> None:
-    """The store's clock and this one differ a little."""
-    ahead_ms = WALL_US // 1000 + 900
-    [row] = as_list(make_rows(clock).batch([job(FIRED, deferred_at_ms=ahead_ms)]))
-    assert row["at"] == row["watched_at"] == WALL_US
 
 
 @pytest.mark.parametrize("hours", [-1, 1])

@@ -18,7 +18,6 @@ from purgatory.journal import (
     EVENT_SCHEMA,
     EVENTS,
     SCHEMA_VERSION,
-    HashedKeys,
     Journal,
     ParquetFiles,
     RetryPolicy,
@@ -28,7 +27,7 @@ from purgatory.operations import DelayedOperationPurgatory
 from purgatory.testing import MockClock
 from purgatory.timer import Clock
 from tests.cases import cases
-from tests.journal_batches import complete_files, rows_in
+from tests.journal_batches import rows_in
 from tests.patience import PATIENCE_S
 
 MakeCore = Callable[..., DelayedOperationPurgatory]
@@ -169,19 +168,6 @@ async def test_a_parked_call_is_in_the_journal(tmp_path: Path) -> None:
     assert rows[1]["completed_at"] >= rows[1]["deadline"]
 
 
-def test_a_flush_makes_safe_what_was_recorded(
-    make_core: MakeCore, clock: MockClock, tmp_path: Path
-) -> None:
-    """Before it, rows may wait for a minute; after it, they are in complete files."""
-    with Journal(ParquetFiles(tmp_path), clock=clock) as journal:
-        watch_and_fire(make_core(journal), 3)
-        assert journal.flush(PATIENCE_S)
-        assert len(rows_in(tmp_path)) == 6
-        assert journal.flush(PATIENCE_S)
-        assert len(complete_files(tmp_path)) == 1
-    assert not journal.flush()
-
-
 def test_jobs_are_written_among_operations(clock: MockClock, tmp_path: Path) -> None:
     """By whoever runs them, and calls it."""
     clock.set_wall(1_700_000_000_000)
@@ -303,19 +289,6 @@ def test_closing_does_not_wait_for_a_sink_that_hangs(
     thread.join(PATIENCE_S)
 
 
-def test_closing_does_not_wait_for_a_sink_that_fails(
-    make_core: MakeCore, clock: MockClock, sink: ListSink
-) -> None:
-    """However long it is until the next try."""
-    journal = Journal(sink, retry=RetryPolicy(first_ms=3_600_000, max_ms=3_600_000), clock=clock)
-    with journal:
-        sink.failures = 1_000
-        watch_and_fire(make_core(journal), 3)
-        assert sink.is_tried.wait(PATIENCE_S)
-    [statistics] = journal.statistics().sinks
-    assert (statistics.written, statistics.dropped, statistics.pending) == (0, 6, 0)
-
-
 def test_a_rule_for_keys_that_fails_stops_nothing(
     make_core: MakeCore, clock: MockClock, sink: ListSink, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -339,19 +312,6 @@ def test_a_rule_for_keys_that_fails_stops_nothing(
     [keys] = {tuple(row["keys"]) for batch in sink.batches for row in batch.to_pylist()}
     assert keys == ("GOOD",)
     assert "1 events cannot be written" in caplog.text
-
-
-def test_keys_are_not_in_the_files_where_they_are_hashed(
-    make_core: MakeCore, clock: MockClock, tmp_path: Path
-) -> None:
-    """Nor anywhere else in them: not a byte of a key."""
-    files = ParquetFiles(tmp_path)
-    with Journal(files, keys=HashedKeys(b"x" * 32), clock=clock) as journal:
-        core = make_core(journal)
-        watch(core, "patient:ada-lovelace")
-        core.check_and_complete("patient:ada-lovelace")
-    assert len(rows_in(tmp_path)) == 2
-    assert all(b"lovelace" not in path.read_bytes() for path in complete_files(tmp_path))
 
 
 @cases(
@@ -380,24 +340,6 @@ def test_a_journal_that_is_open_is_not_opened_and_has_a_sink(sink: ListSink) -> 
     assert (repr(journal), journal.flush()) == ("<Journal to list>", False)
     with journal, pytest.raises(RuntimeError, match="is open already: close it first"):
         journal.open()
-
-
-def test_a_journal_that_was_closed_opens_again(tmp_path: Path, make_core: MakeCore) -> None:
-    """As another start: its rows are told apart from those before, and all counts go on."""
-    journal = Journal(ParquetFiles(tmp_path), worker="w")
-    core = make_core(journal)
-    for count in (1, 2, 3):
-        with journal:
-            watch_and_fire(core, count)
-    rows = rows_in(tmp_path)
-    assert len({row["operation_id"] for row in rows}) == 6
-    starts: dict[str, list[int]] = {}
-    for row in rows:
-        start = row["operation_id"].rpartition("-")[0]
-        starts.setdefault(start, []).append(row["seq"])
-    assert sorted(map(sorted, starts.values())) == [[1, 2], [1, 2, 3, 4], [1, 2, 3, 4, 5, 6]]
-    [statistics] = journal.statistics().sinks
-    assert (journal.statistics().rows, statistics.written, statistics.pending) == (12, 12, 0)
 
 
 _WITHOUT = """

@@ -133,19 +133,6 @@ def test_a_file_that_is_large_enough_is_complete(
     assert (files.files, files.written) == (2, 15)
 
 
-def test_a_file_is_due_after_a_while(tmp_path: Path, clock: MockClock) -> None:
-    """From its first row on; without rows nothing is due, and nothing is written."""
-    files = opened(tmp_path, clock, max_age=60)
-    due_ns = [files.due_ns]
-    files.write(batch_at(rows_of(clock), clock, 1))
-    due_ns.append(files.due_ns)
-    files.roll()
-    due_ns.append(files.due_ns)
-    assert due_ns == [None, clock.now_ns() + 60_000_000_000, None]
-    files.roll()
-    assert files.files == 1
-
-
 def test_rows_are_written_in_groups(tmp_path: Path, clock: MockClock) -> None:
     """Many small batches are few groups, with one dictionary each."""
     files, rows = opened(tmp_path, clock, group_rows=20), rows_of(clock)

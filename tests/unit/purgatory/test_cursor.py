@@ -22,24 +22,6 @@ async def test_what_fires_after_the_cursor_was_taken_counts(make_purgatory: Make
         assert (outcome.key, outcome.value) == ("b", "on another key")
 
 
-async def test_what_fired_before_the_cursor_was_taken_does_not_count(make_purgatory: Make) -> None:
-    """The database had it already: the call is parked until its deadline."""
-    async with make_purgatory() as purgatory:
-        await purgatory.fire("a")
-        outcome = await purgatory.park("a", timeout=1, cursor=purgatory.cursor("a"))
-        assert (outcome.status, outcome.waited_ms) == (Status.EXPIRED, 1_000)
-
-
-async def test_a_cursor_is_that_of_the_outcome_of_a_wait_at_the_same_time(
-    make_purgatory: Make,
-) -> None:
-    """One kind of value, whether it comes from `cursor`, `park` or `fire`."""
-    async with make_purgatory() as purgatory:
-        fired = await purgatory.fire("a")
-        outcome = await purgatory.park("a", timeout=0, cursor="0")
-        assert purgatory.cursor("a") == fired.cursor == outcome.cursor
-
-
 async def test_bad_keys_and_misuse_are_refused(make_purgatory: Make) -> None:
     """As `park` refuses them: a cursor that no wait can use helps nobody."""
     async with make_purgatory(limits=Limits(max_keys_per_operation=2)) as purgatory:

@@ -19,15 +19,6 @@ async def test_watch_after_a_drain_is_refused(make_purgatory: Make) -> None:
             purgatory.park_operation(Waiting(), ["a"])
 
 
-async def test_draining_twice_is_draining_once(make_purgatory: Make) -> None:
-    """The second call waits for the first, and has its result."""
-    async with make_purgatory() as purgatory:
-        task = await parked(purgatory, "a")
-        assert [await purgatory.drain() for _ in range(2)] == [1, 1]
-        assert purgatory.begin_drain() is purgatory.begin_drain()
-        assert (await task).status is Status.DRAINED
-
-
 async def test_firing_still_works_while_draining(make_purgatory: Make) -> None:
     """Signals are kept for those who come back."""
     async with make_purgatory() as purgatory:
@@ -49,15 +40,6 @@ async def test_it_closes_with_the_last_of_those_who_opened_it(make_purgatory: Ma
     await purgatory.close()
     assert (await task).status is Status.DRAINED
     assert [*is_open, purgatory.is_open] == [False, True, False]
-
-
-async def test_closing_from_two_tasks_at_once(make_purgatory: Make) -> None:
-    """Both return once it is closed."""
-    purgatory = make_purgatory()
-    purgatory.open()
-    task = await parked(purgatory, "a")
-    await asyncio.gather(purgatory.close(), purgatory.close())
-    assert (await task).status is Status.DRAINED
 
 
 async def calls_of(purgatory: Purgatory) -> list[Callable[[], Coroutine[Any, Any, object]]]:

@@ -60,15 +60,6 @@ async def test_a_key_that_is_refused(make_purgatory: Make, key: str) -> None:
         assert (purgatory.parked, purgatory.signals.head()) == (0, 0)
 
 
-@cases("key", ["a", "x" * 256, "a b", "é\u00a0\u200d\ue000", "🙂", "a/b?c#d%"])
-async def test_a_key_that_is_allowed(make_purgatory: Make, key: str) -> None:
-    """1 to 256 characters, of whatever script."""
-    async with make_purgatory() as purgatory:
-        task = await parked(purgatory, key)
-        await purgatory.fire(key)
-        assert (await task).key == key
-
-
 async def test_a_value_that_is_refused_wakes_nobody(make_purgatory: Make) -> None:
     """Who waits goes on waiting."""
     recursive: list[object] = []

@@ -27,15 +27,6 @@ async def test_cursors_one_for_each_key(make_purgatory: Make) -> None:
             assert (outcome.key, outcome.value) == (expected, expected)
 
 
-async def test_cursor_zero_is_the_earliest_that_is_kept(make_purgatory: Make) -> None:
-    """It never expires."""
-    async with make_purgatory(limits=Limits(max_signals_per_key=2)) as purgatory:
-        for number in range(5):
-            await purgatory.fire("a", number)
-        assert (await purgatory.park("a", timeout=1, cursor="0")).value == 3
-        assert (await purgatory.park("b", timeout=1, cursor="0")).status is Status.EXPIRED
-
-
 async def test_an_expired_cursor_is_an_error(make_purgatory: Make) -> None:
     """It names the key, and the cursors to go on with; nothing is left behind."""
     async with make_purgatory(limits=Limits(max_signals_per_key=2)) as purgatory:
@@ -49,16 +40,6 @@ async def test_an_expired_cursor_is_an_error(make_purgatory: Make) -> None:
         assert (await purgatory.park("a", timeout=1, cursor=error.earliest)).value == 1
         head = await purgatory.park("a", timeout=1, cursor=error.head)
         assert head.status is Status.EXPIRED
-
-
-async def test_a_cancelled_key_expires_its_cursors(make_purgatory: Make) -> None:
-    """Cancelling drops the history."""
-    async with make_purgatory() as purgatory:
-        cursor = (await purgatory.fire("a")).cursor
-        await purgatory.cancel("a")
-        with pytest.raises(CursorExpiredError):
-            await purgatory.park("a", timeout=1, cursor=cursor)
-        assert (await purgatory.park("b", timeout=0, cursor=cursor)).status is Status.EXPIRED
 
 
 async def test_a_cursor_of_another_purgatory_has_expired(make_purgatory: Make) -> None:

@@ -58,33 +58,6 @@ async def test_it_opens_again_on_another_loop_and_thread(make_purgatory: Make) -
     assert outcomes(purgatory) == (3, 3, 0, 0)
 
 
-async def test_signals_and_cursors_outlive_a_closing(make_purgatory: Make) -> None:
-    """A drained wait goes on from its cursor, and what fired before is still there."""
-    purgatory = make_purgatory()
-    async with purgatory:
-        await purgatory.fire("a", 1)
-        task = await parked(purgatory, "a")
-    drained = await task
-    async with purgatory:
-        assert drained.status is Status.DRAINED
-        await purgatory.fire("a", 2)
-        outcome = await purgatory.park("a", timeout=1, cursor=drained.cursor)
-        assert outcome.value == 2
-        assert (await purgatory.park("a", timeout=1, cursor="0")).value == 1
-
-
-async def test_signals_go_on_to_age(make_purgatory: Make) -> None:
-    """The age of what is kept counts while it is open; nothing is kept for ever."""
-    purgatory = make_purgatory()
-    async with purgatory:
-        await purgatory.fire("a")
-    assert purgatory.statistics().timers == 0
-    async with purgatory:
-        assert purgatory.statistics().timers == 1
-        await asyncio.sleep(2 * purgatory.limits.max_signal_age)
-        assert purgatory.statistics().signals.signals == 0
-
-
 async def test_what_drains_is_opened_again_once_it_is_closed(make_purgatory: Make) -> None:
     """The error says so."""
     purgatory = make_purgatory()
@@ -95,27 +68,6 @@ async def test_what_drains_is_opened_again_once_it_is_closed(make_purgatory: Mak
     async with purgatory:
         assert not purgatory.is_draining
         assert (await purgatory.park("a", timeout=1)).status is Status.EXPIRED
-
-
-@cases("turns", range(1, 6))
-async def test_what_closes_is_opened_again_once_it_is_closed(
-    make_purgatory: Make, turns: int
-) -> None:
-    """At any step of the closing: an opening that succeeds stays open."""
-    purgatory = make_purgatory()
-    purgatory.open()
-    closing = asyncio.create_task(purgatory.close())
-    for _ in range(turns):
-        await asyncio.sleep(0)
-    try:
-        purgatory.open()
-    except PurgatoryClosedError:
-        assert not closing.done()
-        await closing
-        purgatory.open()
-    await closing
-    assert purgatory.is_open
-    await purgatory.close()
 
 
 async def test_a_second_loop_while_it_is_open(make_purgatory: Make) -> None:
@@ -160,22 +112,6 @@ def test_nothing_refers_to_a_purgatory_that_was_not_closed() -> None:
     gc.collect()
     assert len(_open_purgatories) <= before
     assert all(reference() is not None for reference in _open_purgatories)
-
-
-async def test_a_caller_of_close_that_is_cancelled(make_purgatory: Make) -> None:
-    """It is closed all the same, and opens again after that."""
-    purgatory = make_purgatory()
-    purgatory.open()
-    tasks = [await parked(purgatory, "a") for _ in range(3)]
-    closing = asyncio.create_task(purgatory.close())
-    await asyncio.sleep(0)
-    closing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await closing
-    await purgatory.close()
-    assert [(await task).status for task in tasks] == [Status.DRAINED] * 3
-    assert not purgatory.is_open
-    await fire_and_wait(purgatory, 1)
 
 
 @cases("turns", [0, 1, 2, 3])

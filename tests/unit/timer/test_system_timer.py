@@ -11,16 +11,6 @@ from tests.cases import cases
 from tests.unit.timer.timer_bench import HOUR_MS, Bench, Note
 
 
-def test_what_moves_down_a_level_is_counted(bench: Bench) -> None:
-    """Once for every level that it leaves: at 3 buckets, 20 ms are in the third."""
-    bench.add(2)
-    bench.run_out()
-    assert bench.timer.cascaded == 0
-    bench.add(20)
-    bench.run_out()
-    assert bench.timer.cascaded == 2
-
-
 @pytest.mark.parametrize("limit", [1, 3, 4, 5, 100])
 def test_what_was_cancelled_counts_neither_as_moved_nor_as_run(
     make_bench: Callable[..., Bench], caplog: pytest.LogCaptureFixture, limit: int
@@ -105,16 +95,6 @@ def test_close_returns_what_was_pending_in_order(bench: Bench) -> None:
 def test_a_timer_without_tasks_is_still_true(bench: Bench) -> None:
     """Its length is its number of tasks, its truth is not."""
     assert len(bench.timer) == 0 and bench.timer
-
-
-def test_a_task_can_move_to_another_timer(make_bench: Callable[..., Bench]) -> None:
-    """It leaves the first: a task is in one bucket at the most."""
-    first, second = make_bench(), make_bench()
-    task = first.add(5, "task")
-    second.timer.add(task)
-    assert (len(first.timer), len(second.timer)) == (0, 1)
-    first.clock.advance(5)
-    assert (first.timer.advance_clock(), second.timer.advance_clock()) == (0, 1)
 
 
 def test_a_call_is_made_with_its_arguments(bench: Bench) -> None:

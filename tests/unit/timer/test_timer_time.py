@@ -11,18 +11,6 @@ from tests.cases import cases
 from tests.unit.timer.timer_bench import HOUR_MS, Bench
 
 
-@pytest.mark.parametrize("wheel_size", [3, 256])
-def test_a_short_delay_after_an_idle_hour_runs_on_time(
-    make_bench: Callable[..., Bench], wheel_size: int
-) -> None:
-    """Case 16: the wheel's time is caught up, and the task runs to the millisecond."""
-    bench = make_bench(wheel_size=wheel_size)
-    bench.clock.advance(HOUR_MS)
-    bench.add(7, "task")
-    bench.run_out()
-    assert bench.notes == [("task", 1_000 + HOUR_MS + 7)]
-
-
 def test_a_short_delay_after_an_idle_hour_takes_no_detour(
     make_bench: Callable[..., Bench],
 ) -> None:
@@ -50,16 +38,6 @@ def test_a_short_delay_takes_no_detour_beside_a_far_task(
 def test_the_system_clock_has_the_time_of_day_in_milliseconds() -> None:
     """As `time.time` has it in seconds, give or take a minute by which it may be corrected."""
     assert abs(SystemClock().wall_ms() / 1_000 - time.time()) < 60
-
-
-def test_a_far_task_wakes_its_owner_once_a_level_at_the_most(
-    make_bench: Callable[..., Bench],
-) -> None:
-    """Nothing ticks while nothing is due: a day takes as many steps as it takes levels."""
-    bench = make_bench(wheel_size=20)
-    bench.add(24 * HOUR_MS + 1, "task")
-    assert bench.run_out() <= len(bench.timer.wheel.levels())
-    assert bench.times() == [1_000 + 24 * HOUR_MS + 1]
 
 
 @cases("delay_ms", [MAX_DELAY_MS + 1, 2**63 - 1, 2**100])
@@ -100,63 +78,7 @@ def test_a_delay_is_a_whole_number(bench: Bench, delay_ms: int) -> None:
     assert len(bench.timer) == 0
 
 
-@pytest.mark.parametrize("is_call", [False, True])
-def test_a_delay_counts_from_a_clock_that_has_stepped_back(
-    make_bench: Callable[..., Bench], *, is_call: bool
-) -> None:
-    """Unless the timer has advanced beyond it: a reading alone does not make tasks late."""
-    bench = make_bench(wheel_size=256)
-    bench.add(100, "before")
-    bench.clock.advance(50)
-    bench.add(100, "at the reading")
-    bench.clock.advance(-20)
-    if is_call:
-        bench.timer.call_later(10, bench.notes.append, ("after", 1_040))
-    else:
-        bench.add(10, "after")
-    assert bench.after(9) == []
-    assert bench.after(1) == ["after"]
-    bench.run_out()
-
-
 def test_a_timer_has_256_buckets_a_level_and_a_tick_of_a_millisecond() -> None:
     """As documented."""
     wheel = SystemTimer(clock=MockClock()).wheel
     assert (wheel.wheel_size, wheel.tick_ms) == (256, 1)
-
-
-@pytest.mark.parametrize("limit", [None, 1, 2])
-def test_the_lateness_is_that_of_the_run(bench: Bench, limit: int | None) -> None:
-    """How late the last task of a bucket ran is kept, at the worst, wherever a limit ends."""
-    bench.add(5)
-    bench.step()
-    assert bench.timer.longest_lateness_ms == 0
-    bench.add(5)
-    bench.clock.advance(12)
-    while len(bench.timer):
-        bench.timer.advance_clock(limit)
-    assert bench.timer.longest_lateness_ms == 7
-
-
-def test_cancelled_tasks_are_not_late(bench: Bench) -> None:
-    """A bucket in which all were cancelled does not count: nothing of it ran."""
-    for delay_ms in (2, 5, HOUR_MS):
-        task = bench.add(delay_ms)
-        assert task.cancel()
-        bench.clock.advance(2 * delay_ms)
-        assert bench.timer.advance_clock() == 0
-    assert (bench.timer.longest_lateness_ms, bench.timer.next_expiration_ms()) == (0, None)
-
-
-def test_the_lateness_does_not_grow_while_nothing_is_due(
-    make_bench: Callable[..., Bench],
-) -> None:
-    """An advance that a limit ended with the last task of a bucket has run all of it, on time."""
-    bench = make_bench(wheel_size=256)
-    for _ in range(4):
-        bench.add(5)
-    bench.clock.advance(5)
-    assert bench.timer.advance_clock(limit=4) == 4
-    bench.clock.advance(HOUR_MS)
-    bench.timer.advance_clock()
-    assert bench.timer.longest_lateness_ms == 0
