@@ -12,6 +12,7 @@ from textwrap import indent
 import pytest
 
 from tests.event_source.node import NODE, NODE_MODULES
+from tests.nightly import NIGHTLY
 from tests.pages.blocks import DOCS, PAGES, ROOT, blocks
 from tests.pages.preludes import GIVEN, PRELUDES
 
@@ -46,6 +47,7 @@ def snippets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@NIGHTLY  # it checks the whole package again; by day, pyright's finding is enough
 def test_mypy_accepts_them(snippets: Path) -> None:
     """In its strict mode. A page may define a name again."""
     command = [
