@@ -7,4 +7,4 @@ Here: what job store, signals and ownership have in common. Not here: what each 
 try:
     import redis as _redis  # noqa: F401  # only to say which extra is missing
 except ImportError as exc:
-    raise ImportError("this needs redis-py: pip install 'fastapi-purgatory[redis]'") from exc
+    raise ImportError("Redis needs redis-py: pip install 'fastapi-purgatory[redis]'") from exc

@@ -15,13 +15,16 @@ from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.exceptions import BusyLoadingError, RedisClusterException, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from purgatory.errors import wrong_type
 from purgatory.group_commit import CLOSE_S, RoundTripTimeout, cancel_until_done
 from purgatory.log_text import redacted
 from purgatory.redis_server.client import check_url_or_client, connected, is_cluster
-from purgatory.redis_server.script import CONNECTION_ERRORS, Client
+from purgatory.redis_server.script import CONNECTION_ERRORS, Client, RedisScript, is_read_only
+from purgatory.timer.clock import Seconds, seconds_of
 
 # The first with all commands, and the replication of effects, that the steps need.
 _OLDEST = (6, 2)
+_MAX_TIMEOUT_S = 60
 _NEARLY_FULL = 0.9
 # So long, a primary that has lost its replicas goes on acknowledging.
 _MAX_LAG_S = 2
@@ -31,48 +34,35 @@ _MAX_LAG_S = 2
 class ServerSettings:
     """What is wrong with the settings: `faults` lose or refuse what is kept, `warnings` may."""
 
+    kept: str
+    """What is kept there, as the sentences say it."""
+    fsync: str
+    """The option that waits for the disk; empty if there is none."""
+    is_fsynced: bool
+    is_cluster_client: bool
     faults: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    kept: str = "jobs"
-    """What is kept there, as the sentences say it."""
-    fsync: str = "fsync=True"
-    """The option that waits for the disk; empty if there is none."""
     has_slots: bool = False
-    """Whether the server is a node of a cluster."""
+    """Whether a server is a node of a cluster."""
 
-    @classmethod
-    def of(
-        cls,
-        info: dict[str, str],
-        config: dict[str, str],
-        *,
-        is_fsynced: bool,
-        is_cluster_client: bool,
-        kept: str = "jobs",
-        fsync: str = "fsync=True",
-    ) -> ServerSettings:
-        """Return what is wrong, given the fields of INFO and, as far as is known, of CONFIG.
+    def judge(self, info: dict[str, str], config: dict[str, str]) -> None:
+        """Add what is wrong, given the fields of INFO and, as far as is known, of CONFIG.
 
         Raises BusyLoadingError for a server that still reads its file: it has not all settings yet.
         """
         if info.get("loading", "0") != "0":
             # As for any other command. It says that it has no append-only file.
             raise BusyLoadingError("the server is loading the dataset in memory")
-        has_slots = info.get("cluster_enabled") == "1"
-        settings = cls(kept=kept, fsync=fsync, has_slots=has_slots)
-        settings._judge_server(info, is_cluster_client)
-        settings._judge_memory(info)
-        settings._judge_persistence(info, config.get("appendfsync"), is_fsynced)
-        settings._judge_replicas(info, config.get("min-replicas-max-lag"))
-        return settings
+        self.has_slots |= info.get("cluster_enabled") == "1"
+        self._judge_server(info)
+        self._judge_memory(info)
+        self._judge_persistence(info, config.get("appendfsync"))
+        self._judge_replicas(info, config.get("min-replicas-max-lag"))
+        # Several servers may say the same.
+        self.faults = list(dict.fromkeys(self.faults))
+        self.warnings = list(dict.fromkeys(self.warnings))
 
-    def add(self, other: ServerSettings) -> None:
-        """Add what is wrong with another server: several may say the same."""
-        self.faults += [each for each in other.faults if each not in self.faults]
-        self.warnings += [each for each in other.warnings if each not in self.warnings]
-        self.has_slots |= other.has_slots
-
-    def _judge_server(self, info: dict[str, str], is_cluster_client: bool) -> None:
+    def _judge_server(self, info: dict[str, str]) -> None:
         # Valkey also says with which Redis it is compatible.
         version = info.get("redis_version", "0")
         parts = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
@@ -84,7 +74,7 @@ class ServerSettings:
             self.faults.append(
                 "The server is a replica, which takes no writes: connect to its primary"
             )
-        if self.has_slots and not is_cluster_client:
+        if self.has_slots and not self.is_cluster_client:
             self.warnings.append(
                 "The server is a node of a cluster and the client knows that node only: give a "
                 "URL that begins with redis+cluster://, or a RedisCluster of "
@@ -105,11 +95,9 @@ class ServerSettings:
                 "refused; raise maxmemory or keep less history"
             )
 
-    def _judge_persistence(
-        self, info: dict[str, str], append_fsync: str | None, is_fsynced: bool
-    ) -> None:
+    def _judge_persistence(self, info: dict[str, str], append_fsync: str | None) -> None:
         is_logged = info.get("aof_enabled") == "1"
-        if is_fsynced and not is_logged:
+        if self.is_fsynced and not is_logged:
             self.faults.append(
                 f"{self.fsync} waits for the append-only file, and appendonly is no: set it to yes"
             )
@@ -118,12 +106,12 @@ class ServerSettings:
                 f"appendonly is no: a crash of the server loses all {self.kept} since its last "
                 "snapshot, if it makes any; set it to yes"
             )
-        elif is_fsynced and append_fsync == "no":
+        elif self.is_fsynced and append_fsync == "no":
             self.faults.append(
                 f"{self.fsync} waits until the server writes to disk, and appendfsync is no: set "
                 "it to everysec or always"
             )
-        elif self.fsync and append_fsync in ("everysec", "no") and not is_fsynced:
+        elif self.fsync and append_fsync in ("everysec", "no") and not self.is_fsynced:
             loss = "the last second" if append_fsync == "everysec" else "what is not on disk yet"
             self.warnings.append(
                 f"appendfsync is {append_fsync}: a crash of the machine loses {loss}; set it to "
@@ -161,19 +149,40 @@ class RedisServer:
         self,
         url_or_client: str | Client,
         kept: str,
-        timeout: RoundTripTimeout,
+        prefix: str,
+        timeout: Seconds,
         *,
+        fsync: str = "",
+        is_fsynced: bool = False,
         on_moved: Callable[[], None] = lambda: None,
     ) -> None:
         """Connect to nothing yet; raise ValueError or TypeError for what cannot be used.
 
-        `kept` is what is kept there, as sentences say it. `on_moved` is called when connections to
-        the server of before have to end.
+        `kept` is what is kept there under `prefix`, as sentences say it, and `fsync` the option
+        that waits for the disk. `on_moved` is called when connections to the server of before have
+        to end.
         """
+        if not prefix or not prefix.isprintable() or "{" in prefix or "}" in prefix:
+            raise ValueError(
+                f"prefix is {prefix!r}: give a name without braces, which would be a hash tag, of "
+                "printable characters"
+            )
+        seconds: object = seconds_of(timeout)
+        if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+            raise wrong_type("timeout", seconds, "a number of seconds")
+        if not 0 < seconds <= _MAX_TIMEOUT_S:
+            raise ValueError(
+                f"timeout is {seconds!r}: give seconds, above 0 and up to {_MAX_TIMEOUT_S}"
+            )
         check_url_or_client(url_or_client, kept)
         self.is_cluster = is_cluster(url_or_client)
+        if is_fsynced and self.is_cluster:
+            raise ValueError(f"{fsync} needs one server: set appendfsync to always in a cluster")
         self.address = redacted(url_or_client) if isinstance(url_or_client, str) else "Redis"
-        self.timeout = timeout
+        self.timeout = RoundTripTimeout(seconds)
+        self.fsync_ms = round(seconds * 900) if is_fsynced else None
+        """How long a script that writes waits for the disk; None if it does not wait."""
+        self._fsync = fsync
         self._given = url_or_client
         self._kept = kept
         self._on_moved = on_moved
@@ -252,38 +261,38 @@ class RedisServer:
             raise RedisConnectionError(f"no node of the cluster has the slot of {key!r} now")
         return self._client_of(address)
 
-    async def drop_connections(self) -> None:
-        """Close connections that a server which was restarted no longer has: each would fail."""
-        await self._disconnect(is_all=False)
+    async def run(
+        self,
+        script: RedisScript,
+        keys: Sequence[Any],
+        arguments: Sequence[Any],
+        *,
+        fsync_ms: int | None = None,
+    ) -> Any:
+        """Return the reply to a script, as `RedisScript.run` does, within the timeout.
 
-    async def note_moved(self) -> None:
-        """Close the connections to a server that is no longer the primary.
-
-        Its name may lead to another server by now, which open connections would never reach.
+        Notes a server that is no longer the primary. Raises `CONNECTION_ERRORS`.
         """
-        await self._leave(is_all=False)
+        try:
+            async with self.timeout.limit():
+                return await script.run(self.client, keys, arguments, fsync_ms=fsync_ms)
+        except ResponseError as exc:
+            if is_read_only(exc):
+                await self.note_moved()
+            raise
 
-    async def settings(
-        self, keys: Sequence[str] = (), *, is_fsynced: bool = False, fsync: str = "fsync=True"
-    ) -> ServerSettings:
+    async def settings(self, keys: Sequence[str] = ()) -> ServerSettings:
         """Return what is wrong with the settings of the servers that have `keys`.
 
         Of all primaries without. Raises `CONNECTION_ERRORS`.
         """
-        found = ServerSettings()
+        is_fsynced = self.fsync_ms is not None
+        found = ServerSettings(self._kept, self._fsync, is_fsynced, self.is_cluster)
         for node in await self._primaries(keys):
             async with self.timeout.limit():
                 info: Any = await node.info()
-                found.add(
-                    ServerSettings.of(
-                        {name: str(value) for name, value in info.items()},
-                        await _config_of(node),
-                        is_fsynced=is_fsynced,
-                        is_cluster_client=self.is_cluster,
-                        kept=self._kept,
-                        fsync=fsync,
-                    )
-                )
+                config = await _config_of(node)
+                found.judge({name: str(value) for name, value in info.items()}, config)
         return found
 
     async def _ask(self, pool: SentinelConnectionPool) -> None:
@@ -301,16 +310,21 @@ class RedisServer:
                 if any(
                     each.is_connected and (each.host, each.port) != address for each in connections
                 ):
-                    await self._leave(is_all=True)
+                    await self.note_moved(is_all=True)
             await asyncio.sleep(ASK_S)
 
-    async def _leave(self, *, is_all: bool) -> None:
-        """Note that the primary is another; `is_all`: end what is under way, too."""
+    async def note_moved(self, *, is_all: bool = False) -> None:
+        """Close the connections to a server that is no longer the primary.
+
+        Its name may lead to another server by now, which open connections would never reach.
+        `is_all`: end what is under way, too.
+        """
         self._moves += 1
         self._on_moved()
-        await self._disconnect(is_all=is_all)
+        await self.drop_connections(is_all=is_all)
 
-    async def _disconnect(self, *, is_all: bool) -> None:
+    async def drop_connections(self, *, is_all: bool = False) -> None:
+        """Close connections that a server which was restarted no longer has: each would fail."""
         # A cluster's client does so by itself.
         if isinstance(self._client, Redis):
             # Of a machine that hangs, even the end of a connection may not come.

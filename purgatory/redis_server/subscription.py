@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from secrets import token_hex
 from typing import Any, Final
 
-from redis.exceptions import ReadOnlyError, ResponseError
+from redis.exceptions import ResponseError
 
 from purgatory.errors import PurgatoryError
 from purgatory.group_commit import cancel_until_done
@@ -34,11 +34,7 @@ async def publish(server: RedisServer, tag: str, channel: str, message: str = ""
 
     Those are the subscribers at the server that has the tag. Raises `CONNECTION_ERRORS`.
     """
-    try:
-        heard: int = await _PUBLISH.run(server.client, [f"{tag}beat"], [channel, message])
-    except ReadOnlyError:
-        await server.note_moved()
-        raise
+    heard: int = await server.run(_PUBLISH, [f"{tag}beat"], [channel, message])
     return heard
 
 

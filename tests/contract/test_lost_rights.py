@@ -11,7 +11,6 @@ from redis import Redis
 
 from purgatory import Limits, Purgatory
 from purgatory.errors import PurgatoryError, SignalsError
-from purgatory.group_commit import RoundTripTimeout
 from purgatory.jobs import JobState
 from purgatory.jobs.model import Finish, Fire, JobFilter, Pause, Prune, Resume
 from purgatory.ownership.lease import (
@@ -29,7 +28,7 @@ from purgatory.signals.redis.records import PendingFireRecords
 from purgatory.signals.redis.shard_log import AppendRequest, ShardLog
 from purgatory.signals.shared_signals import EntryType, Idempotency
 from tests.contract.opened_redis_stores import LEASE_MS, added, claimed, opened, spec
-from tests.patience import PATIENCE_S, until
+from tests.patience import until
 from tests.valkey_server import ValkeyServer
 
 pytestmark = pytest.mark.anyio
@@ -83,12 +82,11 @@ async def test_a_fire_that_lacks_a_right_has_not_fired(
     server: ValkeyServer, max_signals: int
 ) -> None:
     """Plain, of an owner, in a batch, a history that ends, with a name, in two logs."""
-    redis = RedisServer(_url(server), "signals", RoundTripTimeout(PATIENCE_S))
+    redis = RedisServer(_url(server), "signals", "x", 60)
     redis.open()
     limits = Limits(max_signals=max_signals, max_signals_per_key=4)
     log, other = (
-        ShardLog(f"{{x}}:{number}:", redis, shards=1, limits=limits, is_fsynced=False)
-        for number in range(2)
+        ShardLog(f"{{x}}:{number}:", redis, shards=1, limits=limits) for number in range(2)
     )
     names = iter(range(1_000_000))
 
@@ -151,7 +149,7 @@ async def test_a_fire_that_lacks_a_right_costs_nobody_his_cursor(server: ValkeyS
 
 async def test_a_pending_fire_that_lacks_a_right_is_kept_whole(server: ValkeyServer) -> None:
     """Neither half added nor half removed."""
-    redis = RedisServer(_url(server), "signals", RoundTripTimeout(PATIENCE_S))
+    redis = RedisServer(_url(server), "signals", "x", 60)
     redis.open()
     records = PendingFireRecords("{x}:", redis)
 
@@ -205,7 +203,7 @@ async def test_a_step_of_jobs_that_lacks_a_right_has_changed_nothing(
 
 async def test_a_lease_that_lacks_a_right_is_as_it_was(server: ValkeyServer) -> None:
     """Neither taken, nor released, nor committed by half."""
-    store = RedisLeaseStore(_url(server), timeout=PATIENCE_S)
+    store = RedisLeaseStore(_url(server), timeout=60)
     await store.open()
 
     async def step(each: LeaseStep) -> LeaseRecord:

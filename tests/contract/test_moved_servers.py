@@ -16,7 +16,6 @@ from redis.asyncio.connection import AbstractConnection
 
 from purgatory import Purgatory
 from purgatory.errors import OwnershipUnavailableError, SignalsUnavailableError
-from purgatory.group_commit import RoundTripTimeout
 from purgatory.jobs import StoreUnavailableError
 from purgatory.jobs.model import StoreReadOnlyError
 from purgatory.ownership.lease import Acquire, LeaseRecord, Read
@@ -144,9 +143,7 @@ async def test_a_message_that_does_not_come_back_is_a_lost_connection(tmp_path: 
         ValkeyServer(tmp_path / "new", is_on_port=True) as new,
     ):
         async with Proxy(old.port) as proxy:
-            server = RedisServer(
-                f"redis://127.0.0.1:{proxy.port}", "jobs", RoundTripTimeout(TIMEOUT_S)
-            )
+            server = RedisServer(f"redis://127.0.0.1:{proxy.port}", "jobs", "x", TIMEOUT_S)
             server.open()
             lost: list[Exception] = []
             heard = asyncio.Event()
@@ -188,7 +185,7 @@ async def test_short_pauses_follow_each_loss_of_what_was_subscribed(
         return delay_s(self, attempt)
 
     monkeypatch.setattr(RetryPolicy, "delay_s", noted)
-    server = RedisServer(redis_server.url, "jobs", RoundTripTimeout(TIMEOUT_S))
+    server = RedisServer(redis_server.url, "jobs", "x", TIMEOUT_S)
     server.open()
     connections: list[Any] = []
 

@@ -11,7 +11,6 @@ import pytest
 from redis.asyncio import ConnectionPool, Redis
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from purgatory.group_commit import RoundTripTimeout
 from purgatory.jobs import Job, JobState, StoreUnavailableError
 from purgatory.jobs.model import (
     Finish,
@@ -36,7 +35,7 @@ from tests.valkey_server import ValkeyServer
 @asynccontextmanager
 async def opened_server(url: str) -> AsyncIterator[RedisServer]:
     """Open the client of a server."""
-    server = RedisServer(url, "jobs", RoundTripTimeout(PATIENCE_S))
+    server = RedisServer(url, "jobs", "x", 60)
     server.open()
     yield server
     await server.close()

@@ -228,7 +228,7 @@ async def test_a_malformed_record_owns_nothing(
     [
         (("http://user:secret@host",), r"'http://\*\*\*@host' is not a Redis URL"),
         (("redis://host?decode_responses=1",), "has decode_responses: leases are bytes"),
-        (("redis://host", ""), "prefix is '': give printable characters"),
+        (("redis://host", ""), "prefix is '': give a name without braces"),
         (("redis://host", "p", {"retention": 0.5}), "retention is 0.5: give 1 second"),
     ],
 )

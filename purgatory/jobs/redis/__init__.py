@@ -4,13 +4,7 @@ Here: everything that knows Redis. Not here: what a step does with a job in Pyth
 (`jobs.model.transitions`); `steps.lua` says the same, and the tests of the contract compare them.
 """
 
-try:
-    import redis as _redis  # noqa: F401  # only to say which extra is missing
-except ImportError as exc:
-    raise ImportError(
-        "purgatory.jobs.redis needs redis-py: pip install 'fastapi-purgatory[redis]'"
-    ) from exc
-
+import purgatory.redis_server  # noqa: F401  # first: it says which extra is missing
 from purgatory.jobs.redis.record import BUCKET_WIDTH_MS
 from purgatory.jobs.redis.store import RedisJobStore
 

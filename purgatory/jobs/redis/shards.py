@@ -183,7 +183,6 @@ class RedisShard:
         *,
         settings: Callable[[str], bytes],
         server: RedisServer,
-        is_fsynced: bool,
         on_reply: Callable[[int | None, list[str]], None],
     ) -> None:
         self.tag = tag
@@ -191,7 +190,6 @@ class RedisShard:
         self._keys = [f"{tag}{name}" for name in _INDEXES]
         self._settings = settings
         self._server = server
-        self._is_fsynced = is_fsynced
         self._on_reply = on_reply
         self._commit = StepBatches(self._send)
 
@@ -207,16 +205,11 @@ class RedisShard:
         await self._commit.drain()
 
     async def _send(self, steps: list[bytes]) -> list[bytes]:
-        timeout = self._server.timeout
         is_read = all(map(_is_read, steps))
-        is_fsynced = self._is_fsynced and not is_read
-        fsync_ms = round(timeout.seconds * 900) if is_fsynced else None
+        fsync_ms = None if is_read else self._server.fsync_ms
         arguments = [self._settings(self.tag), *steps]
         try:
-            async with timeout.limit():
-                reply: bytes = await _SCRIPT.run(
-                    self._server.client, self._keys, arguments, fsync_ms=fsync_ms
-                )
+            reply: bytes = await self._server.run(_SCRIPT, self._keys, arguments, fsync_ms=fsync_ms)
         except FsyncTimeoutError as exc:
             raise StoreUnavailableError(
                 f"{exc}: the steps may or may not survive a crash, and the same call can be made "

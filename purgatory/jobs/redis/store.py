@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from purgatory.errors import wrong_type
-from purgatory.group_commit import RoundTripTimeout
 from purgatory.job_errors import StoreNotReadyError
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import MAX_REQUESTS
@@ -19,9 +17,7 @@ from purgatory.jobs.redis.step_runner import JobAdder, StepRunner
 from purgatory.jobs.stores.protocol import CloseOnce, StoreListener
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client
 from purgatory.redis_server.server import RedisServer, ServerSettings
-from purgatory.timer.clock import Seconds, seconds_of
-
-_MAX_TIMEOUT_S = 60
+from purgatory.timer.clock import Seconds
 
 
 class RedisJobStore(RedisReader):
@@ -55,33 +51,19 @@ class RedisJobStore(RedisReader):
         (WAITAOF: Redis 7.2, Valkey). A round trip that takes longer than `timeout` seconds raises
         StoreUnavailableError. Raises ValueError for arguments that cannot work.
         """
-        if "{" in prefix or "}" in prefix or not prefix:
-            raise ValueError(
-                f"prefix is {prefix!r}: give a name without braces, which would be a hash tag"
-            )
-        timeout = seconds_of(timeout)
-        given: object = timeout
-        if not isinstance(given, int | float) or isinstance(given, bool):
-            raise wrong_type("timeout", timeout, "a number of seconds")
-        if not 0 < timeout <= _MAX_TIMEOUT_S:
-            raise ValueError(
-                f"timeout is {timeout!r}: give seconds, above 0 and up to {_MAX_TIMEOUT_S}"
-            )
         if isinstance(shards, bool) or not 1 <= shards <= 1_024:
             raise ValueError(f"shards is {shards!r}: give a number from 1 to 1024")
         self._now_ms = now_ms
-        self._timeout = RoundTripTimeout(timeout)
-        self._server = RedisServer(url_or_client, "jobs", self._timeout)
-        if fsync and self._server.is_cluster:
-            raise ValueError("fsync=True needs one server: set appendfsync to always in a cluster")
-        self._is_fsynced = fsync
+        self._server = RedisServer(
+            url_or_client, "jobs", prefix, timeout, fsync="fsync=True", is_fsynced=fsync
+        )
+        self._timeout = self._server.timeout
         self._listeners = ChangeListeners()
         parts = RedisShards(
             RedisShard(
                 f"{{{prefix}:jobs:{number}}}:",
                 settings=self._script_settings,
                 server=self._server,
-                is_fsynced=fsync,
                 on_reply=self._listeners.on_reply,
             )
             for number in range(shards)
@@ -191,9 +173,7 @@ class RedisJobStore(RedisReader):
 
     async def _settings(self) -> ServerSettings:
         try:
-            return await self._server.settings(
-                [shard.tag for shard in self._shards.all], is_fsynced=self._is_fsynced
-            )
+            return await self._server.settings([shard.tag for shard in self._shards.all])
         except CONNECTION_ERRORS as exc:
             raise no_reply_error(exc, is_read=True) from exc
 

@@ -12,7 +12,6 @@ from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import NoScriptError
 
 from purgatory.errors import OwnershipError, OwnershipNotReadyError, OwnershipUnavailableError
-from purgatory.group_commit import RoundTripTimeout
 from purgatory.ownership.lease import (
     MAX_ADDRESS_LENGTH,
     MAX_STATE_BYTES,
@@ -70,15 +69,10 @@ class RedisLeaseStore:
         Connecting and each reply take at most `timeout` seconds. Raises ValueError for what cannot
         be used.
         """
-        if not prefix or not prefix.isprintable() or "{" in prefix or "}" in prefix:
-            raise ValueError(
-                f"prefix is {prefix!r}: give printable characters, but no braces, which would be a "
-                "hash tag"
-            )
-        retention, timeout = seconds_of(retention), seconds_of(timeout)
+        retention = seconds_of(retention)
         if not 1 <= retention <= 10 * 365 * _DAY_SECONDS:
             raise ValueError(f"retention is {retention!r}: give 1 second to ten years")
-        self._server = RedisServer(url_or_client, "leases", RoundTripTimeout(timeout))
+        self._server = RedisServer(url_or_client, "leases", prefix, timeout)
         self._prefix = prefix
         self._kept_ms = round(retention * 1_000)
         self._now_us = now_us
@@ -128,7 +122,7 @@ class RedisLeaseStore:
     async def _check(self) -> None:
         """Raise OwnershipNotReadyError, or OwnershipUnavailableError if it cannot be known."""
         try:
-            settings = await self._server.settings(fsync="")
+            settings = await self._server.settings()
         except CONNECTION_ERRORS as exc:
             raise _error(exc) from exc
         if settings.faults:

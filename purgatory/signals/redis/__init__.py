@@ -4,13 +4,7 @@ Here: the log in the server, and following it. Not here: the copy of the log in 
 knows no server (`signals.log_replica`).
 """
 
-try:
-    import redis as _redis  # noqa: F401  # only to say which extra is missing
-except ImportError as exc:
-    raise ImportError(
-        "purgatory.signals.redis needs redis-py: pip install 'fastapi-purgatory[redis]'"
-    ) from exc
-
+import purgatory.redis_server  # noqa: F401  # first: it says which extra is missing
 from purgatory.signals.redis.redis_signals import RedisSignals
 
 __all__ = ["RedisSignals"]

@@ -122,10 +122,9 @@ class Peers:
         answers: dict[str, int | str] = {}
         self._asked[number] = answers, future
         try:
-            async with self._server.timeout.limit():
-                message = json.dumps([self._name, number, question, argument])
-                # This process is among those that it reaches, and leaves it alone.
-                expected = await publish(self._server, self._tag, self.channel, message) - 1
+            message = json.dumps([self._name, number, question, argument])
+            # This process is among those that it reaches, and leaves it alone.
+            expected = await publish(self._server, self._tag, self.channel, message) - 1
         except CONNECTION_ERRORS as exc:
             del self._asked[number]
             raise SignalsUnavailableError(

@@ -186,7 +186,7 @@ class PendingFireRecords:
     async def pending(self, limit: int, skipped: int = 0) -> list[PendingRecord]:
         """Return the first records but `skipped`."""
         rows: list[Any] = await self._run(_READ, skipped, skipped + limit - 1)
-        return [_record(*map(_bytes, rows[at : at + 3])) for at in range(0, len(rows), 3)]
+        return [_record(*rows[at : at + 3]) for at in range(0, len(rows), 3)]
 
     async def remove_pending(self, ids: Sequence[str]) -> None:
         """Forget records."""
@@ -196,8 +196,7 @@ class PendingFireRecords:
         if not self._server.is_open:
             raise SignalsUnavailableError("the signals are closed")
         try:
-            async with self._server.timeout.limit():
-                return await script.run(self._server.client, self._keys, arguments)
+            return await self._server.run(script, self._keys, arguments)
         except CONNECTION_ERRORS as exc:
             raise SignalsUnavailableError(
                 f"Redis did not answer ({type(exc).__name__}: {exc}): try again"
@@ -216,8 +215,3 @@ def _record(name: bytes, record: bytes, age: bytes) -> PendingRecord:
         record if is_dated else b"",
         int(age) if is_dated else 0,
     )
-
-
-def _bytes(value: Any) -> bytes:
-    # A client of the application may decode responses.
-    return value if isinstance(value, bytes) else str(value).encode()

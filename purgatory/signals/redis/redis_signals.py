@@ -19,7 +19,7 @@ from purgatory.errors import (
     SignalsNotReadyError,
     SignalsUnavailableError,
 )
-from purgatory.group_commit import CLOSE_S, GroupCommit, RoundTripTimeout, cancel_until_done
+from purgatory.group_commit import CLOSE_S, GroupCommit, cancel_until_done
 from purgatory.limits import Limits
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client
 from purgatory.redis_server.server import RedisServer
@@ -48,7 +48,7 @@ from purgatory.signals.shared_signals import (
     SignalListener,
 )
 from purgatory.timer import Clock
-from purgatory.timer.clock import Seconds, seconds_of
+from purgatory.timer.clock import Seconds
 from purgatory.trace_context import TracePropagation, current_traceparent
 
 logger = logging.getLogger("purgatory.signals.redis")
@@ -101,32 +101,30 @@ class RedisSignals:
         (WAITAOF: Redis 7.2, Valkey). A round trip that takes longer than `timeout` seconds raises
         SignalsUnavailableError. Raises ValueError for arguments that cannot work.
         """
-        if "{" in prefix or "}" in prefix or not prefix:
-            raise ValueError(f"prefix is {prefix!r}: braces would be taken for a hash tag")
         if isinstance(shards, bool) or not 1 <= shards <= MAX_SHARDS:
             raise ValueError(f"shards is {shards!r}: give a number from 1 to {MAX_SHARDS}")
         if ack not in ("memory", "aof"):
             raise ValueError(f"ack is {ack!r}: give 'memory' or 'aof'")
-        timeout = seconds_of(timeout)
-        if not 0 < timeout <= 60:
-            raise ValueError(f"timeout is {timeout!r}: give seconds, above 0 and up to 60")
-        self._timeout = RoundTripTimeout(timeout)
         self._server = RedisServer(
-            url_or_client, "signals", self._timeout, on_moved=self._drop_connection
+            url_or_client,
+            "signals",
+            prefix,
+            timeout,
+            fsync='ack="aof"',
+            is_fsynced=ack == "aof",
+            on_moved=self._drop_connection,
         )
-        if ack == "aof" and self._server.is_cluster:
-            raise ValueError('ack="aof" needs one server: set appendfsync to always in a cluster')
         self._prefix = prefix
         self._shards = shards
-        self._is_fsynced = ack == "aof"
-        self._timeout_s = timeout
+        self._timeout = self._server.timeout
+        self._timeout_s = self._timeout.seconds
         # The server has slots, and no step over several of them: so has one node of a cluster.
         self._has_slots = self._server.is_cluster
         # For all logs: not in a cluster, which has several servers.
         self._connection: ScriptConnection | None = None
         self._followers: list[Follower] = []
         self._logs: list[ShardLog] = []
-        self._claims = NameClaims(self._logs, timeout)
+        self._claims = NameClaims(self._logs, self._timeout_s)
         self._propagation: TracePropagation | None = None
         self._peers = Peers(prefix, self._server)
         self._pending_fires = PendingFireRecords(f"{{{prefix}:signals:0}}:", self._server)
@@ -172,7 +170,6 @@ class RedisSignals:
                 self._server,
                 shards=shards,
                 limits=limits,
-                is_fsynced=self._is_fsynced,
             )
             self._logs.append(log)
             self._followers.append(
@@ -592,9 +589,7 @@ class RedisSignals:
         """Check the settings of the server once, as soon as it responds."""
         while True:
             try:
-                settings = await self._server.settings(
-                    [log.tag for log in self._logs], is_fsynced=self._is_fsynced, fsync='ack="aof"'
-                )
+                settings = await self._server.settings([log.tag for log in self._logs])
             except CONNECTION_ERRORS:
                 await asyncio.sleep(self._timeout_s)
                 continue

@@ -129,9 +129,7 @@ class KeyPage(NamedTuple):
 class ShardLog:
     """One log, in one slot of a cluster. Raises SignalsError."""
 
-    def __init__(
-        self, tag: str, server: RedisServer, *, shards: int, limits: Limits, is_fsynced: bool
-    ) -> None:
+    def __init__(self, tag: str, server: RedisServer, *, shards: int, limits: Limits) -> None:
         self.tag = tag
         self._tag = tag.encode()
         self.codec = EntryCodec(limits.max_value_bytes)
@@ -149,7 +147,7 @@ class ShardLog:
         self._encoded_command = encoded(self._command)
         self._server = server
         self._timeout = server.timeout
-        self._fsync_ms = round(server.timeout.seconds * 900) if is_fsynced else None
+        self._fsync_ms = server.fsync_ms
         self._connection: ScriptConnection | None = None
         self._deadlines = FireDeadlines(server.timeout)
         # Done after the request that is sent by itself: others wait for it, as for a batch.

@@ -31,6 +31,7 @@ class Silence:
     def __init__(self, *, knows_scripts: bool) -> None:
         self.is_open = True
         self.timeout = RoundTripTimeout(TIMEOUT_S)
+        self.fsync_ms: int | None = None
         self.connection_pool = SimpleNamespace(_available_connections=(), connection_kwargs={})
         self.sent: list[bytes] = []
         self._knows_scripts = knows_scripts
@@ -77,7 +78,7 @@ class Replies(Silence):
 def new_log(server: Silence) -> ShardLog:
     """Return a log of a server."""
     each: Any = server
-    log = ShardLog("{x}:", each, shards=1, limits=Limits(), is_fsynced=False)
+    log = ShardLog("{x}:", each, shards=1, limits=Limits())
     log.connect(each)
     return log
 
