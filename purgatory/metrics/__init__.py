@@ -5,8 +5,8 @@
 
 `purgatory.fastapi.install(app, purgatory, metrics=True)` does that and serves them.
 
-Here: what is measured (`catalog`), the counts of one worker at one time (`snapshot`), those of all
-workers (`worker_files`), and their form for Prometheus (`families`). Not here: counting itself,
+Here: what is measured (`catalog`), the counts of one worker at one time (`measure`), those of all
+workers and their form for Prometheus (`families`). Not here: counting itself,
 which the rooms do whose counts these are, and `purgatory.operations.wait_histograms`.
 """
 

@@ -2,7 +2,7 @@
 
 Here: stop signals, worker counts, the fast way past FastAPI's routing, the ASGI extension
 `purgatory.park`, and the protocol class for uvicorn in `uvicorn`. Private names of FastAPI are used
-in `fastapi_internals` only, of Starlette in `send_wrappers` and `http.eager_send`, of uvicorn in
+in `fastapi_internals` only, of Starlette there and in `http.eager_send`, of uvicorn in
 `uvicorn.fallback_protocol`; each checks at start-up that they behave as expected and otherwise logs
 a warning and leaves the requests to public API.
 
