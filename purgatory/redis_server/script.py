@@ -10,8 +10,17 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
+from redis.exceptions import (
+    ClusterDownError,
+    MasterDownError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ReadOnlyError, RedisClusterException, RedisError
 
 Client = Redis | RedisCluster
 
@@ -23,6 +32,20 @@ CONNECTION_ERRORS: Final = (
     TimeoutError,
     RuntimeError,
 )
+
+# redis-py takes the code off the text of these.
+_CODES: Final[dict[type[ResponseError], str]] = {
+    ClusterDownError: "CLUSTERDOWN",
+    MasterDownError: "MASTERDOWN",
+    ReadOnlyError: "READONLY",
+    TryAgainError: "TRYAGAIN",
+}
+
+
+def reply_text(exc: ResponseError) -> str:
+    """Return an error reply as the server sent it, with its code."""
+    code, text = _CODES.get(type(exc), ""), str(exc)
+    return text if code in text else f"{code} {text}"
 
 
 def lost_connection(exc: Exception) -> RedisConnectionError | None:

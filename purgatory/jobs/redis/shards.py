@@ -28,6 +28,7 @@ from purgatory.redis_server.script import (
     FsyncTimeoutError,
     RedisScript,
     netstrings,
+    reply_text,
 )
 from purgatory.redis_server.server import RedisServer
 
@@ -51,7 +52,7 @@ def no_reply_error(exc: BaseException, *, is_read: bool = False) -> StoreError:
                 f"Redis refuses the login ({reason}): check the user and the password in its URL"
             )
         if isinstance(reason, ResponseError) and not isinstance(reason, NoScriptError):
-            return reply_error(str(reason))
+            return reply_error(reply_text(reason))
     # Nothing is uncertain after a read, such as the one with which a store is opened.
     way_out = (
         "check the server and its address"
@@ -216,7 +217,7 @@ class RedisShard:
                 "again"
             ) from exc
         except ResponseError as exc:
-            raise reply_error(str(exc)) from exc
+            raise reply_error(reply_text(exc)) from exc
         except CONNECTION_ERRORS as exc:
             raise no_reply_error(exc, is_read=is_read) from exc
         soonest, changes, *results = netstrings(reply)

@@ -29,6 +29,7 @@ from purgatory.redis_server.script import (
     RedisScript,
     is_read_only,
     netstrings,
+    reply_text,
 )
 from purgatory.redis_server.server import RedisServer
 from purgatory.signals.redis.entry_codec import TYPES, EntryCodec, epochs_of, share_of
@@ -387,8 +388,7 @@ class ShardLog:
             if is_read_only(exc):
                 # It is a replica now: the same address may lead to its successor.
                 await self._server.note_moved()
-            # redis-py takes the code of some errors off their text.
-            raise _reply_error(f"{type(exc).__name__}: {exc}") from exc
+            raise _reply_error(reply_text(exc)) from exc
         except CONNECTION_ERRORS as exc:
             if self._connection is not None:
                 # What hangs there would delay what is sent next.
@@ -510,10 +510,6 @@ def _reply_error(message: str) -> SignalsError:
     if any(
         word in message
         for word in (
-            "ReadOnlyError",
-            "TryAgainError",
-            "ClusterDownError",
-            "MasterDownError",
             "READONLY",
             "LOADING",
             "BUSY",

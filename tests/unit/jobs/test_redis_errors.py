@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from redis.exceptions import AuthenticationError, NoScriptError
+from redis.exceptions import (
+    AuthenticationError,
+    ClusterDownError,
+    MasterDownError,
+    NoScriptError,
+    ReadOnlyError,
+    ResponseError,
+    TryAgainError,
+)
 
 from purgatory.jobs.model import (
+    StoreError,
     StoreNotReadyError,
     StoreOutOfSpaceError,
     StoreReadOnlyError,
@@ -29,6 +38,23 @@ def test_a_server_that_takes_no_writes(reply: str, way_out: str) -> None:
     error = reply_error(reply)
     assert isinstance(error, StoreReadOnlyError) and way_out in error.detail
     assert ("primary" in error.detail) is reply.startswith("READONLY")
+
+
+@cases(
+    "reply, expected",
+    [
+        (ReadOnlyError("You can't write against a read only replica."), StoreReadOnlyError),
+        (ClusterDownError("The cluster is down"), StoreUnavailableError),
+        (MasterDownError("Link with MASTER is down"), StoreUnavailableError),
+        (TryAgainError("Multiple keys request during rehashing of slot"), StoreUnavailableError),
+        (ResponseError("unknown command 'EVALSHA'"), StoreNotReadyError),
+    ],
+)
+def test_an_error_whose_code_the_client_has_taken_off(
+    reply: ResponseError, expected: type[StoreError]
+) -> None:
+    """It is the same error: what passes is tried again, a replica leads to its primary."""
+    assert type(no_reply_error(reply)) is expected
 
 
 def test_a_server_without_memory() -> None:
