@@ -17,7 +17,6 @@ from redis.exceptions import (
     ReadOnlyError,
     RedisClusterException,
     RedisError,
-    ResponseError,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -33,8 +32,8 @@ CONNECTION_ERRORS: Final = (
     RuntimeError,
 )
 
-# redis-py takes the code off the text of these.
-_CODES: Final[dict[type[ResponseError], str]] = {
+# redis-py takes the code off the text of these, unless a script has put something before it.
+_CODES: Final[dict[type[BaseException], str]] = {
     ClusterDownError: "CLUSTERDOWN",
     MasterDownError: "MASTERDOWN",
     ReadOnlyError: "READONLY",
@@ -42,8 +41,8 @@ _CODES: Final[dict[type[ResponseError], str]] = {
 }
 
 
-def reply_text(exc: ResponseError) -> str:
-    """Return an error reply as the server sent it, with its code."""
+def reply_text(exc: BaseException) -> str:
+    """Return an error reply as the server sent it, with its code; the text of any other error."""
     code, text = _CODES.get(type(exc), ""), str(exc)
     return text if code in text else f"{code} {text}"
 
@@ -68,11 +67,8 @@ def lost_connection(exc: Exception) -> RedisConnectionError | None:
 
 
 def is_read_only(exc: BaseException) -> bool:
-    """Return True iff a server has refused a write because it is a replica.
-
-    redis-py takes that code off the text, unless a script has put something before it.
-    """
-    return isinstance(exc, ReadOnlyError) or "READONLY" in str(exc)
+    """Return True iff a server has refused a write because it is a replica."""
+    return "READONLY" in reply_text(exc)
 
 
 async def execute(client: Client, *command: Any) -> Any:
