@@ -21,7 +21,7 @@ from purgatory.pipeline.duck.connection import (
 from purgatory.pipeline.errors import BadFileError
 from purgatory.pipeline.outcomes.event_summary import EventSummary, from_micros, summary_of_rows
 from purgatory.pipeline.outcomes.journal_files import OnBadFile
-from purgatory.pipeline.outcomes.manifest import Hour, Known, future_folder, run_folder
+from purgatory.pipeline.outcomes.manifest import Known, future_folder, run_folder
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.outcomes.update_run import UpdateRun
 from purgatory.pipeline.spark.folder import Folder
@@ -105,22 +105,9 @@ class DuckUpdateRun(UpdateRun):
             ", PARTITION_BY (date, hour)",
         )
 
-    def _described(self) -> dict[str, Hour]:
+    def _described(self) -> list[dict[str, Any]]:
         written = addresses(self._table, run_folder(self._name))
-        if not written:
-            return {}
-        return {
-            row["name"]: Hour(
-                run=self._name,
-                operations=row["operations"],
-                records=row["records"],
-                open=row["open"],
-                first_open_deadline=(
-                    None if row["deadline"] is None else from_micros(row["deadline"]).isoformat()
-                ),
-            )
-            for row in self._rows(sql.described(parquet(written)))
-        }
+        return self._rows(sql.described(parquet(written))) if written else []
 
     def _known(self, folders: Sequence[str]) -> str:
         return parquet(addresses(self._table, *folders))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.console import OnProgress, counted
@@ -14,7 +14,6 @@ from purgatory.pipeline.outcomes.event_summary import (
     DEFAULT_TOLERANCE_S,
     EventSummary,
     events_of_outcomes,
-    from_micros,
     future_events,
     latest_time,
     past_events,
@@ -23,7 +22,6 @@ from purgatory.pipeline.outcomes.event_summary import (
 )
 from purgatory.pipeline.outcomes.journal_files import OnBadFile, damaged_files, unreadable_file
 from purgatory.pipeline.outcomes.manifest import (
-    Hour,
     Known,
     Manifest,
     check_has_hours,
@@ -156,10 +154,10 @@ class SparkUpdateRun(UpdateRun):
             "overwrite"
         ).parquet(self._table.at(run_folder(self._name)))
 
-    def _described(self) -> dict[str, Hour]:
+    def _described(self) -> list[Row]:
         is_open = F.col("outcome") == "open"
         written = read_outcomes(self._spark, self._table, [run_folder(self._name)])
-        rows = (
+        return (
             (written.coalesce(1) if self._is_few else written)
             .groupBy(watched_hour().alias("hour"))
             .agg(
@@ -171,18 +169,6 @@ class SparkUpdateRun(UpdateRun):
             .select("*", F.date_format("hour", "yyyy-MM-dd'T'HH").alias("name"))
             .collect()
         )
-        return {
-            row["name"]: Hour(
-                run=self._name,
-                operations=row["operations"],
-                records=row["records"],
-                open=row["open"],
-                first_open_deadline=(
-                    None if row["deadline"] is None else from_micros(row["deadline"]).isoformat()
-                ),
-            )
-            for row in rows
-        }
 
 
 def read_outcomes(spark: SparkSession, folder: Folder, paths: Sequence[str]) -> DataFrame:

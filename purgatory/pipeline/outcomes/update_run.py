@@ -12,7 +12,12 @@ from typing import Any
 
 from purgatory.pipeline.console import OnProgress, counted
 from purgatory.pipeline.errors import BadFileError, NothingToReadError
-from purgatory.pipeline.outcomes.event_summary import EventSummary, FutureRecords, merged_starts
+from purgatory.pipeline.outcomes.event_summary import (
+    EventSummary,
+    FutureRecords,
+    from_micros,
+    merged_starts,
+)
 from purgatory.pipeline.outcomes.journal_files import Footer, OnBadFile, footer_of
 from purgatory.pipeline.outcomes.manifest import (
     Hour,
@@ -191,7 +196,7 @@ class UpdateRun(ABC):
             of_all = counted(_all(before, hours), "hour")
             self._on_progress(f"{counted(rows, 'new record')}; writing {len(hours):,} of {of_all}")
             self._write(events, hours, rows, as_of or self._limit, grace_s)
-            written = self._described()
+            written = self._written_hours()
             manifest.hours = written if self._is_repair else manifest.hours | written
             kept = {*manifest.paths(hours)}
             manifest.replaced = [path for path in before.paths(hours) if path not in kept]
@@ -267,9 +272,27 @@ class UpdateRun(ABC):
     ) -> None:
         """Write the hours to the `run_folder` of this run, merged with the new events."""
 
+    def _written_hours(self) -> dict[str, Hour]:
+        return {
+            row["name"]: Hour(
+                run=self._name,
+                operations=row["operations"],
+                records=row["records"],
+                open=row["open"],
+                first_open_deadline=(
+                    None if row["deadline"] is None else from_micros(row["deadline"]).isoformat()
+                ),
+            )
+            for row in self._described()
+        }
+
     @abstractmethod
-    def _described(self) -> dict[str, Hour]:
-        """Return the contents of the written hours; reading them also verifies them."""
+    def _described(self) -> Sequence[Any]:
+        """Return a row for each of the written hours; reading them also verifies them.
+
+        With its `name`, its numbers of `operations` and `records`, how many are `open`, and the
+        first `deadline` of those in microseconds, None without any.
+        """
 
 
 def _overdue(before: Manifest, as_of: datetime | None, grace_s: float) -> set[str]:
