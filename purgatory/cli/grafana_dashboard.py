@@ -49,14 +49,11 @@ def _stat(title: str, unit: str, legend: str, expression: str, description: str 
     return _Panel(title, unit, [(legend, expression)], description, type="stat")
 
 
-def _rates(**series: str) -> list[tuple[str, str]]:
-    """Return the rate of each counter, all workers together."""
-    return [(name.replace("_", " "), f"sum(rate({it}{{}}[rate]))") for name, it in series.items()]
-
-
-def _increases(**series: str) -> list[tuple[str, str]]:
+def _sums(function: str, **counters: str) -> list[tuple[str, str]]:
+    """Return the `rate` or the `increase` of each counter, all workers together."""
     return [
-        (name.replace("_", " "), f"sum(increase({it}{{}}[rate]))") for name, it in series.items()
+        (name.replace("_", " "), f"sum({function}({counter}{{}}[rate]))")
+        for name, counter in counters.items()
     ]
 
 
@@ -248,7 +245,8 @@ _ROWS: Final[dict[str, list[list[_Panel]]]] = {
             _Panel(
                 "Retries, put off, released",
                 "ops",
-                _rates(
+                _sums(
+                    "rate",
                     retries="purgatory_job_retries_total",
                     put_off="purgatory_jobs_put_off_total",
                     released="purgatory_jobs_released_total",
@@ -257,7 +255,8 @@ _ROWS: Final[dict[str, list[list[_Panel]]]] = {
             _Panel(
                 "Leases lost, recovered, outages",
                 "short",
-                _increases(
+                _sums(
+                    "increase",
                     leases_lost="purgatory_job_leases_lost_total",
                     recovered="purgatory_jobs_recovered_total",
                     outages="purgatory_job_store_outages_total",

@@ -85,8 +85,6 @@ _NS_PER_US: Final = 1_000
 _STRING: Final = pa.string()
 _STRINGS: Final = pa.list_(_STRING)
 
-_AT_TYPE: Final = EVENT_SCHEMA.field("at").type
-
 
 class JobColumns(NamedTuple):
     """The columns that only rows of jobs have."""
@@ -137,10 +135,10 @@ def batch_of(
         "worker": pa.DictionaryArray.from_arrays(
             pa.repeat(first, len(rows)), pa.array([worker], _STRING)
         ),
-        "at": at.view(_AT_TYPE),
-        "watched_at": _microseconds(watched_ns, offset_us).view(_AT_TYPE),
-        "deadline": deadlines.view(_AT_TYPE),
-        "completed_at": pc.if_else(pc.equal(codes, WATCHED), nothing, at).view(_AT_TYPE),
+        "at": at.view(_TIME),
+        "watched_at": _microseconds(watched_ns, offset_us).view(_TIME),
+        "deadline": deadlines.view(_TIME),
+        "completed_at": pc.if_else(pc.equal(codes, WATCHED), nothing, at).view(_TIME),
         "lateness_us": pc.if_else(pc.equal(codes, _EXPIRED), lateness, nothing),
         "completed_by": pa.array(completed_by, _STRING),
         **_job_columns(len(rows), jobs),

@@ -1,4 +1,4 @@
-"""Floor 1, time: a hierarchical timing wheel. Integers of milliseconds in, callbacks out.
+"""Time: a hierarchical timing wheel. Integers of milliseconds in, callbacks out.
 
 Not here: asyncio and keys. Only `clock` reads the time.
 """
