@@ -202,12 +202,6 @@ async def test_the_database_case_of_the_docs_misses_nothing() -> None:
         assert seen.json() == "paid"
 
 
-def test_the_example_for_tests_works_as_it_stands() -> None:
-    """Fifteen minutes pass at once."""
-    source = code((ROOT / "docs" / "how-to" / "test-your-code.md").read_text(), "python")[0]
-    exec(compile(source, "test-your-code.md", "exec"), {})
-
-
 def test_the_example_for_applications_works_as_it_stands(tmp_path: Path) -> None:
     """As often as there are tests, each of which starts the application."""
     source = code((ROOT / "docs" / "how-to" / "test-your-code.md").read_text(), "python")[-1]

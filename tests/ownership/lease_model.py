@@ -1,10 +1,12 @@
-"""What a lease store does, in Python: the steps of `steps.lua`, to be compared with it."""
+"""A lease store in memory, to be compared with the real one, and one that is out of reach."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from purgatory.ownership import LeaseStore, OwnershipUnavailableError
 from purgatory.ownership.lease import (
     Acquire,
     Commit,
@@ -109,3 +111,32 @@ def _reply(
         remaining_ms=-(-(until_us - now_us) // 1_000) if is_held else 0,
         state=record.state if with_state else None,
     )
+
+
+class LossyStore:
+    """Passes steps on to another store, unless told otherwise."""
+
+    def __init__(self, store: LeaseStore) -> None:
+        self._store = store
+        self.is_cut = False
+        self.loses_replies = False
+        self.delay = 0.0
+        self.round_trips = 0
+
+    async def open(self) -> None:
+        """Connect."""
+        await self._store.open()
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._store.close()
+
+    async def run(self, steps: Sequence[LeaseStep]) -> list[LeaseResult]:
+        """Run steps, or lose them or their replies."""
+        self.round_trips += 1
+        errors: list[LeaseResult] = [OwnershipUnavailableError("cut")] * len(steps)
+        if self.is_cut:
+            return errors
+        results = await self._store.run(steps)
+        await asyncio.sleep(self.delay)
+        return errors if self.loses_replies else results

@@ -15,8 +15,7 @@ from purgatory.ownership import Ownership
 from purgatory.ownership.lease import Acquire
 from purgatory.testing import AutojumpEventLoop
 from tests.cases import cases
-from tests.ownership.lease_model import LeaseModel
-from tests.ownership.lossy_store import LossyStore
+from tests.ownership.lease_model import LeaseModel, LossyStore
 
 JOIN: dict[str, Any] = {"protocols": [{"name": "range"}]}
 
@@ -132,17 +131,6 @@ async def test_an_owner_that_is_cut_off_ends_what_is_parked(bench: _Bench) -> No
     assert (await bench.post("a", "join", **JOIN)).status_code == 307
 
 
-async def test_a_generation_waits_for_its_commit(bench: _Bench) -> None:
-    """While Redis is away for less than a lease, members wait; then all are told."""
-    joining = asyncio.create_task(bench.joined("a"))
-    await asyncio.sleep(2.9)
-    bench.stores["a"].is_cut = True
-    await asyncio.sleep(1)
-    assert not joining.done()
-    bench.stores["a"].is_cut = False
-    assert (await joining)["generation"] > 0
-
-
 async def test_made_up_ids_acquire_nothing(bench: _Bench) -> None:
     """Neither a read, nor a heartbeat, nor a join that is refused leaves anything in the store."""
     stranger: dict[str, Any] = {"member_id": "x", "generation": 1}
@@ -158,15 +146,6 @@ async def test_made_up_ids_acquire_nothing(bench: _Bench) -> None:
     assert _kind(await bench.post("a", "join", "g3", **JOIN)) == "too-many-groups"
     assert bench.ownership("a")._leases.keys() == {"g1", "g2"}
     await bench.joined("b", "g3")
-
-
-async def test_a_join_that_is_refused_disturbs_no_other(bench: _Bench) -> None:
-    """Although both wait for the same lease, which the refused one releases."""
-    refused, joined = await asyncio.gather(
-        bench.post("a", "join", **JOIN, session_timeout=0.1), bench.joined("a")
-    )
-    assert _kind(refused) == "invalid-session-timeout"
-    assert joined["generation"] > 0
 
 
 async def test_an_empty_group_is_forgotten_and_released(bench: _Bench) -> None:
@@ -242,10 +221,3 @@ def test_settings_of_several_workers(options: dict[str, Any], sentence: str) -> 
     CoordinatorSettings(**good)
     with pytest.raises(ValueError, match=sentence):
         CoordinatorSettings(**{**good, **options})
-
-
-def test_settings_from_the_environment() -> None:
-    """Each is a variable."""
-    variables = {"JOIN_GROUP_ADDRESS": "http://a", "JOIN_GROUP_LEASE": "1.5", "HOME": "/"}
-    settings = CoordinatorSettings.from_environment({**variables, "JOIN_GROUP_MAX_GROUPS": "3"})
-    assert (settings.address, settings.lease, settings.max_groups) == ("http://a", 1.5, 3)

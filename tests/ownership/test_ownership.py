@@ -9,8 +9,7 @@ from purgatory import InvalidKeyError, PurgatoryClosedError
 from purgatory.ownership import Lease, LeaseLostError, Owner, Ownership, OwnershipUnavailableError
 from purgatory.testing import AutojumpEventLoop
 from tests.cases import cases
-from tests.ownership.lease_model import LeaseModel
-from tests.ownership.lossy_store import LossyStore
+from tests.ownership.lease_model import LeaseModel, LossyStore
 
 LEASE_MS = 3_000
 LEASE = LEASE_MS / 1_000
@@ -160,15 +159,6 @@ async def test_a_suspended_owner_commits_nothing_once_it_is_replaced(bench: _Ben
     await bench.b.commit(following, b"b")
 
 
-async def test_the_same_process_acquires_again_at_once(bench: _Bench) -> None:
-    """What it has given up by its own clock it need not wait for; the epoch is a new one."""
-    lease = await _lease(bench.a)
-    lease._valid_until_ns = 0
-    again = await _lease(bench.a)
-    assert bench.lost == [lease]
-    assert again.epoch > lease.epoch
-
-
 async def test_a_commit_is_repeated_until_the_lease_ends(bench: _Bench) -> None:
     """A commit whose replies are lost is done once; one that never arrives ends the lease."""
     lease = await _lease(bench.a)
@@ -185,14 +175,6 @@ async def test_a_commit_is_repeated_until_the_lease_ends(bench: _Bench) -> None:
         await bench.a.commit(lease, b"2")
     assert bench.now() - began < LEASE
     assert bench.lost == [lease]
-
-
-async def test_commits_of_one_lease_are_in_order(bench: _Bench) -> None:
-    """The second waits for the first, and the last one stays."""
-    lease = await _lease(bench.a)
-    bench.stores["a"].delay = 0.1
-    await asyncio.gather(*(bench.a.commit(lease, b"%d" % number) for number in range(5)))
-    assert (await bench.a.read("n")).state == lease.state == b"4"
 
 
 async def test_a_slow_store_is_out_of_reach(bench: _Bench) -> None:
@@ -259,17 +241,6 @@ async def test_an_on_lost_that_fails_stops_nothing(
     await asyncio.sleep(2 * LEASE)
     assert "on_lost failed" in caplog.text
     assert kept.is_valid
-
-
-async def test_what_is_lost_by_the_store_is_lost(bench: _Bench) -> None:
-    """After FLUSHALL no owner goes on, and no epoch comes again."""
-    lease = await _lease(bench.a)
-    bench.model.flush()
-    bench.clock.advance(1)
-    following = await _lease(bench.b)
-    assert following.epoch > lease.epoch
-    await asyncio.sleep(0.5 * LEASE)
-    assert bench.lost == [lease]
 
 
 @cases(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from fractions import Fraction
 from itertools import repeat
 from warnings import catch_warnings, simplefilter
 
@@ -45,25 +44,6 @@ def test_a_bucket_holds_its_value(value: int) -> None:
 
 
 @given(WAITS)
-def test_kaplan_meier_is_the_product_over_risk_sets(waits: list[tuple[int, int, int]]) -> None:
-    """S(t) is the product of what each time leaves of those still at risk, counted one by one."""
-    people = [
-        (time, has_fired)
-        for time, fired, censored in waits
-        for has_fired in [True] * fired + [False] * censored
-    ]
-    for step in kaplan_meier(waits):
-        expected = Fraction(1)
-        for time in sorted({time for time, has_fired in people if has_fired}):
-            if time <= step.time_us:
-                at_risk = sum(other >= time for other, _ in people)
-                fired = sum(other == time and is_it for other, is_it in people)
-                expected *= 1 - Fraction(fired, at_risk)
-        assert step.survival == pytest.approx(float(expected), abs=1e-12)
-        assert 0 <= step.low <= step.survival <= step.high <= 1
-
-
-@given(WAITS)
 def test_kaplan_meier_agrees_with_scipy(waits: list[tuple[int, int, int]]) -> None:
     """Of operations one by one, scipy says the same, interval included."""
     # Here: it takes a second to import, which every process of the tests would spend.
@@ -83,19 +63,6 @@ def test_kaplan_meier_agrees_with_scipy(waits: list[tuple[int, int, int]]) -> No
         if 0 < step.survival < 1:
             assert step.low == pytest.approx(interval.low.evaluate(step.time_us), abs=1e-9)
             assert step.high == pytest.approx(interval.high.evaluate(step.time_us), abs=1e-9)
-
-
-@given(WAITS)
-def test_survival_never_rises(waits: list[tuple[int, int, int]]) -> None:
-    """The curve goes down; without anything censored it is the share that is left."""
-    steps = kaplan_meier(waits)
-    survivals = [step.survival for step in steps]
-    assert survivals == sorted(survivals, reverse=True)
-    complete = [(time, fired, 0) for time, fired, _ in waits]
-    total = sum(fired for _, fired, _ in complete)
-    for step in kaplan_meier(complete):
-        left = sum(fired for time, fired, _ in complete if time > step.time_us)
-        assert not total or step.survival == pytest.approx(left / total)
 
 
 @given(st.integers(1, 10**7).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))

@@ -82,18 +82,6 @@ def test_what_was_fired_is_not_retained() -> None:
     assert end() is None
 
 
-def test_the_value_of_a_signal_that_was_trimmed_is_released() -> None:
-    """The statistics count none of its bytes."""
-    signals = MemorySignals(clock=MockClock())
-    tracemalloc.start()
-    try:
-        signals.append("a", "x" * 60_000)
-        signals.drop("a")
-        assert tracemalloc.get_traced_memory()[0] < 60_000
-    finally:
-        tracemalloc.stop()
-
-
 def test_a_value_that_was_encoded_can_be_decoded_further_down_the_stack() -> None:
     """However deep it is nested."""
     signals = MemorySignals(clock=MockClock())

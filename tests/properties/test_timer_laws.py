@@ -121,11 +121,17 @@ class TimerMachine(RuleBasedStateMachine):
         self.note_added(task, delay_ms)
 
     def call(self, delay_ms: int, script: tuple[Action, ...] = ()) -> None:
-        """Have the timer make a call, which may end like every other task."""
+        """Have the timer make a call, or add one: both may end like every other task."""
         made: list[ScheduledCall] = []
-        made.append(
-            self.timer.call_later(delay_ms, lambda script: self.note_run(made[0], script), script)
-        )
+
+        def note(script: tuple[Action, ...]) -> None:
+            self.note_run(made[0], script)
+
+        if len(self.calls) % 2:
+            made.append(ScheduledCall(delay_ms, note, script))
+            self.timer.add(made[0])
+        else:
+            made.append(self.timer.call_later(delay_ms, note, script))
         self.calls += made
         self.note_added(made[0], delay_ms)
 

@@ -75,15 +75,6 @@ def test_seconds_are_a_finite_number(
         Settings()
 
 
-def test_the_longest_wait_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It lowers the default wait; one that is set above it is an error."""
-    monkeypatch.setenv("PURGATORY_MAX_WAIT", "20")
-    assert Settings().wait_settings().default_wait == 20
-    monkeypatch.setenv("PURGATORY_DEFAULT_WAIT", "22")
-    with pytest.raises(ValidationError, match="lower default_wait or raise max_wait"):
-        Settings()
-
-
 def test_limits_that_do_not_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who raises one is told of the other, by the names of the variables."""
     monkeypatch.setenv("PURGATORY_MAX_VALUE_BYTES", "100000000")

@@ -36,21 +36,6 @@ async def test_pieces_arrive_as_they_are_sent() -> None:
     assert left.is_set()
 
 
-async def test_a_whole_response() -> None:
-    """Of an application that goes on afterwards, as background tasks do."""
-    has_ended = False
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        nonlocal has_ended
-        await send({"type": "http.response.start", "status": 201})
-        await send({"type": "http.response.body", "body": b"done"})
-        has_ended = (await receive())["type"] == "http.request"
-
-    async with httpx.AsyncClient(transport=StreamingTransport(app)) as client:
-        response = await client.get("http://test/")
-    assert (response.status_code, response.content, has_ended) == (201, b"done", True)
-
-
 async def test_what_an_application_raises() -> None:
     """Before its response, and within it."""
 

@@ -2,11 +2,10 @@
 
 import asyncio
 import queue
-import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import TypeVar
@@ -16,19 +15,12 @@ import pytest
 from purgatory import Purgatory
 from purgatory.jobs import JobContext, MemoryJobStore
 from purgatory.testing import AutojumpEventLoop, DeadlockError, MockClock
-from purgatory.testing.autojump_event_loop import Activity, WorkingThreads
 from tests.cases import cases
 
 Result = TypeVar("Result")
 
 # Real seconds that a loop waits for other threads before it gives up; only deadlocks take so long.
 PATIENCE = 0.01
-
-
-def until(is_met: Callable[[], bool]) -> None:
-    """Return once another thread has got there."""
-    while not is_met():
-        time.sleep(0)
 
 
 def run(
@@ -205,44 +197,6 @@ def test_a_thread_that_does_not_end_holds_up_the_time_once() -> None:
         return took
 
     assert run(main(), patience=0.05) >= 0.05
-
-
-def test_a_thread_is_ignored_until_it_moves() -> None:
-    """One that hangs in one call does not hold up the time again; then it is at work once more."""
-    threads = WorkingThreads()
-    assert threads.activity() is Activity.WAITING
-    ours, theirs = socket.socketpair()
-    thread = threading.Thread(target=lambda: (theirs.recv(1), theirs.recv(1)))
-    thread.start()
-    try:
-        until(lambda: threads.activity() is Activity.WORKING)
-        threads.ignore()
-        assert threads.activity() is Activity.WAITING
-        ours.send(b"1")
-        until(lambda: threads.activity() is Activity.WORKING)
-    finally:
-        ours.send(b"2")
-        thread.join()
-        ours.close()
-        theirs.close()
-    assert threads.activity() is Activity.WAITING
-
-
-def test_sockets_work() -> None:
-    """Their time is real, and a peer that has answered comes before any timer."""
-
-    async def main() -> bytes:
-        ours, theirs = socket.socketpair()
-        reader, writer = await asyncio.open_connection(sock=ours)
-        theirs.send(b"hello")
-        async with asyncio.timeout(1):
-            data = await reader.readexactly(5)
-        writer.close()
-        await writer.wait_closed()
-        theirs.close()
-        return data
-
-    assert run(main(), patience=60) == b"hello"
 
 
 def test_threads_are_waited_for_in_real_time() -> None:

@@ -16,8 +16,8 @@ import httpx
 
 from examples.join_group.client import Generation, GroupMember, MemberOptions
 from examples.join_group.simulated_consumers import SimulatedConsumers
+from tests.chaos.signals.proxy import Proxy
 from tests.ownership.generation_ledger import GenerationLedger
-from tests.ownership.processes.proxy import Proxy
 from tests.ownership.processes.worker_process import WorkerProcess
 from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
@@ -43,6 +43,25 @@ class Report:
     """Seconds from each kind of fault until all members had joined again."""
 
 
+class Link(Proxy):
+    """A worker's way to Valkey: cut, it refuses; stalled, it swallows what is sent."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self._target = port
+
+    def refuse(self) -> None:
+        self.target = "/nowhere"
+        self.cut()
+
+    def swallow(self) -> None:
+        self._flows.clear()
+
+    def mend(self) -> None:
+        self.target = self._target
+        self._flows.set()
+
+
 class _Members(SimulatedConsumers):
     """Members that write down what they are told."""
 
@@ -59,11 +78,11 @@ class _Members(SimulatedConsumers):
 class Trial:
     """Three workers, and five members of one group."""
 
-    def __init__(self, server: ValkeyServer, proxies: list[Proxy], folder: Path) -> None:
+    def __init__(self, server: ValkeyServer, links: list[Link], folder: Path) -> None:
         self.report = Report()
         self._server = server
-        self._proxies = proxies
-        self._workers = [WorkerProcess(folder, proxy.port, _SETTINGS) for proxy in proxies]
+        self._links = links
+        self._workers = [WorkerProcess(folder, link.port, _SETTINGS) for link in links]
         self._names = [f"m{number}" for number in range(5)]
         self._crashed = 0
         self._http = httpx.AsyncClient(timeout=LEASE_S, follow_redirects=True)
@@ -101,7 +120,7 @@ class Trial:
     async def _do(self, fault: str) -> None:
         owner = await self._owner()
         epoch, loop = self._members.epoch, asyncio.get_running_loop()
-        proxy = self._proxies[self._workers.index(owner)]
+        link = self._links[self._workers.index(owner)]
         if fault == "stop while joining":
             self._crashed += 1
             await self._members.kill(self._names.pop(0))
@@ -117,9 +136,9 @@ class Trial:
             case "restart":
                 owner.send(signal.SIGTERM)
             case "cut":
-                proxy.cut()
+                link.refuse()
             case "stall":
-                proxy.stall()
+                link.swallow()
             case "Valkey restart":
                 await asyncio.to_thread(self._server.kill)
                 await asyncio.sleep(1.5 * LEASE_S)
@@ -136,7 +155,7 @@ class Trial:
                 # It finds its lease lost, and must not answer as the owner any more.
                 owner.send(signal.SIGCONT)
             case "cut" | "stall":
-                proxy.mend()
+                link.mend()
         await asyncio.sleep(LEASE_S)
         await self._members.settled(timeout=PATIENCE_S)
 
@@ -175,8 +194,8 @@ async def trial(folder: Path) -> AsyncIterator[Trial]:
     with ValkeyServer(folder, is_on_port=True, appendfsync="always") as server:
         port = int(server.url.rpartition(":")[2])
         async with AsyncExitStack() as stack:
-            proxies = [await stack.enter_async_context(Proxy(port)) for _ in range(3)]
-            yield Trial(server, proxies, folder)
+            links = [await stack.enter_async_context(Link(port)) for _ in range(3)]
+            yield Trial(server, links, folder)
 
 
 def shuffled(count: int, seed: int) -> list[str]:

@@ -14,6 +14,7 @@ from purgatory.ownership import OwnershipUnavailableError
 from purgatory.ownership.lease import Commit, LeaseResult, LeaseStep
 from tests.ownership.lease_model import LeaseModel
 from tests.ownership.simulation.host import Host, World
+from tests.unit.exchange import Exchange
 
 # The model's clock, which is the time in microseconds, begins at a time as real ones are.
 EPOCH_US = 1_763_800_000_000_000
@@ -99,7 +100,7 @@ class RemoteLeaseStore:
         return await reply
 
 
-class Exchange:
+class HttpExchange:
     """One HTTP request to a worker, on both of its ends."""
 
     def __init__(
@@ -116,13 +117,22 @@ class Exchange:
         self._request = request
         self._on_response = on_response
         self.response: asyncio.Future[httpx.Response] = client.loop.create_future()
-        self._is_disconnected: asyncio.Event | None = None
+        url = request.url
+        self._exchange = Exchange(
+            url.path,
+            [(name.decode(), value.decode()) for name, value in request.headers.raw],
+            method=request.method,
+            body=[request.content],
+            raw_path=url.raw_path,
+            query_string=url.query,
+            server=(url.host, 80),
+            state={},
+        )
         self._world = client.world
         worker.on_killed.append(self.reset)
 
     def begin(self) -> None:
         """Call the application, on the worker."""
-        self._is_disconnected = asyncio.Event()
         self._serving = self._worker.start(self._serve())
 
     def reset(self) -> None:
@@ -134,11 +144,8 @@ class Exchange:
         """Close the connection: the client has gone."""
         if self.reset in self._worker.on_killed:
             self._worker.on_killed.remove(self.reset)
-        self._world.after(_latency(self._world), lambda: self._worker.deliver(self._on_gone))
-
-    def _on_gone(self) -> None:
-        if self._is_disconnected is not None:
-            self._is_disconnected.set()
+        gone = self._exchange.leave
+        self._world.after(_latency(self._world), lambda: self._worker.deliver(gone))
 
     def _fail(self, error: Exception) -> None:
         if not self.response.done():
@@ -149,53 +156,15 @@ class Exchange:
             self.response.set_result(response)
 
     async def _serve(self) -> None:
-        request, url = self._request, self._request.url
-        status, headers, body = 0, [], b""
-        messages = [{"type": "http.request", "body": request.content, "more_body": False}]
-        is_over = asyncio.Event()
-
-        async def receive() -> dict[str, Any]:
-            if messages:
-                return messages.pop()
-            assert self._is_disconnected is not None
-            waits = [asyncio.ensure_future(self._is_disconnected.wait())]
-            waits.append(asyncio.ensure_future(is_over.wait()))
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for wait in waits:
-                    wait.cancel()
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            nonlocal status, headers, body
-            if message["type"] == "http.response.start":
-                status, headers = message["status"], message["headers"]
-            else:
-                body += message.get("body", b"")
-                if not message.get("more_body"):
-                    is_over.set()
-
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": request.method,
-            "scheme": "http",
-            "path": url.path,
-            "raw_path": url.raw_path,
-            "query_string": url.query,
-            "root_path": "",
-            "headers": [(name.lower(), value) for name, value in request.headers.raw],
-            "client": ("127.0.0.1", 1),
-            "server": (url.host, 80),
-            "state": {},
-        }
-        await self._app(scope, receive, send)
-        if self._worker.is_dead:
+        exchange, request = self._exchange, self._request
+        await self._app(exchange.scope, exchange.receive, exchange.send)
+        if self._worker.is_dead or not exchange.is_complete:
             return
-        self._on_response(request, status, body)
-        response = httpx.Response(status, headers=headers, content=body, request=request)
+        reply = exchange.answer()
+        self._on_response(request, reply.status, reply.body)
+        response = httpx.Response(
+            reply.status, headers=reply.headers, content=reply.body, request=request
+        )
         self._world.after(
             _latency(self._world), lambda: self._client.deliver(self._succeed, response)
         )
@@ -228,7 +197,7 @@ class SimulatedTransport(httpx.AsyncBaseTransport):
             raise httpx.ConnectTimeout("cut", request=request)
         if name in self.cut or found is None:
             raise httpx.ConnectError("refused", request=request)
-        exchange = Exchange(self._client, *found, request, self._on_response)
+        exchange = HttpExchange(self._client, *found, request, self._on_response)
         found[0].deliver(exchange.begin)
         try:
             async with asyncio.timeout(timeout):

@@ -1,15 +1,10 @@
 """A broker that is full or drains, the bounds of its log, and its settings."""
 
-import asyncio
-from typing import Any
-
 import pytest
-from starlette.responses import Response
 
 from examples.acks_all.config import BrokerConfig
 from examples.acks_all.errors import BrokerBusy, BrokerClosing
 from purgatory import Limits
-from purgatory.fastapi import DelayedResponse
 from tests.cases import cases
 from tests.unit.acks_all.broker import A, B, open_broker
 
@@ -74,32 +69,3 @@ def test_settings_that_contradict_each_other_are_refused(
     """With a sentence that says what is allowed."""
     with pytest.raises(ValueError, match=complaint):
         BrokerConfig(**settings_)  # type: ignore[arg-type] # integers all of them
-
-
-async def test_an_answer_that_has_to_wait_is_finished_by_a_task() -> None:
-    """Where `send` waits, whoever completed the operation does not."""
-    async with open_broker() as broker:
-        sent, may_send, begun = [], asyncio.Event(), asyncio.Event()
-
-        async def receive() -> dict[str, str]:
-            begun.set()
-            await asyncio.sleep(10)
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            await may_send.wait()
-            sent.append(message["type"])
-
-        response = DelayedResponse(
-            lambda respond: broker.manager.produce(
-                {A: ["x"]}, acks_all=True, timeout_ms=5000, respond=lambda _: respond(Response())
-            )
-        )
-        answering = asyncio.ensure_future(response({"type": "http"}, receive, send))
-        await begun.wait()
-        broker.follow(1, 1, 2)
-        await asyncio.sleep(0.01)
-        assert sent == []
-        may_send.set()
-        await answering
-        assert sent == ["http.response.start", "http.response.body"]

@@ -2,9 +2,6 @@
 
 import asyncio
 
-import pytest
-
-from examples.acks_all.errors import FencedLeaderEpoch
 from tests.unit.acks_all.broker import LAG_MS, A, open_broker
 
 # The ISR.
@@ -102,12 +99,3 @@ async def test_what_a_follower_had_of_a_lost_epoch_acknowledges_nothing() -> Non
         assert told.is_waiting
         broker.follow(1, 1)
         assert told.slugs == {A: "ok"}
-
-
-async def test_an_old_epoch_changes_nothing() -> None:
-    """The controller's words may come late."""
-    async with open_broker() as broker:
-        broker.manager.change_leader(A, 1, 5)
-        with pytest.raises(FencedLeaderEpoch):
-            broker.manager.change_leader(A, 0, 4)
-        assert (broker.partition().leader, broker.partition().leader_epoch) == (1, 5)

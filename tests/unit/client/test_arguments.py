@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory.client import AsyncClient, Client, Job, JobNotFoundError
+from purgatory.client import AsyncClient, Client, JobNotFoundError
 from purgatory.client.requests import base_url, follow_cursor, job_body
 from purgatory.client.values import error_of_problem
 from tests.cases import cases
@@ -89,13 +89,3 @@ def test_the_name_of_a_request_fits_into_a_header(name: str) -> None:
             client.fire("k", idempotency_key=name)
         with pytest.raises(ValueError, match=r"idempotency_key is .*: give 1 to 255 printable"):
             client.defer("note", delay=1, idempotency_key=name)
-
-
-def test_jobs_and_handles_for_people() -> None:
-    """What the fields say, as Python has it."""
-    fields = {"handler": "note", "outcome": None, "deadline": "2027-01-01T00:00:00.000Z"}
-    job = Job("x", "waiting", "", fields)
-    assert (job.handler, job.outcome) == ("note", None)
-    assert job.deadline == datetime(2027, 1, 1, tzinfo=UTC)
-    assert repr(AsyncClient(URL).job("x")) == "<AsyncJobHandle 'x'>"
-    assert repr(Client(URL).job("x")) == "<JobHandle 'x'>"

@@ -27,15 +27,6 @@ def core(timer: SystemTimer) -> DelayedOperationPurgatory:
     return DelayedOperationPurgatory("test", timer)
 
 
-def test_when_an_operation_began(clock: MockClock, core: DelayedOperationPurgatory) -> None:
-    """Its deadline less its delay; 0 before it waits."""
-    operation = Operation(250)
-    assert started_ms(operation) == 0
-    clock.advance(7)
-    core.try_complete_else_watch(operation, ["a"])
-    assert started_ms(operation) == operation.expiration_ms - 250
-
-
 def test_times_and_keys(
     clock: MockClock, timer: SystemTimer, core: DelayedOperationPurgatory
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from purgatory import CursorExpiredError, Limits, Outcome, Purgatory, PurgatoryClosedError, Status
+from purgatory import CursorExpiredError, Outcome, Purgatory, PurgatoryClosedError, Status
 from purgatory.testing import AutojumpEventLoop
 from tests.patience import until_in_turns
 from tests.unit.shared_logs import EPOCH, Logs
@@ -70,21 +70,6 @@ async def test_an_entry_of_the_log_ends_all_waits_on_its_key(
     assert {outcome.status for outcome in await asyncio.gather(*tasks)} == {Status.FIRED}
 
 
-async def test_signals_of_other_processes_age_as_those_of_this_one(logs: Logs) -> None:
-    """Each log has its own; a third longer than the limit at the most."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, AutojumpEventLoop)
-    async with Purgatory(
-        signals=logs, clock=loop.clock, limits=Limits(max_signal_age=60)
-    ) as purgatory:
-        for key in ("a", "b", "a"):
-            logs.fire(key)
-        await asyncio.sleep(59)
-        assert purgatory.signals.statistics().signals == 3
-        await asyncio.sleep(22)
-        assert purgatory.signals.statistics().signals == 0
-
-
 @pytest.mark.parametrize("others", [(), ("b",), ("c",)])
 async def test_a_park_without_a_cursor_waits_for_what_fires_later(
     logs: Logs, purgatory: Purgatory, others: tuple[str, ...]
@@ -96,19 +81,6 @@ async def test_a_park_without_a_cursor_waits_for_what_fires_later(
     logs.fire("a")
     outcome = await task
     assert (outcome.key, outcome.value) == ("a", 2)
-
-
-async def test_a_loss_ends_the_waits_on_its_keys(logs: Logs, purgatory: Purgatory) -> None:
-    """By an error: signals may have come and gone. Others wait on."""
-    task = await parked(purgatory, "a")
-    logs.lose("b")
-    await asyncio.sleep(0)
-    assert not task.done()
-    logs.lose("a")
-    with pytest.raises(CursorExpiredError):
-        await task
-    counts = purgatory.statistics()
-    assert (counts.outdated, counts.fired, counts.expired) == (1, 0, 0)
 
 
 @pytest.mark.parametrize("is_drained", [False, True])

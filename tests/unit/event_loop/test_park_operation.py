@@ -52,14 +52,6 @@ async def turn() -> None:
 # Cancellation
 
 
-async def test_a_task_that_is_cancelled_before_it_begins(purgatory: Purgatory) -> None:
-    """Nothing is parked at all."""
-    task = park(purgatory)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
 async def test_a_task_that_is_cancelled_while_it_waits(purgatory: Purgatory) -> None:
     """It leaves at once, is raised CancelledError with the message, and no fire counts it."""
     task = park(purgatory)
@@ -147,20 +139,6 @@ async def test_wait_for(purgatory: Purgatory) -> None:
     assert (await asyncio.wait_for(purgatory.park("a", timeout=TIMEOUT), TIMEOUT)).is_fired
 
 
-async def test_gather(purgatory: Purgatory) -> None:
-    """Outcomes come in the order of the arguments, and a cancellation reaches all."""
-    both = asyncio.gather(*(purgatory.park(key, timeout=TIMEOUT) for key in "ab"))
-    await turn()
-    await purgatory.fire("b")
-    await purgatory.fire("a")
-    assert [outcome.key for outcome in await both] == ["a", "b"]
-    both = asyncio.gather(*(purgatory.park(key, timeout=TIMEOUT) for key in "ab"))
-    await turn()
-    both.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await both
-
-
 async def test_a_task_group(purgatory: Purgatory) -> None:
     """One that fails cancels the parks of the others."""
 
@@ -242,25 +220,6 @@ async def test_tasks_wake_in_the_order_of_their_ends(purgatory: Purgatory) -> No
     assert order == []
     await asyncio.gather(*tasks)
     assert order == ["before all", "c", "a", "b", "between", "after all"]
-
-
-async def test_a_task_wakes_in_the_next_turn(purgatory: Purgatory) -> None:
-    """A task that parks again on waking is woken by what fires then, one turn later."""
-    turns: list[int] = []
-    now = 0
-
-    async def waiter() -> None:
-        for _ in range(3):
-            await purgatory.park("a", timeout=TIMEOUT)
-            turns.append(now)
-
-    task = asyncio.create_task(waiter())
-    await turn()
-    while not task.done():
-        await purgatory.fire("a")
-        now += 1
-        await turn()
-    assert turns == [1, 2, 3]
 
 
 @cases("interrupted", ["a", "b", "d"])

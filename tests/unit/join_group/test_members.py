@@ -39,18 +39,6 @@ async def test_a_repeated_join_is_told_of_the_generation_that_is(bench: Bench) -
     assert bench.state is GroupState.PREPARING_REBALANCE
 
 
-async def test_a_protocol_is_elected(bench: Bench) -> None:
-    """Among those that all support, the one that most like best; the leader sees its metadata."""
-    replies = [
-        bench.join(protocols={"sticky": "s1", "roundrobin": "o1", "range": "r1"}),
-        bench.join(protocols={"range": "r2", "roundrobin": "o2"}),
-        bench.join(protocols={"range": "r3", "roundrobin": "o3"}),
-    ]
-    answers = [await bench.response(reply) for reply in replies]
-    assert {answer.protocol for answer in answers} == {"range"}
-    assert [member.metadata for member in answers[0].members] == ["r1", "r2", "r3"]
-
-
 @cases(
     "ballots, elected",
     [

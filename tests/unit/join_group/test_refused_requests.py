@@ -8,40 +8,11 @@ from hypothesis import strategies as st
 
 from examples.join_group import errors
 from examples.join_group.assignors import ASSIGNORS
-from examples.join_group.schemas import JoinResponse
 from examples.join_group.settings import CoordinatorSettings
 from examples.join_group.state_table import GroupState
 from examples.join_group.table import ranges
 from tests.cases import cases
 from tests.unit.join_group.group_bench import Bench
-
-
-async def test_a_member_that_is_unknown(bench: Bench) -> None:
-    """Every request of a stranger is refused, in every group."""
-    await bench.stable(1)
-    stranger = JoinResponse(member_id="x", generation=1, protocol="range", leader="y", members=[])
-    for ask in (
-        lambda: bench.join("x"),
-        lambda: bench.join("x", group="other"),
-        lambda: bench.sync(stranger),
-        lambda: bench.heartbeat("x", 1),
-        lambda: bench.leave("x"),
-    ):
-        with pytest.raises(errors.UnknownMemberId, match="x is not a member of group"):
-            ask()
-    with pytest.raises(errors.UnknownGroup, match="there is no group other"):
-        bench.coordinator.describe("other")
-
-
-async def test_a_generation_that_has_passed(bench: Bench) -> None:
-    """Neither a sync nor a heartbeat of another generation counts, older or newer."""
-    [leader] = await bench.stable(1)
-    for generation in (0, 2):
-        stale = leader.model_copy(update={"generation": generation})
-        with pytest.raises(errors.IllegalGeneration, match="is at generation 1"):
-            bench.sync(stale)
-        with pytest.raises(errors.IllegalGeneration, match=f"generation {generation}"):
-            bench.heartbeat(leader.member_id, generation)
 
 
 async def test_a_protocol_that_not_all_support(bench: Bench) -> None:
@@ -56,14 +27,6 @@ async def test_a_protocol_that_not_all_support(bench: Bench) -> None:
     assert bench.state is GroupState.STABLE
 
 
-async def test_a_group_that_is_full(bench: Bench) -> None:
-    """A member beyond the limit is refused; a known one is not."""
-    leader, *_ = await bench.stable(4)
-    with pytest.raises(errors.GroupFull, match="has 4 members, which is the limit"):
-        bench.join()
-    bench.join(leader.member_id)
-
-
 async def test_who_may_assign(bench: Bench) -> None:
     """The leader has to, to members only; nobody else may."""
     leader, follower = await bench.joined(2)
@@ -74,13 +37,6 @@ async def test_who_may_assign(bench: Bench) -> None:
     with pytest.raises(errors.InvalidAssignment, match="unknown members, such as x"):
         bench.sync(leader, {"x": [0]})
     assert bench.state is GroupState.COMPLETING_REBALANCE
-
-
-@cases("timeout", [0, -1, 300.001])
-async def test_a_rebalance_timeout_out_of_bounds(bench: Bench, timeout: float) -> None:
-    """None, negative and too long are refused, with the limit."""
-    with pytest.raises(errors.InvalidRebalanceTimeout, match="at most 300 seconds"):
-        bench.join(rebalance_timeout=timeout)
 
 
 async def test_nothing_begins_in_a_drain(bench: Bench) -> None:

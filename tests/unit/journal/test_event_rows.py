@@ -101,14 +101,6 @@ def test_an_operation_has_a_row_for_its_beginning_and_one_for_its_end(clock: Moc
     assert rows.waiting == 0
 
 
-def test_an_id_that_is_used_again_is_another_operation(clock: MockClock) -> None:
-    """An id is good for as long as its operation waits."""
-    rows = make_rows(clock)
-    events = [event(1, WATCHED), event(1, FIRED), event(1, WATCHED), event(1, FIRED)]
-    found = as_list(rows.batch(events))
-    assert [row["operation_id"][-2:] for row in found] == ["-1", "-1", "-2", "-2"]
-
-
 def test_a_kind_is_named_by_the_class(clock: MockClock) -> None:
     """By its `kind`, where that is a string, or by its own name."""
     rows = make_rows(clock)
@@ -155,23 +147,6 @@ def test_sampling_leaves_out_both_rows_or_neither(clock: MockClock) -> None:
     assert 0 < rows.sampled_out < 800
     assert (rows.sampled_out + len(found), rows.waiting) == (1_600, 0)
     assert sorted(row["seq"] for row in found) == list(range(1, len(found) + 1))
-
-
-def test_an_end_whose_beginning_was_dropped_is_dropped_too(clock: MockClock) -> None:
-    """It is counted."""
-    rows = make_rows(clock)
-    assert rows.batch([event(1, FIRED)]) is None
-    assert rows.unpaired == 1
-
-
-def test_behind_a_gap_an_id_is_trusted_only_with_its_deadline(clock: MockClock) -> None:
-    """The end of one operation and the beginning of the next may both be in the gap."""
-    rows = make_rows(clock)
-    as_list(rows.batch([event(1, WATCHED), event(2, WATCHED)]))
-    rows.note_gap()
-    events = [event(1, FIRED, deadline_ms=6_500), event(2, FIRED)]
-    assert [row["operation_id"][-2:] for row in as_list(rows.batch(events))] == ["-2"]
-    assert rows.unpaired == 1
 
 
 def test_behind_a_gap_an_id_is_trusted_only_with_its_keys(clock: MockClock) -> None:

@@ -1,8 +1,6 @@
 """The journal: what an operation's life leaves, and what happens where writing does not."""
 
-import asyncio
 import logging
-import re
 import subprocess
 import sys
 import threading
@@ -13,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from purgatory import DelayedOperation, Purgatory, Status
+from purgatory import DelayedOperation, Status
 from purgatory.journal import (
     EVENT_SCHEMA,
     EVENTS,
@@ -145,49 +143,6 @@ def test_every_step_is_written(make_core: MakeCore, clock: MockClock, tmp_path: 
     statistics = journal.statistics()
     assert (statistics.rows, statistics.buffered, statistics.dropped) == (10, 0, 0)
     assert (statistics.sinks[0].written, statistics.sinks[0].pending) == (10, 0)
-
-
-async def test_a_parked_call_is_in_the_journal(tmp_path: Path) -> None:
-    """On a real loop, opened and closed around the purgatory: who is drained is written too."""
-    async with (
-        Journal(ParquetFiles(tmp_path)) as journal,
-        Purgatory(listeners=[journal]) as purgatory,
-    ):
-        assert (await purgatory.park("a", timeout=0.01)).status is Status.EXPIRED
-        operation = Operation(60_000, purgatory._operations)
-        purgatory.park_operation(operation, ["b"])
-    rows = rows_in(tmp_path)
-    assert [(row["kind"], row["event"]) for row in rows] == [
-        ("park", "watched"),
-        ("park", "expired"),
-        ("test", "watched"),
-        ("test", "drained"),
-    ]
-    wait = rows[1]["completed_at"] - rows[1]["watched_at"]
-    assert wait.total_seconds() >= 0.01
-    assert rows[1]["completed_at"] >= rows[1]["deadline"]
-
-
-def test_jobs_are_written_among_operations(clock: MockClock, tmp_path: Path) -> None:
-    """By whoever runs them, and calls it."""
-    clock.set_wall(1_700_000_000_000)
-    with Journal(ParquetFiles(tmp_path), clock=clock) as journal:
-        for status, state in ((Status.PENDING, "waiting"), (Status.FIRED, "done")):
-            journal.job_event(
-                status,
-                job_id="7",
-                handler="mail",
-                state=state,
-                deferred_at_ms=1_700_000_000_000,
-                deadline_ms=1_700_000_900_000,
-                keys=["order:42"],
-                key="order:42" if status is Status.FIRED else None,
-            )
-    rows = rows_in(tmp_path)
-    assert [(row["operation_id"], row["kind"], row["state"]) for row in rows] == [
-        ("job:7", "job:mail", "waiting"),
-        ("job:7", "job:mail", "done"),
-    ]
 
 
 def test_what_the_buffer_cannot_take_is_counted_and_said_once(
@@ -365,32 +320,6 @@ def test_without_its_vendor_it_names_the_extra(missing: str, module: str, extra:
     command = [sys.executable, "-c", script]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert f"pip install 'fastapi-purgatory[{extra}]'" in printed
-
-
-def test_the_core_does_not_import_the_journal() -> None:
-    """Nor what the journal is written with."""
-    script = "import sys, purgatory; print({'pyarrow', 'purgatory.journal'} & set(sys.modules))"
-    command = [sys.executable, "-c", script]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert printed.strip() == "set()"
-
-
-def test_the_example_of_the_docs_works_as_it_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An application opens its journal around the purgatory: also who is drained is written."""
-    [source, *_] = re.findall(r"```python\n(.*?)```", JOURNAL_PAGE.read_text(), re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    exec(compile(source, "journal.md", "exec"), names)
-
-    async def serve() -> None:
-        async with names["app"].router.lifespan_context(names["app"]):
-            operation = Operation(60_000, names["purgatory"]._operations)
-            names["purgatory"].park_operation(operation, ["a"])
-
-    asyncio.run(serve())
-    assert [row["event"] for row in rows_in(tmp_path / "history")] == ["watched", "drained"]
 
 
 def test_the_docs_name_every_column() -> None:

@@ -93,17 +93,6 @@ def test_whatever_a_worker_is_called_readers_see_its_files(
     assert path.name[0] not in "._" and path.name.endswith("-0123456789ab-000001.parquet")
 
 
-def test_a_batch_over_a_full_hour_is_split(tmp_path: Path, clock: MockClock) -> None:
-    """Each row lies where it belongs."""
-    files, rows = opened(tmp_path, clock), rows_of(clock)
-    first = batch_at(rows, clock, 3)
-    clock.advance(2_000)
-    both = [*first.to_pylist(), *batch_at(rows, clock, 4).to_pylist()]
-    files.write(type(first).from_pylist(both, schema=EVENT_SCHEMA))
-    files.roll()
-    assert [pq.ParquetFile(path).metadata.num_rows for path in complete_files(tmp_path)] == [3, 4]
-
-
 def test_no_reader_sees_a_file_before_it_is_complete(tmp_path: Path, clock: MockClock) -> None:
     """It is hidden, and its name does not end as that of the others."""
     files = opened(tmp_path, clock, group_rows=1)
@@ -133,19 +122,6 @@ def test_a_file_that_is_large_enough_is_complete(
     assert (files.files, files.written) == (2, 15)
 
 
-def test_rows_are_written_in_groups(tmp_path: Path, clock: MockClock) -> None:
-    """Many small batches are few groups, with one dictionary each."""
-    files, rows = opened(tmp_path, clock, group_rows=20), rows_of(clock)
-    for _ in range(5):
-        files.write(batch_at(rows, clock, 10))
-    files.roll()
-    [path] = complete_files(tmp_path)
-    metadata = pq.ParquetFile(path).metadata
-    groups = [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
-    assert groups == [20, 20, 10]
-    assert [row["seq"] for row in rows_in(tmp_path)] == list(range(1, 51))
-
-
 def test_leftovers_of_a_crash_are_removed_and_reported(
     tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -171,22 +147,6 @@ def test_a_folder_that_cannot_be_made_is_an_error_at_once(tmp_path: Path, clock:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OSError, match="file"):
         opened(tmp_path / "file" / "journal", clock)
-
-
-def test_after_a_failure_the_file_is_given_up(tmp_path: Path, clock: MockClock) -> None:
-    """Its rows are lost, and counted; the next ones go into another."""
-    files, rows = opened(tmp_path, clock, group_rows=1), rows_of(clock)
-    files.write(batch_at(rows, clock, 3))
-    folder = next(tmp_path.glob("*/*"))
-    [hidden] = hidden_files(tmp_path)
-    hidden.unlink()
-    with pytest.raises(FileNotFoundError):
-        files.roll()
-    assert files.abandon() == 3
-    assert (files.abandon(), list(folder.iterdir())) == (0, [])
-    files.write(batch_at(rows, clock, 2))
-    files.roll()
-    assert (files.written, len(rows_in(tmp_path))) == (2, 2)
 
 
 def test_a_folder_in_the_way_fails_before_anything_is_written(

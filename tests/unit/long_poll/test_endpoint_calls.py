@@ -127,33 +127,6 @@ async def test_request_state_is_new_for_each_call(purgatory: Purgatory) -> None:
     assert not [name for name in request.scope if name.startswith("purgatory")]
 
 
-@ROUTE_IN_SCOPE
-async def test_those_above_find_the_last_call_when_the_response_of_a_wait_begins(
-    purgatory: Purgatory, order: Order
-) -> None:
-    """Such as a middleware that counts requests by their route, also for those that time out."""
-    routes: list[str] = []
-
-    async def look(scope: Scope, receive: Receive, send: Send) -> None:
-        async def look_at_start(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                routes.append(scope["route"].path)
-            await send(message)
-
-        await inner(scope, receive, look_at_start)
-
-    inner = LongPollMiddleware(application(order.show), purgatory=purgatory)
-    check_not_modified(await poll(4).begin(look).reply(), "4")
-    assert routes == ["/orders/{order_id}"]
-    # Also while the call goes on.
-    order.make = lambda: Response(
-        headers={"ETag": '"1"', "Long-Poll-Key": "order:42"},
-        background=BackgroundTask(asyncio.sleep, 30),
-    )
-    check_not_modified(await poll(4).begin(look).reply(), "4")
-    assert routes == ["/orders/{order_id}"] * 2
-
-
 @pytest.mark.parametrize("is_read", [True, False])
 async def test_the_body_of_a_get_is_there_in_each_call(purgatory: Purgatory, is_read: bool) -> None:
     """In as many pieces as it came."""
@@ -214,24 +187,6 @@ async def test_background_tasks_run_for_each_call(
     await purgatory.fire("order:42")
     await request.reply()
     assert seen == [(1, False), (2, True)]
-
-
-async def test_a_background_task_that_takes_longer_than_the_wait(
-    app: ASGIApp, purgatory: Purgatory, order: Order
-) -> None:
-    """The 304 is on time, and the request ends with the task."""
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-    order.make = lambda: Response(
-        headers={"ETag": '"1"', "Long-Poll-Key": "order:42"},
-        background=BackgroundTask(asyncio.sleep, 30),
-    )
-    request = poll(2).begin(app)
-    await asyncio.sleep(2.01)
-    check_not_modified(request.answer(), "2")
-    await request.reply()
-    assert loop.time() - started == pytest.approx(30)
-    assert order.calls == 1
 
 
 async def test_a_key_that_fires_during_a_background_task(

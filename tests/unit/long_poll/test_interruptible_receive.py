@@ -69,19 +69,6 @@ async def test_a_receive_that_does_not_let_itself_be_cancelled() -> None:
     assert await task == (MESSAGE, 0)
 
 
-async def test_a_failure_is_raised_and_leaves_nothing() -> None:
-    """What the server raises is for whoever waits."""
-
-    async def broken() -> Message:
-        raise RuntimeError("no such connection")
-
-    receive = InterruptibleReceive(broken)
-    with pytest.raises(RuntimeError, match="no such connection"):
-        await receive()
-    receive.interrupt()
-    await asyncio.sleep(0)
-
-
 @cases("order", [("cancel", "interrupt"), ("interrupt", "cancel")])
 async def test_a_cancellation_from_elsewhere_is_not_taken_for_an_interruption(
     order: tuple[str, str],

@@ -21,18 +21,6 @@ from tests.unit.long_poll.order import Order, application, check_not_modified, p
 # Clients that leave, processes that stop, bounds.
 
 
-async def test_a_client_that_leaves_while_it_is_parked(
-    app: ASGIApp, purgatory: Purgatory, order: Order
-) -> None:
-    """Its wait is gone, and whoever stands above sees the request end."""
-    request = poll().begin(app)
-    await until_parked(purgatory)
-    request.leave()
-    await request.end()
-    assert (purgatory.parked, order.calls, request.sent) == (0, 1, [])
-    assert purgatory.statistics().cancelled == 1
-
-
 @pytest.mark.parametrize("end", ["expired", "fired", "left"])
 async def test_a_request_that_was_parked_is_freed_without_the_garbage_collector(
     app: ASGIApp, purgatory: Purgatory, order: Order, end: str
@@ -127,17 +115,6 @@ async def test_a_server_that_cancels_the_request(app: ASGIApp, purgatory: Purgat
     with pytest.raises(asyncio.CancelledError):
         await request.task
     assert purgatory.parked == 0
-
-
-async def test_a_key_that_is_dropped_ends_the_wait(
-    app: ASGIApp, purgatory: Purgatory, order: Order
-) -> None:
-    """304 at once: its history is gone, and the client asks anew."""
-    request = poll().begin(app)
-    await until_parked(purgatory)
-    assert await purgatory.cancel("order:42") == 1
-    check_not_modified(await request.reply())
-    assert order.calls == 1
 
 
 async def test_a_drain_answers_who_is_parked_and_refuses_who_comes(

@@ -96,12 +96,6 @@ async def test_keys_are_made_of_path_parameters(
     await request.end()
 
 
-async def test_its_value_is_the_key(app: FastAPI) -> None:
-    """For the endpoint that fires it, say; with a middleware that is asked or not."""
-    user = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
-    assert (await ask(app, f"/users/{user}/orders/7")).json() == [f"user:{user}:order:7", "stock"]
-
-
 async def test_without_the_middleware_it_warns_once(
     app: FastAPI, caplog: pytest.LogCaptureFixture
 ) -> None:

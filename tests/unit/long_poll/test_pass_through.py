@@ -1,16 +1,10 @@
 """Requests that LongPollMiddleware leaves as they are."""
 
-import asyncio
 import logging
 
 import pytest
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.responses import JSONResponse, Response
-from starlette.routing import WebSocketRoute
-from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.websockets import WebSocket
 
 from purgatory import Purgatory
 from purgatory.fastapi import LongPollMiddleware
@@ -58,27 +52,6 @@ async def test_what_is_not_asked_for_gets_the_very_same_scope_and_receive(
     await request.begin(app).reply()
     assert seen[0] is request.scope
     assert seen[1] == request.receive
-
-
-async def test_other_scopes_pass_through(purgatory: Purgatory) -> None:
-    """WebSockets and the lifespan are none of its business."""
-
-    async def echo(websocket: WebSocket) -> None:
-        await websocket.accept()
-        await websocket.send_text(await websocket.receive_text())
-        await websocket.close()
-
-    app = Starlette(
-        routes=[WebSocketRoute("/", echo)],
-        middleware=[Middleware(LongPollMiddleware, purgatory=purgatory)],
-    )
-
-    def talk() -> str:
-        with TestClient(app) as client, client.websocket_connect("/") as websocket:
-            websocket.send_text("hello")
-            return websocket.receive_text()
-
-    assert await asyncio.to_thread(talk) == "hello"
 
 
 @pytest.mark.parametrize(

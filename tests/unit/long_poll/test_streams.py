@@ -139,20 +139,6 @@ async def test_a_stream_that_never_waits_is_ended_too(
     await until_in_turns(lambda: source.is_ended)
 
 
-async def test_a_stream_that_is_another_is_passed_on_as_it_comes(purgatory: Purgatory) -> None:
-    """Nothing is kept until there is more."""
-    source = Source(length=3)
-    request = poll('"0"').begin(application(purgatory, source.show, []))
-    for count in range(1, 4):
-        await until_in_turns(lambda count=count: len(request.sent) == 1 + count)  # type: ignore[misc] # a default binds it
-        assert source.made == count
-        await asyncio.sleep(1)
-    reply = await request.reply()
-    assert (reply.status, len(reply.body)) == (200, 300)
-    assert "long-poll-key" not in reply.headers
-    assert source.background == 1
-
-
 async def test_a_stream_of_an_application_that_listens_to_nobody(purgatory: Purgatory) -> None:
     """It runs to its end, unread; the deadline is kept all the same."""
     loop = asyncio.get_running_loop()

@@ -285,17 +285,6 @@ async def test_a_worker_that_writes_no_more_has_no_gauges(tmp_path: Path) -> Non
             assert (value(found, "purgatory_parked") == 7) is is_shown
 
 
-async def test_a_directory_that_is_gone_leaves_the_worker_its_own(tmp_path: Path) -> None:
-    """Metrics are never why a request fails."""
-    purgatory = Purgatory()
-    collector = PurgatoryCollector(purgatory, directory=tmp_path / "gone")
-    async with collector, purgatory:
-        await purgatory.fire("k")
-        shutil.rmtree(tmp_path / "gone")
-        found = values((await collector.text())[0].decode())
-        assert value(found, "purgatory_fires_total") == 1
-
-
 async def test_installed_metrics_are_for_those_who_may_read_them() -> None:
     """A token may have the scope `metrics` and no other; an operator may read them as well."""
     app = FastAPI()

@@ -4,12 +4,14 @@ import gc
 import weakref
 from collections.abc import Callable
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from purgatory import DelayedOperation, Status
 from purgatory.operations import DelayedOperationPurgatory, OperationEvent
 from purgatory.operations.event_buffer import GAP, EventBuffer
 from purgatory.testing import MockClock
 from purgatory.timer import SystemClock
-from tests.cases import cases
 
 MakeCore = Callable[..., DelayedOperationPurgatory]
 
@@ -82,44 +84,38 @@ def test_an_operation_is_not_kept_alive(make_core: MakeCore, clock: MockClock) -
     assert (gone(), len(buffer)) == (None, 2)
 
 
-def test_what_there_is_no_room_for_is_counted(make_core: MakeCore, clock: MockClock) -> None:
-    """The oldest stay: whoever takes goes on where it was."""
+@given(limit=st.integers(1, 4), steps=st.lists(st.one_of(st.none(), st.integers(0, 6))))
+def test_what_there_is_no_room_for_is_counted(limit: int, steps: list[int | None]) -> None:
+    """By a list: the oldest stay, in order, and one GAP is where others are missing."""
+    buffer = EventBuffer(limit, MockClock())
+    expected: list[tuple[int, ...]] = []
+    dropped = 0
+    for number, most in enumerate(steps):
+        if most is not None:
+            assert buffer.take(most) == expected[:most]
+            del expected[:most]
+        elif len(expected) < limit:
+            expected.append((number,))
+            buffer.put((number,))
+        else:
+            dropped += 1
+            expected += [] if expected[-1] == GAP else [GAP]
+            buffer.put((number,))
+        assert (len(buffer), buffer.dropped) == (len(expected), dropped)
+    assert buffer
+
+
+def test_an_operation_that_there_is_no_room_for_is_counted(
+    make_core: MakeCore, clock: MockClock
+) -> None:
+    """As what is put into the buffer is."""
     buffer = EventBuffer(3, clock)
     core = make_core(buffer)
     for _ in range(2):
         watch(core, "a")
     core.check_and_complete("a")
-    buffer.put(("another",))
-    assert (len(buffer), buffer.dropped) == (4, 2)
-    assert len(buffer.take(2)) == 2
-    buffer.put(("another",))
-    taken = buffer.take(10)
-    assert taken[0][2] is Status.FIRED
-    # Where the others are missing, which is behind the three and before the last.
-    assert (taken[1:], len(buffer), buffer.dropped) == ([GAP, ("another",)], 0, 2)
-
-
-def test_each_gap_is_marked_once(clock: MockClock) -> None:
-    """Though very many are missing, and also where all was taken meanwhile."""
-    buffer = EventBuffer(1, clock)
-    for number in range(1_000):
-        buffer.put((number,))
-    assert (buffer.take(10), buffer.dropped) == ([(0,), GAP], 999)
-    for number in range(3):
-        buffer.put((number,))
-    assert (buffer.take(10), buffer.dropped) == ([(0,), GAP], 1_001)
-
-
-@cases("most", [0, 1, 5])
-def test_no_more_is_taken_than_asked_for(most: int) -> None:
-    """Nor than there is."""
-    buffer = EventBuffer(10, SystemClock())
-    for number in range(3):
-        buffer.put((number,))
-    taken = buffer.take(most)
-    assert taken == [(number,) for number in range(min(most, 3))]
-    assert len(buffer) == 3 - len(taken)
-    assert bool(buffer)
+    assert (buffer.dropped, [event[2] for event in buffer.take(3)][2]) == (1, Status.FIRED)
+    assert buffer.take(9) == [GAP]
 
 
 def test_the_time_is_that_of_the_system(make_core: MakeCore) -> None:

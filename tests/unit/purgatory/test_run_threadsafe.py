@@ -7,7 +7,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import CancelledError, wait
+from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
@@ -112,16 +112,6 @@ async def test_a_failure_after_a_wait_that_timed_out_is_logged(
     assert len(errors()) == 2
 
 
-async def test_a_call_cancelled_before_it_begins_is_done(make_purgatory: Make) -> None:
-    """Also for a thread that waits for several calls."""
-    async with make_purgatory() as purgatory:
-        call = purgatory.run_threadsafe(purgatory.fire("a"))
-        assert call.cancel()
-        await asyncio.sleep(0)
-        assert wait([call], timeout=0).done == {call}
-        assert purgatory.signals.head() == 0
-
-
 async def test_a_call_that_nobody_holds_goes_on(make_purgatory: Make) -> None:
     """Its task is held until it is done."""
     tasks: list[weakref.ref[asyncio.Task[Any]]] = []
@@ -178,16 +168,6 @@ async def test_what_is_no_coroutine_is_refused(make_purgatory: Make) -> None:
     async with make_purgatory() as purgatory:
         with pytest.raises(TypeError, match=r"run_threadsafe\(purgatory.fire\(key\)\)"):
             purgatory.run_threadsafe(purgatory.fire)  # type: ignore[arg-type] # on purpose
-
-
-async def test_a_purgatory_that_is_not_open(make_purgatory: Make) -> None:
-    """The caller hears at once, and no coroutine is left behind."""
-    purgatory = make_purgatory()
-    for _ in range(2):
-        with pytest.raises(PurgatoryClosedError, match="nothing was done"):
-            purgatory.run_threadsafe(purgatory.fire("a"))
-        async with purgatory:
-            pass
 
 
 async def test_calls_that_have_not_begun_fail_as_closed() -> None:

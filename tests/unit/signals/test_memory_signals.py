@@ -1,5 +1,7 @@
 """What MemorySignals keeps, what it forgets, and that it never hides a gap."""
 
+from __future__ import annotations
+
 import copy
 import gc
 import pickle
@@ -7,11 +9,38 @@ from collections.abc import Callable
 
 import pytest
 
-from purgatory import BadCursorError, CursorExpiredError, InvalidValueError
-from purgatory.signals import MemorySignals, Signal
+from purgatory import BadCursorError, CursorExpiredError, InvalidValueError, Status
+from purgatory.operations import DelayedOperationPurgatory
+from purgatory.operations.wait_histograms import WaitTimes
+from purgatory.signals import Condition, MemorySignals, Signal, WaitOperation
+from purgatory.signals.history_trimmer import SLICE, HistoryTrimmer
 from purgatory.testing import MockClock
+from purgatory.timer import SystemTimer
 from tests.cases import cases
-from tests.unit.signals.kept_signals import kept, values
+
+
+@pytest.fixture
+def make(clock: MockClock) -> Callable[..., MemorySignals]:
+    def make_signals(**bounds: int) -> MemorySignals:
+        return MemorySignals(clock=clock, **bounds)
+
+    return make_signals
+
+
+@pytest.fixture
+def signals(make: Callable[..., MemorySignals]) -> MemorySignals:
+    return make()
+
+
+def values(signals: MemorySignals, key: str) -> list[object]:
+    """Everything that is kept of a key."""
+    return [signal.value for signal in signals.read(key, 0, 1_000_000)]
+
+
+def kept(signals: MemorySignals) -> tuple[int, int, int]:
+    """Signals, bytes, keys."""
+    statistics = signals.statistics()
+    return statistics.signals, statistics.bytes, statistics.keys
 
 
 def test_a_signal_is_numbered_and_kept(signals: MemorySignals, clock: MockClock) -> None:
@@ -44,12 +73,6 @@ def test_values_are_json(signals: MemorySignals, value: object, encoded: bytes) 
     assert kept(signals) == (1, len(encoded), 1)
 
 
-def recursive() -> object:
-    value: list[object] = []
-    value.append(value)
-    return value
-
-
 @pytest.mark.parametrize(
     "value",
     [float("nan"), float("inf"), {1, 2}, b"bytes", object(), {(1, 2): 3}, "\ud800", 10**5_000],
@@ -60,13 +83,6 @@ def test_what_is_not_json_is_refused(signals: MemorySignals, value: object) -> N
     with pytest.raises(InvalidValueError, match="the value is not JSON"):
         signals.append("a", value)
     assert (kept(signals), signals.head(), signals.append("a", 1).seq) == ((0, 0, 0), 0, 1)
-
-
-def test_a_value_without_an_end_is_refused(signals: MemorySignals) -> None:
-    """One that holds itself."""
-    with pytest.raises(InvalidValueError, match="the value is not JSON"):
-        signals.append("a", recursive())
-    assert kept(signals) == (0, 0, 0)
 
 
 def test_a_value_is_bounded_in_bytes(make: Callable[..., MemorySignals]) -> None:
@@ -82,16 +98,6 @@ def test_a_value_is_bounded_in_bytes(make: Callable[..., MemorySignals]) -> None
     assert kept(signals) == (1, 10, 1)
 
 
-def test_whether_there_are_signals_after_a_position(signals: MemorySignals) -> None:
-    """So many of that key, not of others."""
-    first = signals.append("a", 1)
-    signals.append("b", 1)
-    signals.append("a", 2)
-    assert signals.has_after("a", 0, 2) and not signals.has_after("a", 0, 3)
-    assert signals.has_after("a", first.offset, 1) and not signals.has_after("a", first.offset, 2)
-    assert not signals.has_after("a", signals.head(), 1) and not signals.has_after("c", 0, 1)
-
-
 @cases(
     "cursor",
     ["", "1", "00", "x", "-1", "1.5", "0 ", "é", "0" * 12, "0" * 12 + "-", "0" * 12 + "-1e3"],
@@ -100,14 +106,6 @@ def test_a_cursor_that_is_not_one_of_ours(signals: MemorySignals, cursor: str) -
     """Is a BadCursorError that says what a cursor is."""
     with pytest.raises(BadCursorError, match="use the cursor of an earlier answer"):
         signals.position("a", cursor)
-
-
-@cases("suffix", ["0", "\n", " ", "\u0661"])
-def test_a_cursor_with_something_behind_it(signals: MemorySignals, suffix: str) -> None:
-    """Is bad, or ahead of every signal, but never taken for what is in front of it."""
-    signals.append("a", 1)
-    with pytest.raises(BadCursorError):
-        signals.position("a", signals.cursor(1) + suffix)
 
 
 def test_a_cursor_from_before_a_restart(make: Callable[..., MemorySignals]) -> None:
@@ -126,33 +124,6 @@ def test_a_cursor_from_before_a_restart(make: Callable[..., MemorySignals]) -> N
 
 
 # Bounds
-
-
-def test_the_latest_signal_is_kept_whatever_its_size(make: Callable[..., MemorySignals]) -> None:
-    """Or refused, here or with the bounds: what is accepted reaches those who wait for it."""
-    try:
-        signals = make(max_bytes=8, max_value_bytes=100)
-        signal = signals.append("a", "x" * 20)
-    except ValueError:
-        return
-    assert signals.has_after("a", signal.offset - 1, 1)
-    assert signals.read("a", signal.offset - 1, 1) == [signal]
-
-
-def test_what_is_remembered_of_empty_keys_is_bounded(make: Callable[..., MemorySignals]) -> None:
-    """With very many keys the longest empty are forgotten: cursors expire, numbers never repeat."""
-    signals = make(max_signals=3)
-    seqs: dict[str, int] = {}
-    for number in range(10):
-        seqs["first"] = signals.append("first", number).seq
-    cursor = signals.cursor(signals.head())
-    for number in range(50):
-        signals.append(f"key {number}", number)
-    with pytest.raises(CursorExpiredError):
-        signals.position("first", cursor)
-    assert signals.append("first", "again").seq > seqs["first"]
-    for number in range(50):
-        assert signals.append(f"key {number}", number).seq > 1
 
 
 def test_a_key_that_fires_while_its_history_is_made(make: Callable[..., MemorySignals]) -> None:
@@ -255,3 +226,131 @@ def test_a_key_that_comes_and_goes_while_its_signal_is_kept(
     for key in "cdefg":
         signals.append(key, key)
         assert values(signals, key) == [key] and signals.statistics().signals == 1
+
+
+def bounded(**bounds: int) -> MemorySignals:
+    return MemorySignals(clock=MockClock(), **bounds)
+
+
+@cases("keys, forgotten", [(6, 0), (7, 1), (8, 2)])
+def test_twice_as_many_keys_as_signals_are_remembered(keys: int, forgotten: int) -> None:
+    """Of keys that are not, cursors from before the last signal of the last one are expired."""
+    signals = bounded(max_signals=3)
+    for number in range(keys):
+        signals.append(f"key {number}", number)
+    assert signals.earliest("another") == forgotten
+
+
+def age_out(timer: SystemTimer, clock: MockClock, ms: int) -> None:
+    """Let time pass, advancing at each next expiration."""
+    until_ms = clock.wall_ms() + ms
+    while (next_ms := timer.next_expiration_ms()) is not None and next_ms <= until_ms:
+        clock.advance(max(0, next_ms - clock.wall_ms()))
+        timer.advance_clock()
+    clock.advance(until_ms - clock.wall_ms())
+
+
+@pytest.mark.parametrize("offset_ms", [0, 1, 1_999, 2_000, 3_500, 5_999])
+def test_a_signal_is_kept_for_its_age_and_a_third_more_at_most(
+    make: Callable[..., MemorySignals],
+    make_timer: Callable[..., SystemTimer],
+    clock: MockClock,
+    offset_ms: int,
+) -> None:
+    """Whenever it came since the trimming began; what is still read expires with an error."""
+    signals, timer = make(), make_timer()
+    trim = HistoryTrimmer(signals, timer, 6_000)
+    signals.append("other", 1)
+    trim.wake()
+    age_out(timer, clock, offset_ms)
+    cursor = signals.cursor(signals.head())
+    signals.append("a", 1)
+    trim.wake()
+    age_out(timer, clock, 6_000)
+    assert signals.has_after("a", signals.position("a", cursor), 1)
+    age_out(timer, clock, 2_000)
+    assert values(signals, "a") == []
+    with pytest.raises(CursorExpiredError):
+        signals.position("a", cursor)
+
+
+def test_very_many_are_trimmed_a_few_at_a_time(
+    make: Callable[..., MemorySignals], make_timer: Callable[..., SystemTimer], clock: MockClock
+) -> None:
+    """The event loop gets its turn in between; what came meanwhile is kept for its own age."""
+    signals, timer = make(), make_timer()
+    trim = HistoryTrimmer(signals, timer, 6_000)
+    for number in range(3 * SLICE + 10):
+        signals.append(f"old {number}", None)
+    trim.wake()
+    age_out(timer, clock, 7_999)
+    left = [kept(signals)[0]]
+    while left[-1]:
+        clock.advance(1)
+        timer.advance_clock()
+        left.append(kept(signals)[0])
+        if left[-1] == 10:
+            signals.append("new", None)
+    assert left[1:5] == [2 * SLICE + 10, SLICE + 10, 10, 1]
+    assert 6_000 <= len(left) - 4 <= 8_100 and len(timer) == 0
+
+
+def test_trimming_by_age_does_not_go_by_the_wall_clock(
+    make: Callable[..., MemorySignals], make_timer: Callable[..., SystemTimer], clock: MockClock
+) -> None:
+    """A wall clock that leaps by years forgets nothing, and keeps nothing longer."""
+    signals, timer = make(), make_timer()
+    trim = HistoryTrimmer(signals, timer, 6_000)
+    signals.append("a", 1)
+    trim.wake()
+    clock.set_wall(10**13)
+    timer.advance_clock()
+    assert values(signals, "a") == [1]
+    timer.close()
+
+
+class Responder(WaitOperation):
+    """Notes what it is told."""
+
+    __slots__ = ("seen",)
+
+    seen: list[str]
+
+    def on_complete(self) -> None:
+        self.seen = [self.status]
+
+    def on_expiration(self) -> None:
+        self.seen.append("expiration")
+
+
+def test_a_dropped_history_meets_a_condition(signals: MemorySignals) -> None:
+    """What is gone counts, however many signals were wanted."""
+    signals.append("a", None)
+    wait = WaitOperation(1, signals, ("a",), 0, Condition(min_signals=3))
+    assert not wait.try_complete()
+    signals.drop("a")
+    with pytest.raises(NotImplementedError, match=r"WaitOperation does not define on_complete\(\)"):
+        wait.try_complete()
+
+
+@pytest.mark.parametrize("is_trimmed", [True, False])
+def test_an_end_that_cannot_be_known_is_outdated(
+    clock: MockClock, signals: MemorySignals, is_trimmed: bool
+) -> None:
+    """At the deadline, of a wait for two keys of which one has lost its history."""
+    times = WaitTimes(clock)
+    core = DelayedOperationPurgatory("p", SystemTimer(clock=clock), listeners=[times])
+    wait = Responder(20, signals, ("a", "b"), (0, 0), Condition(needed_keys=2))
+    assert not core.try_complete_else_watch(wait, wait.watched_keys)
+    if is_trimmed:
+        signals.drop("a")
+        core.check_and_complete("a")
+    clock.advance(21)
+    core.timer.advance_clock()
+    assert wait.seen == ([Status.OUTDATED] if is_trimmed else [Status.EXPIRED, "expiration"])
+    [kind] = times.kinds.values()
+    counts = {status: sum(each.counts) for status, each in kind.by_outcome().items()}
+    assert counts.pop(wait.status) == 1 and set(counts.values()) == {0}
+    statistics = core.statistics()
+    assert (statistics.outdated, statistics.expired) == (is_trimmed, not is_trimmed)
+    assert sum(times.lateness.counts) == statistics.expired

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 from purgatory import Status
-from purgatory.fastapi.http.request_headers import JITTER_FROM_SECONDS, jittered
 from purgatory.fastapi.watch.request_parser import WatchTerms
 from purgatory.fastapi.watch.responses import WatchResponses
 from purgatory.signals import MemorySignals
@@ -95,13 +94,6 @@ def test_a_drained_wait_keeps_its_cursor_if_signals_were_lost(*, is_lost: bool) 
     document = respond(signals, {"k": position}, status=Status.DRAINED)
     expected = signals.cursor(position if is_lost else signals.head())
     assert (document["cursor"], document["signals"]) == (expected, [])
-
-
-def test_waits_of_five_seconds_end_a_little_earlier() -> None:
-    """To spread reconnects; shorter ones last as long as was asked for."""
-    assert jittered(JITTER_FROM_SECONDS - 0.001) == JITTER_FROM_SECONDS - 0.001
-    for _ in range(10):
-        assert 0.9 <= jittered(JITTER_FROM_SECONDS) / JITTER_FROM_SECONDS < 0.99
 
 
 @cases("status", [Status.EXPIRED, Status.DRAINED, Status.CANCELLED])

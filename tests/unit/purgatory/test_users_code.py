@@ -1,23 +1,128 @@
-"""The context (`contextvars`) of a waiter's code: its own, whatever ends the wait."""
+"""Listeners and operations of one's own, the contexts of their code, and a second purgatory."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
+from fastapi import Depends, FastAPI, Response
+from starlette.testclient import TestClient
 
-from purgatory import DelayedOperation, Purgatory
+from purgatory import (
+    DelayedOperation,
+    InvalidKeyError,
+    LimitReachedError,
+    Limits,
+    Purgatory,
+    Status,
+)
 from purgatory.event_loop.parked_operations import cancelling_on_failure
+from purgatory.fastapi import LongPollKey, LongPollMiddleware, create_router, install
 from purgatory.jobs import JobContext, MemoryJobStore
 from purgatory.operations import OperationEvent
-from purgatory.outcome import Status
 from purgatory.signals import WaitOperation
 from tests.cases import cases
 from tests.patience import until_in_turns
-from tests.unit.purgatory.waiting import Make, Waiting, parked
+from tests.unit.purgatory.waiting import Make, Waiting, now_ms, parked
 from tests.unit.shared_logs import Logs
+
+
+async def test_an_operation_of_ones_own(make_purgatory: Make) -> None:
+    """Is watched until it completes, by a check or by its deadline."""
+    async with make_purgatory() as purgatory:
+        checked, expiring, done = Waiting(), Waiting(20), Waiting()
+        assert not purgatory.park_operation(checked, ["a"])
+        assert not purgatory.park_operation(expiring, iter(["a", "b"]))
+        done.completable = checked.completable = True
+        assert purgatory.park_operation(done, ["a"])
+        assert await purgatory.check("a") == 1
+        await asyncio.sleep(0.02)
+        assert [o.status for o in (checked, expiring, done)] == [
+            Status.FIRED,
+            Status.EXPIRED,
+            Status.FIRED,
+        ]
+
+
+async def test_an_operation_of_ones_own_without_delay(make_purgatory: Make) -> None:
+    """Expires in one of the next turns of the loop, whatever else is timed."""
+    async with make_purgatory() as purgatory:
+        task = await parked(purgatory, "a", timeout=60)
+        operation = Waiting(0)
+        began_ms = now_ms()
+        assert not purgatory.park_operation(operation, ["b"])
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert (operation.status, now_ms()) == (Status.EXPIRED, began_ms)
+        await purgatory.fire("a")
+        await task
+
+
+@cases("key, error", [("", InvalidKeyError), (b"k", TypeError)])
+async def test_park_operation_checks_each_key(
+    make_purgatory: Make, key: Any, error: type[Exception]
+) -> None:
+    """As `park` does: nobody could fire them."""
+    async with make_purgatory() as purgatory:
+        with pytest.raises(error, match="key"):
+            purgatory.park_operation(Waiting(), ["a", key])
+        assert purgatory.watched_keys() == {}
+
+
+@cases("keys", ["abc", None, 42])
+async def test_park_operation_takes_lists_of_keys_only(make_purgatory: Make, keys: Any) -> None:
+    """`"abc"` would be watched as three keys of one letter."""
+    async with make_purgatory() as purgatory:
+        with pytest.raises(TypeError, match=f"keys is .*{keys}.*: give a list of keys, such as"):
+            purgatory.park_operation(Waiting(), keys)
+        assert purgatory.watched_keys() == {}
+
+
+async def test_watch_keeps_to_the_number_of_keys(make_purgatory: Make) -> None:
+    """`max_keys_per_operation` holds for every operation."""
+    async with make_purgatory(limits=Limits(max_keys_per_operation=2)) as purgatory:
+        with pytest.raises(ValueError, match="2"):
+            purgatory.park_operation(Waiting(), ["a", "b", "c"])
+        assert purgatory.watched_keys() == {}
+
+
+async def test_watch_may_be_exempt_from_the_bounds(make_purgatory: Make) -> None:
+    """For what the application itself cannot do without, however many are parked."""
+    async with make_purgatory(limits=Limits(max_parked=1)) as purgatory:
+        task = await parked(purgatory, "a")
+        operation = Waiting()
+        with pytest.raises(LimitReachedError):
+            purgatory.park_operation(operation, ["a"])
+        assert not purgatory.park_operation(operation, ["a"], is_bounded=False)
+        await purgatory.drain()
+        assert ((await task).status, operation.status) == (Status.DRAINED, Status.DRAINED)
+
+
+async def test_what_is_refused_is_counted(make_purgatory: Make) -> None:
+    """By the bound that was reached, whichever way somebody would have been parked."""
+    limits = Limits(max_parked=2, max_parked_per_key=1)
+    async with make_purgatory(limits=limits) as purgatory:
+        tasks = [await parked(purgatory, "a")]
+        with pytest.raises(LimitReachedError):
+            await purgatory.park("a", timeout=5)
+        tasks.append(await parked(purgatory, "b"))
+        with pytest.raises(LimitReachedError):
+            await purgatory.park("c", timeout=5)
+        with pytest.raises(LimitReachedError):
+            purgatory.park_operation(Waiting(), ["c"])
+        purgatory.count_refusal("a bound of our own")
+        found = purgatory.statistics().refused
+        assert found == {"max_parked_per_key": 1, "max_parked": 2, "a bound of our own": 1}
+        # A picture of one moment.
+        purgatory.count_refusal("a bound of our own")
+        assert found["a bound of our own"] == 1
+        await purgatory.drain()
+        await asyncio.gather(*tasks)
+
 
 NAME: ContextVar[str] = ContextVar("NAME", default="nobody")
 WAIT_S = 20.0
@@ -300,3 +405,105 @@ async def test_handlers_of_jobs_run_in_no_requests_context(make_purgatory: Make)
         await asyncio.gather(*(asyncio.create_task(request(name)) for name in "ab"))
         await until_in_turns(lambda: len(seen) == 6)
         assert set(seen) == {"nobody"}
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What is said."""
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+async def test_a_fire_that_wakes_nobody_here(
+    make_purgatory: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said once, with the key and how many wait on the other."""
+    async with make_purgatory() as one, make_purgatory() as other:
+        tasks = [await parked(other, "a") for _ in range(2)]
+        await one.fire("b")
+        assert warnings(caplog) == []
+        for _ in range(3):
+            await one.fire("a")
+        await other.cancel("a")
+        assert all([(await task).status == "cancelled" for task in tasks])
+    [warning] = warnings(caplog)
+    assert "key 'a' was fired" in warning and "while 2 operations wait on another" in warning
+
+
+async def test_what_is_no_mistake(make_purgatory: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """Other names, somebody who waits here too, and one that is closed."""
+    async with make_purgatory() as one, make_purgatory(name="orders") as orders:
+        task = await parked(orders, "a")
+        await one.fire("a")
+        async with make_purgatory() as other:
+            here, there = await parked(one, "a"), await parked(other, "a")
+            assert (await one.fire("a")).completed == 1
+            await here
+        assert (await there).status == "drained"
+        await one.fire("a")
+        await orders.fire("a")
+        await task
+    assert warnings(caplog) == []
+
+
+def test_a_second_one_is_not_installed() -> None:
+    """The error names the way out; the same one may be installed under two prefixes."""
+    app, purgatory = FastAPI(), Purgatory()
+    install(app, purgatory)
+    install(app, purgatory, prefix="/second")
+    with pytest.raises(ValueError, match=r"is installed in this application: .*create_router"):
+        install(app, Purgatory(), prefix="/third")
+    app.include_router(create_router(Purgatory("other"), prefix="/other"))
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_the_middleware_has_another_than_the_application(
+    is_same: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said at the start."""
+    app, purgatory = FastAPI(), Purgatory("installed")
+    install(app, purgatory)
+    app.add_middleware(
+        LongPollMiddleware, purgatory=purgatory if is_same else Purgatory("of the middleware")
+    )
+    with TestClient(app):
+        pass
+    said = [text for text in warnings(caplog) if "LongPollMiddleware waits on" in text]
+    assert len(said) == (not is_same)
+    assert all("'of the middleware'" in text and "'installed'" in text for text in said)
+
+
+def test_install_twice() -> None:
+    """The error says so, where FastAPI warned of duplicate operations."""
+    app, purgatory = FastAPI(), Purgatory()
+    install(app, purgatory)
+    with pytest.raises(ValueError, match=r"install was called twice.*'/purgatory'.*prefix"):
+        install(app, purgatory)
+
+
+def test_a_second_purgatory_below_the_first() -> None:
+    """Its router may be included before."""
+    app = FastAPI()
+    app.include_router(create_router(Purgatory(), prefix="/purgatory/other"))
+    install(app, Purgatory())
+    with TestClient(app) as client:
+        for prefix in ("/purgatory", "/purgatory/other"):
+            assert client.get(f"{prefix}/watch/k?wait=0").status_code == 200
+
+
+def test_the_middleware_twice(caplog: pytest.LogCaptureFixture) -> None:
+    """One warning says so, and the outer one does what a single one does."""
+    app, purgatory = FastAPI(), Purgatory()
+    install(app, purgatory)
+    for _ in range(2):
+        app.add_middleware(LongPollMiddleware, purgatory=purgatory)
+
+    @app.get("/orders/{order}", dependencies=[Depends(LongPollKey("order:{order}"))])
+    async def show(response: Response) -> None:
+        response.headers["ETag"] = '"1"'
+
+    with TestClient(app) as client:
+        # Longer than a busy machine needs for the endpoint: what is over by then does not park.
+        headers = {"Prefer": "wait=1", "If-None-Match": '"1"'}
+        assert client.get("/orders/42", headers=headers).status_code == 304
+    [said] = warnings(caplog)
+    assert "LongPollMiddleware was added twice" in said and "add_middleware" in said
+    assert purgatory.statistics().expired == 1

@@ -1,9 +1,9 @@
-"""A purgatory that was closed is opened again, on whichever loop is running."""
+"""Opening, draining, closing, opening again, and on which loop and thread."""
 
 import asyncio
 import gc
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -13,7 +13,88 @@ from purgatory.jobs import MemoryJobStore
 from purgatory.purgatory import _open_purgatories
 from purgatory.testing import AutojumpEventLoop, MockClock
 from tests.cases import cases
-from tests.unit.purgatory.waiting import Make, outcomes, parked
+from tests.unit.purgatory.waiting import Make, Waiting, parked
+
+
+async def test_firing_still_works_while_draining(make_purgatory: Make) -> None:
+    """Signals are kept for those who come back."""
+    async with make_purgatory() as purgatory:
+        await purgatory.drain()
+        fired = await purgatory.fire("a", 1)
+        assert (fired.seq, fired.completed) == (1, 0)
+        assert await purgatory.cancel("b") == 0
+
+
+async def test_it_closes_with_the_last_of_those_who_opened_it(make_purgatory: Make) -> None:
+    """Each `open` needs its `close`."""
+    purgatory = make_purgatory()
+    is_open = [purgatory.is_open]
+    purgatory.open()
+    async with purgatory:
+        task = await parked(purgatory, "a")
+    is_open.append(purgatory.is_open)
+    assert (task.done(), repr(purgatory)) == (False, "<Purgatory 'purgatory': open, 1 parked>")
+    await purgatory.close()
+    assert (await task).status is Status.DRAINED
+    assert [*is_open, purgatory.is_open] == [False, True, False]
+
+
+async def calls_of(purgatory: Purgatory) -> list[Callable[[], Coroutine[Any, Any, object]]]:
+    """Every way in that belongs to the loop."""
+
+    async def watch() -> None:
+        purgatory.park_operation(Waiting(), ["a"])
+
+    async def check() -> None:
+        await purgatory.check("a")
+
+    async def begin_drain() -> None:
+        await purgatory.begin_drain()
+
+    return [
+        lambda: purgatory.park("a", timeout=1),
+        lambda: purgatory.fire("a"),
+        lambda: purgatory.cancel("a"),
+        purgatory.drain,
+        watch,
+        check,
+        begin_drain,
+    ]
+
+
+async def test_before_it_is_open_and_after_everything_is_refused(make_purgatory: Make) -> None:
+    """With a word on how to open it; closing what is closed, or was never open, does nothing."""
+    purgatory = make_purgatory()
+    for _ in range(2):
+        await purgatory.close()
+        for call in await calls_of(purgatory):
+            with pytest.raises(PurgatoryClosedError, match="use it inside `async with`"):
+                await call()
+        async with purgatory:
+            pass
+
+
+async def test_from_another_thread_everything_is_refused(make_purgatory: Make) -> None:
+    """With a word on how to come in; nothing was changed."""
+    async with make_purgatory() as purgatory:
+        calls = await calls_of(purgatory)
+        errors: list[str] = []
+
+        def misuse() -> None:
+            for call in calls:
+                try:
+                    asyncio.run(call())
+                except WrongThreadError as error:
+                    errors.append(str(error))
+
+        thread = threading.Thread(target=misuse, name="the other")
+        thread.start()
+        thread.join()
+        assert len(errors) == len(calls)
+        assert all(
+            "'the other'" in error and "purgatory.run_threadsafe(" in error for error in errors
+        )
+        assert (purgatory.parked, purgatory.signals.head(), purgatory.is_draining) == (0, 0, False)
 
 
 def run(main: Coroutine[Any, Any, Any], clock: Any = None) -> Any:
@@ -44,18 +125,6 @@ async def fire_and_wait(purgatory: Purgatory, number: int) -> list[Status]:
         # The present is rounded up to a tick.
         assert expired.waited_ms in (5_000, 5_001)
         return [fired.status, expired.status]
-
-
-async def test_it_opens_again_on_another_loop_and_thread(make_purgatory: Make) -> None:
-    """As an application does that a test starts a second time."""
-    clock = asyncio.get_running_loop().clock  # type: ignore[attr-defined] # of our own loop
-    purgatory = make_purgatory()
-    expected = [Status.FIRED, Status.EXPIRED]
-    assert await fire_and_wait(purgatory, 1) == expected
-    assert run(fire_and_wait(purgatory, 2), clock) == expected
-    assert await fire_and_wait(purgatory, 3) == expected
-    assert repr(purgatory) == "<Purgatory 'purgatory': closed, 0 parked>"
-    assert outcomes(purgatory) == (3, 3, 0, 0)
 
 
 async def test_what_drains_is_opened_again_once_it_is_closed(make_purgatory: Make) -> None:
@@ -159,29 +228,3 @@ async def test_a_closing_that_fails_half_way() -> None:
         assert "can be opened again" in caught.value.__notes__[0]
         assert (await task).status is Status.DRAINED
         assert not purgatory.is_open
-
-
-async def test_jobs_wait_for_the_next_opening() -> None:
-    """The worker releases what it held, and another one runs it on the next loop, once."""
-    clock = asyncio.get_running_loop().clock  # type: ignore[attr-defined] # of our own loop
-    purgatory = Purgatory(jobs=MemoryJobStore(now_ms=clock.wall_ms), clock=clock)
-    ran: list[str] = []
-
-    @purgatory.handler("note")
-    async def note(job: object, payload: str) -> None:
-        ran.append(payload)
-
-    async with purgatory:
-        first = await purgatory.defer("note", "first", delay=10)
-        await (await purgatory.defer("note", "now", delay=0)).wait(5)
-    assert ran == ["now"]
-
-    async def reopen() -> object:
-        async with purgatory:
-            await (await purgatory.defer("note", "second", delay=20)).wait(60)
-            return (await first.get()).state
-
-    assert run(reopen(), clock) == "done"
-    assert ran == ["now", "first", "second"]
-    counts = purgatory.statistics().jobs
-    assert counts is not None and counts.done == 3

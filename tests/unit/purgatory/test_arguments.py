@@ -1,21 +1,29 @@
 """Arguments that are refused, and bounds that are reached."""
 
+from __future__ import annotations
+
 import asyncio
+from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 
 from purgatory import (
-    CursorExpiredError,
     InvalidKeyError,
     InvalidTimeoutError,
     InvalidValueError,
     LimitReachedError,
     Limits,
     Purgatory,
+    PurgatoryClosedError,
     Status,
 )
+from purgatory.fastapi import BearerTokens, WaitSettings, create_router, install
+from purgatory.jobs import MemoryJobStore
+from purgatory.log_text import redacted
 from purgatory.timer import MAX_DELAY_MS
 from tests.cases import cases
 from tests.unit.purgatory.waiting import Make, Waiting, parked
@@ -37,13 +45,6 @@ async def test_a_timeout_that_is_no_number(make_purgatory: Make, timeout: Any) -
     async with make_purgatory() as purgatory:
         with pytest.raises(TypeError, match="give seconds as a number"):
             await purgatory.park("a", timeout=timeout)
-
-
-@cases("seconds", [0.07, 0.1, 2.007, 4.001, 4.35, 0.000_000_001])
-def test_seconds_become_milliseconds_rounded_up(seconds: float) -> None:
-    """Without the errors of binary fractions: 2.007 s is 2,007 ms, and 1 ns is 1 ms."""
-    expected = max(1, round(seconds * 1_000))
-    assert Purgatory().delay_ms(seconds) == expected
 
 
 @cases("key", ["", "x" * 257, "a\nb", "\x00", "\x7f", "\x85", "\ud800"])
@@ -121,16 +122,6 @@ async def test_the_limit_of_parked_bytes(make_purgatory: Make, character: str, s
         await asyncio.gather(*tasks)
 
 
-async def test_a_limit_of_one_operation(make_purgatory: Make) -> None:
-    """The grammar is right."""
-    async with make_purgatory(limits=Limits(max_parked=1)) as purgatory:
-        task = await parked(purgatory, "a")
-        with pytest.raises(LimitReachedError, match="1 operation waits already"):
-            await purgatory.park("c", timeout=1)
-        await purgatory.fire("a")
-        await task
-
-
 async def test_the_limit_of_parked_operations_on_a_key(make_purgatory: Make) -> None:
     """Another key has places of its own."""
     async with make_purgatory(limits=Limits(max_parked_per_key=2)) as purgatory:
@@ -178,19 +169,6 @@ async def test_the_limits_of_the_history(make_purgatory: Make) -> None:
             assert (signals.signals, signals.bytes) == kept
 
 
-async def test_the_limit_of_age(make_purgatory: Make) -> None:
-    """A signal is kept for that long, and a third more at most."""
-    async with make_purgatory(limits=Limits(max_signal_age=60)) as purgatory:
-        cursor = (await purgatory.park("a", timeout=0)).cursor
-        await purgatory.fire("a", 1)
-        await asyncio.sleep(60)
-        assert (await purgatory.park("a", timeout=0, cursor=cursor)).value == 1
-        await asyncio.sleep(20.01)
-        with pytest.raises(CursorExpiredError):
-            await purgatory.park("a", timeout=0, cursor=cursor)
-        assert purgatory.statistics().signals.signals == 0
-
-
 @cases("name", [each.name for each in fields(Limits)])
 @cases("value", [0, -1, float("nan"), float("inf")])
 def test_a_limit_is_above_zero(name: str, value: float) -> None:
@@ -218,3 +196,119 @@ def test_what_is_kept_by_default() -> None:
     assert (limits.max_signals_per_key, limits.max_signals) == (1_000, 100_000)
     assert (limits.max_signal_age, limits.max_signal_bytes) == (600, 2**26)
     assert limits.max_value_bytes == 2**16
+
+
+TOKEN = "a-token-that-nobody-guesses"
+
+# The values are wrong on purpose.
+_purgatory: Any = Purgatory
+_install: Any = install
+_create_router: Any = create_router
+_tokens: Any = BearerTokens
+_settings: Any = WaitSettings
+_limits: Any = Limits
+
+
+@cases(
+    "make, text",
+    [
+        (lambda: _purgatory(MemoryJobStore()), "name is .*MemoryJobStore.*jobs=store"),
+        (lambda: _purgatory(jobs="sqlite:///a"), "jobs is 'sqlite:///a': give .*SqlJobStore"),
+        (lambda: _purgatory(jobs=MemoryJobStore), "jobs is <class .*: give .*SqlJobStore"),
+        (lambda: _purgatory(limits={"max_parked": 1}), "limits is {'max_parked': 1}: give Limits"),
+        (lambda: _limits(max_parked="1"), "max_parked is '1': give a number"),
+        (lambda: _limits(max_timeout=True), "max_timeout is True: give a number"),
+        (lambda: _settings(max_wait="10s"), "max_wait is '10s': give a number"),
+        (lambda: _settings(default_wait=None), "default_wait is None: give a number"),
+        (lambda: _install(Purgatory(), FastAPI()), "app is <Purgatory .*: give the application"),
+        (lambda: _install(FastAPI(), Purgatory), "purgatory is <class .*Purgatory"),
+        (
+            lambda: _install(FastAPI(), Purgatory(), settings={"max_wait": 1}),
+            "settings is {'max_wait': 1}: give WaitSettings",
+        ),
+        (lambda: _create_router(Purgatory), "purgatory is <class"),
+        (lambda: _tokens(TOKEN), "entries is a str: give pairs"),
+        (lambda: _tokens({TOKEN: ["*"]}), "entries is a dict: give pairs"),
+        (lambda: _tokens([TOKEN]), "entry 1 is no pair .*: give pairs"),
+        (lambda: _tokens([(TOKEN, "*"), (TOKEN, ["*"])]), "entry 2 is no pair .*: give pairs"),
+        (lambda: _tokens([("abc", "*", "*")]), "entry 1 is no pair"),
+    ],
+)
+def test_it_is_named_where_it_is_given(make: Callable[[], object], text: str) -> None:
+    """Not by what fails inside; and no token is shown."""
+    with pytest.raises(TypeError, match=text) as caught:
+        make()
+    assert TOKEN not in str(caught.value)
+
+
+def test_nothing_is_installed_by_a_wrong_call() -> None:
+    """The right call works afterwards."""
+    app = FastAPI()
+    with pytest.raises(TypeError):
+        _install(app, Purgatory)
+    install(app, Purgatory())
+
+
+@pytest.mark.parametrize("form", [str, Path])
+def test_a_file_of_tokens_by_its_path(tmp_path: Path, form: type) -> None:
+    """A string or a Path."""
+    path = tmp_path / "tokens"
+    path.write_text(f"{TOKEN} *\n", encoding="utf-8")
+    assert len(BearerTokens.from_file(form(path))) == 1
+
+
+async def test_a_predicate_that_is_none(make_purgatory: Callable[..., Purgatory]) -> None:
+    """The value, instead of an error of calling it."""
+    async with make_purgatory() as purgatory:
+        with pytest.raises(TypeError, match="until is True: give a function"):
+            await purgatory.park("a", until=True, timeout=1)  # type: ignore[arg-type] # on purpose
+        assert purgatory.parked == 0
+
+
+async def test_not_open() -> None:
+    """The usual causes are named."""
+    purgatory = Purgatory()
+    with pytest.raises(PurgatoryClosedError, match=r"with TestClient.*outermost"):
+        await purgatory.fire("a")
+    with pytest.raises(PurgatoryClosedError, match="with TestClient"):
+        purgatory.run_threadsafe(purgatory.fire("a"))
+
+
+def test_only_the_maximum_is_set() -> None:
+    """A default above it is lowered to it; one that was chosen is an error."""
+    assert WaitSettings(max_wait=10) == WaitSettings(max_wait=10, default_wait=10)
+    assert WaitSettings(max_wait=40).default_wait == 25
+    with pytest.raises(ValueError, match="lower default_wait or raise max_wait"):
+        WaitSettings(max_wait=10, default_wait=20)
+
+
+@cases(
+    "url, shown",
+    [
+        ("redis://localhost:6379/2", "redis://localhost:6379/2"),
+        ("redis://user:secret@host:6379/2", "redis://***@host:6379/2"),
+        ("redis://:sec/ret@host", "redis://***@host"),
+        ("redis://:sec@ret@host", "redis://***@host"),
+        ("redis://:sec?ret@host", "redis://***@"),
+        ("redis://host?password=sec@ret", "redis://***@"),
+        ("redis://:sec#ret@host", "redis://***@"),
+        ("redis://host/0?password=secret", "redis://host/0"),
+        ("user:secret@host", "***@host"),
+        ("redis:/user:secret@host", "***@host"),
+        ("redis://:secret", "redis://***"),
+        ("redis://:secret:6379/0", "redis://***"),
+        ("postgresql://user:secret/name", "postgresql://***"),
+        ("postgresql:user:secret", "***"),
+        ("host=db password=secret", "***"),
+        ("host=db password=sec@ret", "***"),
+        ("redis://[::1]:6379/0", "redis://[::1]:6379/0"),
+        ("sqlite:////a folder/jobs.db", "sqlite:////a folder/jobs.db"),
+        ("unix:///tmp/s", "unix:///tmp/s"),
+        ("nonsense", "nonsense"),
+        ("", ""),
+        ("x" * 1_000, "x" * 200),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    """Also one that is none, where nobody can say what is a password of it."""
+    assert redacted(url) == shown
