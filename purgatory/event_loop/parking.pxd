@@ -1,6 +1,7 @@
 cimport cython
 from purgatory.event_loop.c_thread cimport thread_ident
 from purgatory.event_loop.c_tuple cimport new_tuple
+from purgatory.operations.c_context cimport copy_current
 from purgatory.operations.delayed_operation_purgatory cimport DelayedOperationPurgatory
 from purgatory.operations.watch_key cimport check_key
 from purgatory.operations.delayed_operation cimport DelayedOperation

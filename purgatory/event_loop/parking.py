@@ -162,7 +162,10 @@ class Parking:
         if self._operations.try_complete_else_watch(operation, keys):
             return True
         if operation.status is _PENDING and operation._parked_in is None:
-            operation._parked_in = copy_context()
+            if compiled:
+                operation._parked_in = copy_current()  # type: ignore[name-defined] # noqa: F821 - in c_context.pxd
+            else:
+                operation._parked_in = copy_context()
         return False
 
     def fire(self, key: str, value: object, owner: str | None = None) -> FireResult:

@@ -1,4 +1,5 @@
 cimport cython
+from purgatory.operations.c_context cimport context_exit, enter_copy
 from purgatory.operations.operation_owner cimport OperationOwner
 from purgatory.timer.task cimport TaskArray, TimerTask
 
@@ -17,4 +18,7 @@ cdef class DelayedOperation(TimerTask):
     cpdef bint _cancel(self, object status)
     @cython.locals(array=TaskArray, purgatory=OperationOwner)
     cpdef bint _settle(self, object status)
+    @cython.locals(owner=OperationOwner)
+    cdef bint _end_in_own_context(self, object status) except -1
+    cpdef bint _end_as(self, object status)
     cdef _listener_context(self)

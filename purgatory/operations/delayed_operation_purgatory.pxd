@@ -1,4 +1,5 @@
 cimport cython
+from purgatory.operations.c_context cimport context_exit, enter_copy
 from purgatory.operations.operation_owner cimport OperationOwner
 from purgatory.operations.delayed_operation cimport DelayedOperation
 from purgatory.timer.system_timer cimport SystemTimer

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Hashable, Iterable
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from purgatory.errors import PurgatoryClosedError, name_of
 from purgatory.operations.delayed_operation import DelayedOperation
@@ -296,9 +296,15 @@ class DelayedOperationPurgatory(OperationOwner):
                 return bool(operation._in_own_context(self._check, operation, key))
             # The same, inlined: the call is 2 % of parking and firing an operation of your own.
             operation._parked_in = None
+            entered: Any = None
             try:
-                return context.copy().run(self._check, operation, key)
+                if not compiled:
+                    return context.copy().run(self._check, operation, key)
+                entered = enter_copy(context)  # type: ignore[name-defined] # noqa: F821 - c_context.pxd
+                return self._check(operation, key)
             finally:
+                if entered is not None:
+                    context_exit(entered)  # type: ignore[name-defined] # noqa: F821 - as above
                 if operation.status is _PENDING:
                     operation._parked_in = context
         outer_key, self.current_key = self.current_key, key
