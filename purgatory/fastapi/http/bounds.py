@@ -11,14 +11,19 @@ from abc import ABC, abstractmethod
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable, Iterator
 from contextvars import Context
+from itertools import islice, takewhile
 from typing import Final, Generic, Protocol, TypeVar
 
 from purgatory.fastapi.http.problems import Problem, draining_problem
 from purgatory.fastapi.http.raw_response import retry_after
+from purgatory.turn_budget import TurnBudget
 
 logger = logging.getLogger("purgatory.fastapi")
 
 Item = TypeVar("Item")
+
+
+_MOST_IN_A_TURN: Final = 1_000
 
 
 class Deadlines(Generic[Item]):
@@ -67,18 +72,23 @@ class Deadlines(Generic[Item]):
 
     def _expire(self) -> None:
         now = self.loop.time()
+        # Found in one pass: each new iterator skips what was removed from the beginning.
+        oldest = islice(self._since.items(), _MOST_IN_A_TURN)
+        due = [*takewhile(lambda entry: entry[1] + self._timeout <= now, oldest)]
+        budget = TurnBudget()
         try:
             # The handle counts as armed meanwhile: `on_timeout` may add items.
-            while self._since:
-                item, since = next(iter(self._since.items()))
-                if since + self._timeout > now:
-                    break
-                del self._since[item]
-                self._on_timeout(item)
+            for item, since in due:
+                # Neither discarded meanwhile, nor added once more.
+                if self._since.get(item) is since:
+                    del self._since[item]
+                    self._on_timeout(item)
+                    if budget.is_spent():
+                        break
         finally:
             # After an error too: the loop reports it, and the other items expire next.
-            oldest = next(iter(self._since.values()), None)
-            self._handle = None if oldest is None else self._arm(oldest + self._timeout - now)
+            first = next(iter(self._since.values()), None)
+            self._handle = None if first is None else self._arm(first + self._timeout - now)
 
     def _arm(self, delay: float) -> TimerHandle:
         # Up to the next millisecond, which is as precise as uvloop is. In an empty context: that of

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import pytest
 
+from purgatory.fastapi.http import bounds
 from purgatory.fastapi.http.bounds import Deadlines
-from purgatory.testing import AutojumpEventLoop
+from purgatory.testing import AutojumpEventLoop, MockClock
+from purgatory.turn_budget import TURN_NS, TurnBudget
 
 pytestmark = pytest.mark.anyio
 
@@ -78,3 +81,32 @@ async def test_an_item_expires_in_no_others_context() -> None:
     deadlines.add("second")
     await asyncio.sleep(2)
     assert seen == ["nobody"] * 2
+
+
+async def test_many_that_are_due_at_once_leave_others_their_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of a turn take 2 ms; none is ended that is discarded or added anew meanwhile."""
+    loop, clock = asyncio.get_running_loop(), MockClock()
+    monkeypatch.setattr(bounds, "TurnBudget", partial(TurnBudget, clock=clock))
+    expired: list[int] = []
+
+    def expire(item: int) -> None:
+        expired.append(item)
+        clock.advance_ns(TURN_NS // 2)
+        if item == 0:
+            deadlines.discard(1)
+            deadlines.discard(2)
+            deadlines.add(2)
+
+    deadlines: Deadlines[int] = Deadlines(loop, 1.0, expire)
+    for item in range(9):
+        deadlines.add(item)
+    await asyncio.sleep(1.001)
+    in_turns = []
+    while len(deadlines) > 1:
+        in_turns.append(len(expired))
+        await asyncio.sleep(0)
+    assert (expired, in_turns) == ([0, *range(3, 9)], [2, 4, 6])
+    await asyncio.sleep(1.002)
+    assert expired == [0, *range(3, 9), 2]
