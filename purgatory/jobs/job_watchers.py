@@ -94,6 +94,7 @@ class JobWatchers:
         *,
         park: ParkOperation,
         timer: SystemTimer,
+        store_clock: StoreClock,
     ) -> None:
         """Read jobs with `get`; park operations with `park`, whose timer is `timer`."""
         self._store = store
@@ -101,8 +102,7 @@ class JobWatchers:
         self._park_operation = park
         self._timer = timer
         self._clock = timer.clock
-        # Read once, where it is needed: an estimate that drifts costs promptness only.
-        self._store_clock = StoreClock(timer.clock)
+        self._store_clock = store_clock
         # {job id: waits for it to change}
         self._waits: dict[str, set[JobWait]] = {}
 
@@ -208,8 +208,7 @@ class JobWatchers:
         if self._store.hears_others:
             return ANNOUNCED_POLL_MS
         if not self._store_clock.is_set:
-            asked_ns = self._clock.now_ns()
-            self._store_clock.note(await self._store.now_ms(), asked_ns)
+            await self._store_clock.ask(self._store)
         until_due_ms = self._store_clock.remaining_ms(job.due_ms)
         if until_due_ms > 0:
             return min(until_due_ms + QUICK_POLL_MS, SILENT_POLL_MS)

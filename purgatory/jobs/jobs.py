@@ -16,20 +16,19 @@ from purgatory.job_errors import InvalidJobError, JobError, StoreError, StoreUna
 from purgatory.jobs.bounded_wait import BoundedWait
 from purgatory.jobs.commands import JobCommands
 from purgatory.jobs.end_listeners import on_job_end
+from purgatory.jobs.fires import FireAll, OutboxRelay, PendingFire, PendingFires
 from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.job_watchers import JobWatchers, ParkOperation
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.spec import JobOptions, JobSpec
 from purgatory.jobs.model.steps import Add, Added, AddStatus, Fire
-from purgatory.jobs.outbox_relay import FireAll, OutboxRelay
-from purgatory.jobs.pending_fires import PendingFires
 from purgatory.jobs.store_opener import OtherWorkers, StoreOpener, overlap_ms
 from purgatory.jobs.stores.memory import MemoryJobStore
 from purgatory.jobs.stores.protocol import CanHurry, JobStore, ListsWorkers, Outbox
 from purgatory.jobs.worker.missed_fires import AddResult, MissedFires, SignalHistory
 from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import JobStatistics, WorkerCounters, WorkerSettings
-from purgatory.jobs.worker.worker_store import OUTAGES
+from purgatory.jobs.worker.worker_store import OUTAGES, StoreClock
 from purgatory.json_value import VALUE, encode_json
 from purgatory.operations.operation_listeners import Listener, Recorder
 from purgatory.outcome import Status
@@ -93,7 +92,10 @@ class Jobs(JobCommands):
         self.require_open = require_open
         self.delay_ms = delay_ms
         self.clock = timer.clock
-        self.watchers = JobWatchers(store, self.get, park=park, timer=timer)
+        self._store_clock = StoreClock(timer.clock)
+        self.watchers = JobWatchers(
+            store, self.get, park=park, timer=timer, store_clock=self._store_clock
+        )
         self._on_end = on_job_end(listeners)
         self._missed_fires = MissedFires(
             store, SignalHistory(signals, shared_signals), self._on_end
@@ -118,6 +120,7 @@ class Jobs(JobCommands):
             self.store,
             self.handlers,
             timer=self._timer,
+            clock=self._store_clock,
             worker=worker,
             settings=self.settings,
             on_end=self._on_end,
@@ -147,7 +150,6 @@ class Jobs(JobCommands):
             self._shared_signals,
             is_open=lambda: self._opener.is_open,
             on_end=self._on_end,
-            clock=self.clock,
         )
         self._draining: asyncio.Task[None] | None = None
         self._fire_wait = BoundedWait(ACKNOWLEDGE_S)
@@ -337,7 +339,8 @@ class Jobs(JobCommands):
         """
         self.require_open()
         value_json = encode_json(value, VALUE, max_value_bytes).decode()
-        fired_ns, acked_ms = self.clock.now_ns(), self._acked_ms
+        # A job that was acknowledged here before has not been stored later, whatever clocks say.
+        earliest_ms, latest_ms = (max(self._acked_ms, ms) for ms in self._store_clock.bounds_ms())
         error: StoreError | None = None
         if not self._pending_fires.must_wait(key):
             deciding = self._begin_to_decide(Fire(key, value_json))
@@ -347,7 +350,7 @@ class Jobs(JobCommands):
                     return deciding.result()
                 except OUTAGES as exc:
                     error = exc
-        if await self._pending_fires.add(key, value_json, fired_ns=fired_ns, acked_ms=acked_ms):
+        if await self._pending_fires.add(PendingFire(key, value_json, earliest_ms, latest_ms)):
             return None
         raise error or StoreUnavailableError(
             "the job store is away, and this process can keep no more fires for it"
@@ -356,15 +359,17 @@ class Jobs(JobCommands):
     async def _start(self) -> None:
         self._pending_fires.start()
         self._unsubscribe = self.store.subscribe(self.watchers)
-        await self._log_warnings()
+        await self._look_at_store()
         await self._scheduler.start()
         if self._relay is not None:
             self._relay.start()
         if self._other_workers is not None:
             self._other_workers.start()
 
-    async def _log_warnings(self) -> None:
+    async def _look_at_store(self) -> None:
+        """Learn the store's clock, and log its warnings."""
         try:
+            await self._store_clock.ask(self.store)
             for warning in await self.store.check():
                 logger.warning("%s", warning, extra={"action": "store-warning"})
         except StoreError as exc:

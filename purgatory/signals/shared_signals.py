@@ -94,15 +94,6 @@ class Appended(NamedTuple):
     """How many operations of this process it completed."""
 
 
-class PendingRecord(NamedTuple):
-    """The record of a pending fire, whose jobs are not decided yet."""
-
-    id: str
-    record: bytes
-    age_ms: int
-    """How long ago it fired."""
-
-
 class SignalListener(Protocol):
     """What a follower of the log calls in its process."""
 
@@ -212,19 +203,16 @@ class SharedSignals(Protocol):
         """Store the response of a request, which has fired `keys`, for its repeats."""
         ...
 
-    async def add_pending(self, record: bytes, age_ms: int) -> None:
-        """Keep a record of what fired `age_ms` ago, for any process, until it is removed.
-
-        Raises SignalsUnavailableError.
-        """
+    async def add_pending(self, record: bytes) -> None:
+        """Keep the record of a pending fire, for any process; raise SignalsUnavailableError."""
         ...
 
-    async def pending(self, limit: int, skipped: int = 0) -> list[PendingRecord]:
+    async def pending(self, limit: int, skipped: int = 0) -> list[bytes]:
         """Return the first of these records but `skipped`; raise SignalsUnavailableError."""
         ...
 
-    async def remove_pending(self, ids: Sequence[str]) -> None:
-        """Forget records; raise SignalsUnavailableError."""
+    async def remove_pending(self, records: Sequence[bytes]) -> None:
+        """Forget one record equal to each of these; raise SignalsUnavailableError."""
         ...
 
     async def catch_up(self, keys: Sequence[str], positions: Sequence[int]) -> None:

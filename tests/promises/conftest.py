@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from purgatory import Purgatory
-from purgatory.jobs import outbox_relay, pending_fires
+from purgatory.jobs import fires
 from purgatory.testing import AutojumpEventLoop
 from tests.promises.kit import Bench, Process
 from tests.unit.conftest import Made, made, make_purgatory  # noqa: F401 # the leak check
@@ -44,5 +44,5 @@ async def process(bench: Bench) -> Process:
 @pytest.fixture
 def exact_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pause without jitter before a fire is tried again."""
-    for module in (pending_fires, outbox_relay):
-        monkeypatch.setattr(module, "_RETRY", replace(module._RETRY, random=lambda: 0.0))
+    for name in ("PENDING_RETRY", "OUTBOX_RETRY"):
+        monkeypatch.setattr(fires, name, replace(getattr(fires, name), random=lambda: 0.0))

@@ -26,11 +26,12 @@ from purgatory.jobs import (
     StoreUnavailableError,
     WorkerSettings,
 )
+from purgatory.jobs.fires import PendingFire
 from purgatory.jobs.model.steps import Fire, Step
 from purgatory.jobs.stores.protocol import StoredFire, TakenFire, TakenFires
 from purgatory.jobs.worker.settings import JobStatistics
 from purgatory.operations import OperationEvent
-from purgatory.signals.shared_signals import EntryType, PendingRecord
+from purgatory.signals.shared_signals import EntryType
 from purgatory.testing import AutojumpEventLoop
 from tests.step_methods import MemorySteps
 from tests.unit.shared_logs import Logs
@@ -274,11 +275,9 @@ def _kind(step: Any) -> str:
 class Records:
     """Pending fires, kept by the server of shared signals for all processes."""
 
-    kept: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    kept: list[bytes] = field(default_factory=list)
     is_full: bool = False
     reads: int = 0
-    ways_s: list[tuple[float, float]] = field(default_factory=list)
-    """How long the next requests to read take, and their replies."""
 
 
 @dataclass(frozen=True)
@@ -309,25 +308,19 @@ class Signals(Logs):
             result.append(_Appended("", 1, 0))
         return result
 
-    async def add_pending(self, record: bytes, age_ms: int) -> None:
+    async def add_pending(self, record: bytes) -> None:
         if self.records.is_full:
             raise SignalsUnavailableError("no room")
-        name = f"{now_ms()}-{len(self.records.kept):06}"
-        self.records.kept[name] = (record, now_ms() - age_ms)
+        self.records.kept.append(record)
 
-    async def pending(self, limit: int, skipped: int = 0) -> list[PendingRecord]:
+    async def pending(self, limit: int, skipped: int = 0) -> list[bytes]:
         self.records.reads += 1
-        ask_s, reply_s = self.records.ways_s.pop(0) if self.records.ways_s else (0.0, 0.0)
-        await asyncio.sleep(ask_s)
-        names = sorted(self.records.kept)[skipped : skipped + limit]
-        kept = self.records.kept
-        found = [PendingRecord(name, kept[name][0], now_ms() - kept[name][1]) for name in names]
-        await asyncio.sleep(reply_s)
-        return found
+        await asyncio.sleep(0)
+        return self.records.kept[skipped : skipped + limit]
 
-    async def remove_pending(self, ids: Sequence[str]) -> None:
-        for name in ids:
-            self.records.kept.pop(name, None)
+    async def remove_pending(self, records: Sequence[bytes]) -> None:
+        for record in records:
+            self.records.kept.remove(record)
 
 
 class Ends(list[tuple[str, str]]):
@@ -433,8 +426,7 @@ class Bench:
         found = [getattr(record, "action", "") for record in self.caplog.records]
         return [each for each in found if each in names or (not names and each)]
 
-    def record(self, key: str, value: Any = 1, *, age_ms: int = 0, acked_ms: int = 0) -> None:
+    def record(self, key: str, value: Any = 1, *, age_ms: int = 0) -> None:
         """Keep a pending fire of another process."""
-        name = f"{now_ms() - age_ms}-{len(self.records.kept):06}"
-        record = json.dumps([key, json.dumps(value), acked_ms]).encode()
-        self.records.kept[name] = (record, now_ms() - age_ms)
+        fired_ms = now_ms() - age_ms
+        self.records.kept.append(PendingFire(key, json.dumps(value), fired_ms, fired_ms).record)

@@ -26,6 +26,7 @@ from purgatory.jobs.handlers import JobHandlers
 from purgatory.jobs.handlers.fair_slots import FairSlots, Lane
 from purgatory.jobs.model import Fire, JobSpec
 from purgatory.jobs.worker import JobScheduler
+from purgatory.jobs.worker.worker_store import StoreClock
 from purgatory.testing import AutojumpEventLoop
 from purgatory.timer import SystemTimer
 from tests.step_methods import MemorySteps
@@ -121,6 +122,7 @@ class Worker:
             self.wire,
             handlers,
             timer=self.timer,
+            clock=StoreClock(self.timer.clock),
             worker=f"w{number}",
             settings=SETTINGS,
         )

@@ -50,6 +50,7 @@ class JobScheduler:
         handlers: JobHandlers,
         *,
         timer: SystemTimer,
+        clock: StoreClock,
         worker: str,
         settings: WorkerSettings | None = None,
         on_end: OnJobEnd | None = None,
@@ -57,6 +58,8 @@ class JobScheduler:
         history: MissedFires | None = None,
     ) -> None:
         """Prepare to work on `store`, which is open; `worker` names this process to others.
+
+        `clock` follows that of the store.
 
         `on_end` is called with each job that ended here, once the store has recorded it. `counters`
         are those of an earlier worker, to count on. `history` is for handlers that give `since`.
@@ -69,7 +72,6 @@ class JobScheduler:
         self._counters = counters = WorkerCounters() if counters is None else counters
         self._loops: list[asyncio.Task[None]] = []
         self._retry = StoreRetry(self._on_store_available)
-        clock = StoreClock(timer.clock)
         clock.on_step = self._on_clock_step
         self._is_clock_set = asyncio.Event()
         self._store = WorkerStore(

@@ -19,6 +19,7 @@ from purgatory.job_errors import (
 from purgatory.jobs.model.job import Job, JobClaim
 from purgatory.jobs.model.limits import Bounds
 from purgatory.jobs.model.steps import (
+    CLOCK_SLACK_MS,
     Claim,
     Claimed,
     Finish,
@@ -42,6 +43,8 @@ logger = logging.getLogger("purgatory.jobs")
 # From here on, what waits for the store's time is armed again. Slow responses move the estimate by
 # less, once.
 STEP_NS: Final = 100 * NS_PER_MS
+LAST_MS: Final = 10**15
+"""Later than any time of a store."""
 # Steps that are remembered, to date what was before them.
 _MAX_STEPS: Final = 32
 
@@ -70,8 +73,9 @@ class StoreClock:
         self.on_step: Callable[[int], object] = lambda moved_ns: None
         """Called once the estimate has moved by STEP_NS or more since the last call, or the
         beginning, with how far."""
-        # The store's time minus the local time.
+        # The store's time minus the local time, at least and at most.
         self._offset_ns: int | None = None
+        self._most_ns = 0
         # When the estimate was found right last, or set.
         self._noted_ns = 0
         # Those of before each step, and of now; the last one is the reference for the next step.
@@ -82,6 +86,11 @@ class StoreClock:
         """True iff `note` was called."""
         return self._offset_ns is not None
 
+    async def ask(self, store: JobStore) -> None:
+        """Update the estimate by asking the store, which may raise."""
+        asked_ns = self.local_ns()
+        self.note(await store.now_ms(), asked_ns)
+
     def note(self, store_ms: int, asked_ns: int) -> None:
         """Update the estimate: the store responded `store_ms` to a request made at `asked_ns`."""
         # The store read its clock some time after the request, and `store_ms` is rounded down.
@@ -89,6 +98,8 @@ class StoreClock:
         min_ns = store_ms * NS_PER_MS - now_ns
         max_ns = (store_ms + 1) * NS_PER_MS - asked_ns
         before_ns, self._noted_ns = self._noted_ns, now_ns
+        is_new = self._offset_ns is None or max_ns < self._offset_ns or self._most_ns < min_ns
+        self._most_ns = max_ns if is_new else min(self._most_ns, max_ns)
         if self._offset_ns is not None and min_ns <= self._offset_ns <= max_ns:
             return
         self._offset_ns = min_ns
@@ -104,6 +115,16 @@ class StoreClock:
         """Return the store's time. Call `note` first."""
         assert self._offset_ns is not None
         return (self._clock.now_ns() + self._offset_ns) // NS_PER_MS
+
+    def bounds_ms(self) -> tuple[int, int]:
+        """Return the store's time at least and at most.
+
+        Before `note`, by the local wall clock: then it is any later time at most.
+        """
+        if self._offset_ns is None:
+            return max(0, self._clock.wall_ms() - CLOCK_SLACK_MS), LAST_MS
+        now_ns = self._clock.now_ns()
+        return (now_ns + self._offset_ns) // NS_PER_MS, (now_ns + self._most_ns) // NS_PER_MS
 
     def remaining_ms(self, due_ms: int) -> int:
         """Return the time until `due_ms`, rounded up; negative if it is past. Call `note` first."""

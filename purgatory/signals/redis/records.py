@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import chain
 from secrets import token_hex
 from typing import Any, Final, NamedTuple
 
@@ -13,9 +12,7 @@ from purgatory.group_commit import GroupCommit
 from purgatory.redis_server.script import CONNECTION_ERRORS, RedisScript, netstrings
 from purgatory.redis_server.server import RedisServer
 from purgatory.signals.redis.shard_log import MAX_WEIGHT, ShardLog, name_arguments, name_reused
-from purgatory.signals.shared_signals import Idempotency, PendingRecord
-from purgatory.timer import SystemClock
-from purgatory.timer.clock import NS_PER_MS
+from purgatory.signals.shared_signals import Idempotency
 
 
 class Claim(NamedTuple):
@@ -111,36 +108,22 @@ class NameClaims:
 
 MAX_PENDING: Final = 100_000
 MAX_BATCH_BYTES: Final = 1024 * 1024
-# Of an age in milliseconds.
-_MAX_DIGITS: Final = 15
 
-_OWE: Final = RedisScript(b"""
+_ADD: Final = RedisScript(b"""
 require_rights()
-local room = ARGV[1] - redis.call('ZCARD', KEYS[1])
-local time = redis.call('TIME')
-local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
-for at = 2, math.min(#ARGV - 2, room * 3 - 1), 3 do
-  redis.call('ZADD', KEYS[1], now_ms - ARGV[at + 2], ARGV[at])
-  redis.call('HSET', KEYS[2], ARGV[at], ARGV[at + 1])
+local room = ARGV[1] - redis.call('LLEN', KEYS[1])
+for at = 2, math.min(#ARGV, room + 1) do
+  redis.call('RPUSH', KEYS[1], ARGV[at])
 end
 return room
 """)
-_READ: Final = RedisScript(b"""
-local time = redis.call('TIME')
-local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
-local found = redis.call('ZRANGE', KEYS[1], ARGV[1], ARGV[2], 'WITHSCORES')
-local rows = {}
-for index = 1, #found, 2 do
-  rows[#rows + 1] = found[index]
-  rows[#rows + 1] = redis.call('HGET', KEYS[2], found[index]) or ''
-  rows[#rows + 1] = tostring(math.max(0, now_ms - found[index + 1]))
-end
-return rows
-""")
-_SETTLE: Final = RedisScript(b"""
+_READ: Final = RedisScript(b"return redis.call('LRANGE', KEYS[1], ARGV[1], ARGV[2])")
+# Those that are decided are the first, or close behind.
+_REMOVE: Final = RedisScript(b"""
 require_rights()
-redis.call('ZREM', KEYS[1], unpack(ARGV))
-return redis.call('HDEL', KEYS[2], unpack(ARGV))
+for _, record in ipairs(ARGV) do
+  redis.call('LREM', KEYS[1], 1, record)
+end
 """)
 
 
@@ -149,69 +132,46 @@ class PendingFireRecords:
 
     def __init__(self, tag: str, server: RedisServer) -> None:
         """Keep them under `tag`."""
-        self._keys = (f"{tag}pending", f"{tag}pending-records")
+        self._key = f"{tag}pending"
         self._server = server
         # A store that stops answering leaves all fires of a moment here at once: one round trip for
         # them, and one connection of those that the log needs, too.
-        self._commit: GroupCommit[tuple[bytes, int, int]] = GroupCommit(
-            self._add_all, weigh=lambda request: len(request[0]), max_weight=MAX_BATCH_BYTES
+        self._commit: GroupCommit[bytes] = GroupCommit(
+            self._add_all, weigh=len, max_weight=MAX_BATCH_BYTES
         )
 
     async def drain(self) -> None:
         """Return once what was submitted is kept, or has failed."""
         await self._commit.join()
 
-    async def add_pending(self, record: bytes, age_ms: int) -> None:
-        """Keep a record of what fired `age_ms` ago."""
-        await self._commit.submit((record, age_ms, _now_ms()))
+    async def add_pending(self, record: bytes) -> None:
+        """Keep a record."""
+        await self._commit.submit(record)
 
-    async def _add_all(
-        self, requests: list[tuple[bytes, int, int]]
-    ) -> list[SignalsUnavailableError | None]:
-        # In this order also within a millisecond.
-        ids = (f"{number:08}{token_hex(8)}" for number in range(len(requests)))
-        now_ms = _now_ms()
-        named = [
-            (name, record, age_ms + now_ms - asked_ms)
-            for name, (record, age_ms, asked_ms) in zip(ids, requests, strict=True)
-        ]
-        room = await self._run(_OWE, MAX_PENDING, *chain.from_iterable(named))
+    async def _add_all(self, records: list[bytes]) -> list[SignalsUnavailableError | None]:
+        room = await self._run(_ADD, MAX_PENDING, *records)
         return [
             None
             if place < room
             else SignalsUnavailableError(f"{MAX_PENDING} fires are pending, the limit")
-            for place in range(len(requests))
+            for place in range(len(records))
         ]
 
-    async def pending(self, limit: int, skipped: int = 0) -> list[PendingRecord]:
+    async def pending(self, limit: int, skipped: int = 0) -> list[bytes]:
         """Return the first records but `skipped`."""
-        rows: list[Any] = await self._run(_READ, skipped, skipped + limit - 1)
-        return [_record(*rows[at : at + 3]) for at in range(0, len(rows), 3)]
+        records: list[bytes] = await self._run(_READ, skipped, skipped + limit - 1)
+        return records
 
-    async def remove_pending(self, ids: Sequence[str]) -> None:
-        """Forget records."""
-        await self._run(_SETTLE, *(each.encode("utf-8", "surrogateescape") for each in ids))
+    async def remove_pending(self, records: Sequence[bytes]) -> None:
+        """Forget one record equal to each of these."""
+        await self._run(_REMOVE, *records)
 
     async def _run(self, script: RedisScript, *arguments: object) -> Any:
         if not self._server.is_open:
             raise SignalsUnavailableError("the signals are closed")
         try:
-            return await self._server.run(script, self._keys, arguments)
+            return await self._server.run(script, [self._key], arguments)
         except CONNECTION_ERRORS as exc:
             raise SignalsUnavailableError(
                 f"Redis did not answer ({type(exc).__name__}: {exc}): try again"
             ) from exc
-
-
-def _now_ms() -> int:
-    return SystemClock().now_ns() // NS_PER_MS
-
-
-def _record(name: bytes, record: bytes, age: bytes) -> PendingRecord:
-    # Whatever somebody has written there: without a time, it is as one that is damaged.
-    is_dated = age.isdigit() and len(age) <= _MAX_DIGITS
-    return PendingRecord(
-        name.decode("utf-8", "surrogateescape"),
-        record if is_dated else b"",
-        int(age) if is_dated else 0,
-    )

@@ -44,7 +44,6 @@ from purgatory.signals.shared_signals import (
     Appended,
     EntryType,
     Idempotency,
-    PendingRecord,
     SignalListener,
 )
 from purgatory.timer import Clock
@@ -483,17 +482,17 @@ class RedisSignals:
         for shard in dict.fromkeys(map(self.shard_of, keys)):
             await self._followers[shard].log.remember(idempotency, response)
 
-    async def add_pending(self, record: bytes, age_ms: int) -> None:
-        """Keep a record of what fired `age_ms` ago, beside the first log."""
-        await self._pending_fires.add_pending(record, age_ms)
+    async def add_pending(self, record: bytes) -> None:
+        """Keep the record of a pending fire, beside the first log."""
+        await self._pending_fires.add_pending(record)
 
-    async def pending(self, limit: int, skipped: int = 0) -> list[PendingRecord]:
+    async def pending(self, limit: int, skipped: int = 0) -> list[bytes]:
         """Return the first of these records but `skipped`."""
         return await self._pending_fires.pending(limit, skipped)
 
-    async def remove_pending(self, ids: Sequence[str]) -> None:
-        """Forget records."""
-        await self._pending_fires.remove_pending(ids)
+    async def remove_pending(self, records: Sequence[bytes]) -> None:
+        """Forget one record equal to each of these."""
+        await self._pending_fires.remove_pending(records)
 
     async def catch_up(self, keys: Sequence[str], positions: Sequence[int]) -> None:
         """Return once the copy here has reached `positions`; raise SignalsUnavailableError."""

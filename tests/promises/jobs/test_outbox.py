@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from purgatory.jobs import JobLimits, StoreUnavailableError
-from purgatory.jobs.outbox_relay import POLL_S, TAKEOVER_MS
+from purgatory.jobs.fires import OUTBOX_POLL_S as POLL_S
+from purgatory.jobs.fires import TAKEOVER_MS
 from purgatory.jobs.stores.protocol import StoredFire
 from tests.promises.kit import HOUR_S, Bench, OutboxDatabase, Process, Session, now_ms
 
@@ -95,6 +96,17 @@ async def test_what_ended_processes_left(bench: Bench, process: Process) -> None
     assert left(bench) == ["d"]
 
 
+async def test_commits_all_the_time_do_not_hold_up_what_others_left(
+    bench: Bench, process: Process
+) -> None:
+    """It is looked for as often as without them."""
+    leave(bench, "a")
+    for _ in range(20):
+        await fire(process, "own")
+        await asyncio.sleep(0.5)
+    assert left(bench) == []
+
+
 @pytest.mark.parametrize("count", [250, 1_000])
 async def test_many_fires(bench: Bench, process: Process, count: int) -> None:
     """Own and others', with more jobs than one transaction decides."""
@@ -155,7 +167,7 @@ async def test_an_outage(bench: Bench, process: Process, kind: str) -> None:
 
 @pytest.mark.parametrize("state", ["locked", "away"])
 async def test_it_is_tried_less_and_less_often(
-    bench: Bench, process: Process, exact_pauses: None, state: str
+    exact_pauses: None, bench: Bench, process: Process, state: str
 ) -> None:
     """After 50 ms at first, up to every two seconds; afterwards soon again.
 
