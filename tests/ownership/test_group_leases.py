@@ -98,39 +98,6 @@ async def test_others_redirect_to_the_owner(bench: _Bench) -> None:
     )
 
 
-async def test_the_next_owner_lets_members_join_again(bench: _Bench) -> None:
-    """With their ids, for a generation under a higher epoch; who does not come is removed."""
-    first, second = await asyncio.gather(bench.joined("a"), bench.joined("a"))
-    await bench.ownership("a").close()
-    heartbeat = {"member_id": first["member_id"], "generation": first["generation"]}
-    answer = await bench.post("b", "heartbeat", **heartbeat)
-    assert _kind(answer) == "rebalance-in-progress"
-    began = asyncio.get_running_loop().time()
-    again = await bench.joined("b", member_id=first["member_id"])
-    took = asyncio.get_running_loop().time() - began
-    assert took == pytest.approx(10, abs=0.1), "the session of the other one begins anew"
-    assert again["generation"] == again["epoch"] > first["epoch"]
-    assert [member["member_id"] for member in again["members"]] == [first["member_id"]]
-    answer = await bench.post("b", "join", **JOIN, member_id=second["member_id"])
-    assert _kind(answer) == "unknown-member-id"
-    await bench.ownership("a").open()
-
-
-async def test_an_owner_that_is_cut_off_ends_what_is_parked(bench: _Bench) -> None:
-    """With an error that lets the member join again anywhere, before another can be the owner."""
-    joining = asyncio.create_task(bench.post("a", "join", **JOIN))
-    await asyncio.sleep(1)
-    bench.stores["a"].is_cut = True
-    answer = await joining
-    assert (answer.status_code, _kind(answer)) == (503, "not-coordinator")
-    assert answer.headers["retry-after"] == "1"
-    answer = await bench.post("a", "join", **JOIN)
-    assert (answer.status_code, _kind(answer)) == (503, "coordinator-not-available")
-    await bench.joined("b")
-    bench.stores["a"].is_cut = False
-    assert (await bench.post("a", "join", **JOIN)).status_code == 307
-
-
 async def test_made_up_ids_acquire_nothing(bench: _Bench) -> None:
     """Neither a read, nor a heartbeat, nor a join that is refused leaves anything in the store."""
     stranger: dict[str, Any] = {"member_id": "x", "generation": 1}
@@ -166,20 +133,6 @@ async def test_an_empty_group_is_forgotten_and_released(bench: _Bench) -> None:
     await bench.ownership("a").open()
 
 
-async def test_a_join_while_the_group_is_being_forgotten(bench: _Bench) -> None:
-    """It is not parked in a group that is gone; a moment later it makes a new one."""
-    joined = await bench.joined("a")
-    await bench.post("a", "leave", member_id=joined["member_id"])
-    await asyncio.sleep(59)
-    bench.stores["a"].delay = 0.4
-    await asyncio.sleep(1.2)
-    answer = await bench.post("a", "join", **JOIN)
-    assert (answer.status_code, _kind(answer)) == (503, "coordinator-not-available")
-    assert "has just expired" in answer.json()["detail"]
-    await asyncio.sleep(1)
-    assert (await bench.joined("a"))["generation"] > joined["generation"]
-
-
 async def test_two_workers_with_one_address(bench: _Bench) -> None:
     """A redirect would come back: it is an error that says so."""
     step = Acquire(name="g", token="t", instance="i", address="http://a", lease_ms=10_000)
@@ -187,22 +140,6 @@ async def test_two_workers_with_one_address(bench: _Bench) -> None:
     answer = await bench.post("a", "join", **JOIN)
     assert _kind(answer) == "coordinator-not-available"
     assert "two workers have the same address" in answer.json()["detail"]
-
-
-async def test_timers_that_are_late_act_as_nobody(bench: _Bench) -> None:
-    """After a suspension, sessions have expired and waits are over, of a group that is not ours."""
-    joined = await bench.joined("a")
-    joining = asyncio.create_task(bench.post("a", "join", **JOIN))
-    await asyncio.sleep(0.1)
-    lease = bench.ownership("a").lease("g")
-    assert lease is not None
-    await bench.ownership("a")._renewer.stop()
-    await asyncio.sleep(9)
-    # Its session would have ended; the join that waits for it is told the truth.
-    answer = await joining
-    assert _kind(answer) == "not-coordinator"
-    again = await bench.joined("b", member_id=joined["member_id"])
-    assert again["epoch"] > joined["epoch"]
 
 
 @cases(

@@ -107,27 +107,9 @@ def temporary_paths(folder: Path) -> str:
 
 
 def _create_certificate(folder: Path) -> None:
-    subprocess.run(
-        [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-days",
-            "1",
-            "-subj",
-            "/CN=localhost",
-            "-keyout",
-            "key.pem",
-            "-out",
-            "cert.pem",
-        ],
-        cwd=folder,
-        check=True,
-        capture_output=True,
-    )
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost"
+    files = ["-keyout", "key.pem", "-out", "cert.pem"]
+    subprocess.run([*command.split(), *files], cwd=folder, check=True, capture_output=True)
 
 
 CONTAINERS = DOCS / "how-to" / "containers.md"

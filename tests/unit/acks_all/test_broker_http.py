@@ -1,6 +1,5 @@
 """The broker's HTTP endpoints and their problems."""
 
-import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -124,15 +123,6 @@ async def test_every_refusal_is_a_problem_of_its_own(
     assert ("retry-after" in response.headers) == (status == 503)
     described = await http.get(document["type"])
     assert described.json() == {"title": document["title"], "status": status}
-
-
-async def test_a_wait_that_is_cut_off_is_a_problem(http: httpx.AsyncClient) -> None:
-    """Draining answers the produce that waits; its records may yet be committed."""
-    producing = asyncio.create_task(http.post("/produce", json=_produce_body(timeout_ms=5000)))
-    await asyncio.sleep(0.01)
-    await _drain(http)
-    response = await producing
-    assert response.json()["type"] == "/problems/not-acknowledged"
 
 
 async def test_partitions_that_differ_have_each_their_status(http: httpx.AsyncClient) -> None:

@@ -139,22 +139,6 @@ async def test_wait_for(purgatory: Purgatory) -> None:
     assert (await asyncio.wait_for(purgatory.park("a", timeout=TIMEOUT), TIMEOUT)).is_fired
 
 
-async def test_a_task_group(purgatory: Purgatory) -> None:
-    """One that fails cancels the parks of the others."""
-
-    async def fail() -> None:
-        await purgatory.park("a", timeout=TIMEOUT)
-        raise LookupError("a fired")
-
-    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012 - the group is what raises
-        async with asyncio.TaskGroup() as group:
-            group.create_task(fail())
-            group.create_task(purgatory.park("b", timeout=TIMEOUT))
-            await turn()
-            await purgatory.fire("a")
-    assert isinstance(raised.value.exceptions[0], LookupError) and purgatory.parked == 0
-
-
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
 async def test_eager_tasks(purgatory: Purgatory) -> None:
     """A task that begins at once is parked at once, and woken as any other."""

@@ -323,94 +323,88 @@ async def statuses(tasks: list[asyncio.Task[Outcome]]) -> set[Status]:
     return {outcome.status for outcome in await asyncio.gather(*tasks)}
 
 
-async def test_a_fire_tries_everybody_in_slices(make_purgatory: Make) -> None:
+async def test_a_fire_tries_everybody_in_slices(purgatory: Purgatory) -> None:
     """It returns once all were tried; the loop turns many times meanwhile."""
-    async with make_purgatory() as purgatory:
-        tasks = await park_many(purgatory)
-        firing = asyncio.create_task(purgatory.fire("hot", 1))
-        left = []
-        while not firing.done():
-            await asyncio.sleep(0)
-            left.append(purgatory.waiting("hot"))
-        assert (await firing).completed == COUNT
-        assert left == sorted(left, reverse=True) and len(set(left)) > 50
-        # A slice ends with the first step of STEP operations after a millisecond.
-        done = [before - after for before, after in zip([COUNT, *left], left, strict=False)]
-        assert max(done) <= SLICE_NS // 20_000 + STEP
-        assert await statuses(tasks) == {Status.FIRED}
+    tasks = await park_many(purgatory)
+    firing = asyncio.create_task(purgatory.fire("hot", 1))
+    left = []
+    while not firing.done():
+        await asyncio.sleep(0)
+        left.append(purgatory.waiting("hot"))
+    assert (await firing).completed == COUNT
+    assert left == sorted(left, reverse=True) and len(set(left)) > 50
+    # A slice ends with the first step of STEP operations after a millisecond.
+    done = [before - after for before, after in zip([COUNT, *left], left, strict=False)]
+    assert max(done) <= SLICE_NS // 20_000 + STEP
+    assert await statuses(tasks) == {Status.FIRED}
 
 
-async def test_a_fire_that_is_cancelled_still_tries_everybody(make_purgatory: Make) -> None:
+async def test_a_fire_that_is_cancelled_still_tries_everybody(purgatory: Purgatory) -> None:
     """Who fires may be gone; who waits is woken all the same."""
-    async with make_purgatory() as purgatory:
-        tasks = await park_many(purgatory)
-        firing = asyncio.create_task(purgatory.fire("hot", 1))
-        for _ in range(50):
-            await asyncio.sleep(0)
-        assert 0 < purgatory.waiting("hot") < COUNT
-        firing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await firing
-        assert purgatory.waiting("hot") > 0
-        assert await statuses(tasks) == {Status.FIRED}
-        assert purgatory.statistics().fired == COUNT
+    tasks = await park_many(purgatory)
+    firing = asyncio.create_task(purgatory.fire("hot", 1))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert 0 < purgatory.waiting("hot") < COUNT
+    firing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await firing
+    assert purgatory.waiting("hot") > 0
+    assert await statuses(tasks) == {Status.FIRED}
+    assert purgatory.statistics().fired == COUNT
 
 
-async def test_a_drain_in_slices(make_purgatory: Make) -> None:
+async def test_a_drain_in_slices(purgatory: Purgatory) -> None:
     """Nobody new is parked from the start; a drain whose caller gives up goes on."""
-    async with make_purgatory() as purgatory:
-        tasks = await park_many(purgatory)
-        draining = asyncio.create_task(purgatory.drain())
-        await asyncio.sleep(0)
-        assert 0 < purgatory.parked < COUNT
-        late = await purgatory.park("hot", timeout=60)
-        assert late.status is Status.DRAINED
-        draining.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await draining
-        assert await purgatory.drain() == COUNT
-        assert await statuses(tasks) == {Status.DRAINED}
+    tasks = await park_many(purgatory)
+    draining = asyncio.create_task(purgatory.drain())
+    await asyncio.sleep(0)
+    assert 0 < purgatory.parked < COUNT
+    late = await purgatory.park("hot", timeout=60)
+    assert late.status is Status.DRAINED
+    draining.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await draining
+    assert await purgatory.drain() == COUNT
+    assert await statuses(tasks) == {Status.DRAINED}
 
 
-async def test_who_comes_during_a_fire_is_not_part_of_it(make_purgatory: Make) -> None:
+async def test_who_comes_during_a_fire_is_not_part_of_it(purgatory: Purgatory) -> None:
     """And waits for the next one; with a cursor from before it sees this one."""
-    async with make_purgatory() as purgatory:
-        tasks = await park_many(purgatory, 200)
-        before = purgatory.signals.cursor(purgatory.signals.head())
-        firing = asyncio.create_task(purgatory.fire("hot", 1))
-        await asyncio.sleep(0)
-        assert 0 < purgatory.waiting("hot") < 200
-        newcomer = asyncio.create_task(purgatory.park("hot", timeout=3_600))
-        assert (await purgatory.park("hot", timeout=60, cursor=before)).value == 1
-        assert (await firing).completed == 200
-        assert not newcomer.done()
-        await purgatory.fire("hot", 2)
-        assert (await newcomer).value == 2
-        assert await statuses(tasks) == {Status.FIRED}
+    tasks = await park_many(purgatory, 200)
+    before = purgatory.signals.cursor(purgatory.signals.head())
+    firing = asyncio.create_task(purgatory.fire("hot", 1))
+    await asyncio.sleep(0)
+    assert 0 < purgatory.waiting("hot") < 200
+    newcomer = asyncio.create_task(purgatory.park("hot", timeout=3_600))
+    assert (await purgatory.park("hot", timeout=60, cursor=before)).value == 1
+    assert (await firing).completed == 200
+    assert not newcomer.done()
+    await purgatory.fire("hot", 2)
+    assert (await newcomer).value == 2
+    assert await statuses(tasks) == {Status.FIRED}
 
 
-async def test_a_few_are_completed_at_once(make_purgatory: Make) -> None:
+async def test_a_few_are_completed_at_once(purgatory: Purgatory) -> None:
     """Before `fire` has let the loop turn: the usual case pays for no slices."""
-    async with make_purgatory() as purgatory:
-        tasks = await park_many(purgatory, 10)
-        with pytest.raises(StopIteration):
-            purgatory.fire("hot").send(None)
-        assert purgatory.waiting("hot") == 0
-        assert await statuses(tasks) == {Status.FIRED}
+    tasks = await park_many(purgatory, 10)
+    with pytest.raises(StopIteration):
+        purgatory.fire("hot").send(None)
+    assert purgatory.waiting("hot") == 0
+    assert await statuses(tasks) == {Status.FIRED}
 
 
-async def test_who_expires_during_a_fire_can_still_read_its_signal(make_purgatory: Make) -> None:
+async def test_who_expires_during_a_fire_can_still_read_its_signal(purgatory: Purgatory) -> None:
     """Not tried yet when the deadline came: the signal is in the outcome or behind its cursor."""
-    async with make_purgatory() as purgatory:
-        tasks = await park_many(purgatory, 2_000, timeout=0.010)
-        await purgatory.fire("hot", "the signal")
-        take_time(0)
-        outcomes = await asyncio.gather(*tasks)
-        assert {outcome.status for outcome in outcomes} >= {Status.FIRED}
-        for outcome in outcomes:
-            if not outcome.is_fired:
-                outcome = await purgatory.park("hot", timeout=0, cursor=outcome.cursor)
-            assert outcome.value == "the signal"
+    tasks = await park_many(purgatory, 2_000, timeout=0.010)
+    await purgatory.fire("hot", "the signal")
+    take_time(0)
+    outcomes = await asyncio.gather(*tasks)
+    assert {outcome.status for outcome in outcomes} >= {Status.FIRED}
+    for outcome in outcomes:
+        if not outcome.is_fired:
+            outcome = await purgatory.park("hot", timeout=0, cursor=outcome.cursor)
+        assert outcome.value == "the signal"
 
 
 async def test_everybody_is_woken_though_the_signal_makes_way(make_purgatory: Make) -> None:

@@ -1,4 +1,4 @@
-"""The metrics of a purgatory, in a registry and over HTTP."""
+"""The metrics of a purgatory, in a registry, over HTTP, and in the files of workers."""
 
 from __future__ import annotations
 
@@ -325,3 +325,45 @@ async def test_an_open_purgatory_takes_no_listener() -> None:
     async with purgatory:
         with pytest.raises(RuntimeError, match="add listeners before"):
             PurgatoryCollector(purgatory)
+
+
+def fires(value: int) -> Snapshot:
+    snapshot = Snapshot()
+    snapshot.put(catalog.FIRES, value)
+    return snapshot
+
+
+def test_workers_take_the_lowest_free_place(tmp_path: Path) -> None:
+    """And get what was last written there."""
+    first, second, third = (WorkerFiles(tmp_path) for _ in range(3))
+    assert first.claim() is None and second.claim() is None
+    assert (first.slot, second.slot) == (0, 1)
+    first.write(fires(1), 1)
+    second.write(fires(2), 1)
+    assert first.read_all() == second.read_all() == {0: fires(1), 1: fires(2)}
+    first.release()
+    assert third.claim() == fires(1)
+    assert third.slot == 0
+
+
+def test_an_older_snapshot_does_not_replace_a_newer_one(tmp_path: Path) -> None:
+    """Two threads of a worker may write in any order."""
+    files = WorkerFiles(tmp_path)
+    files.claim()
+    files.write(fires(2), 2)
+    files.write(fires(1), 1)
+    assert files.read_all() == {0: fires(2)}
+    files.release()
+    files.write(fires(3), 3)
+    assert files.read_all() == {0: fires(2)}
+
+
+def test_what_others_leave_in_the_directory_does_not_matter(tmp_path: Path) -> None:
+    """Half a snapshot of a full disk, other files, folders."""
+    (tmp_path / "worker-7.json").write_bytes(b'{"format": 1')
+    (tmp_path / "notes.txt").write_text("no snapshot")
+    (tmp_path / "folder").mkdir()
+    files = WorkerFiles(tmp_path)
+    files.claim()
+    files.write(fires(1), 1)
+    assert files.read_all() == {0: fires(1)}

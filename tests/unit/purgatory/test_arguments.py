@@ -32,33 +32,30 @@ from tests.unit.purgatory.waiting import Make, Waiting, parked
 
 
 @cases("timeout", [float("nan"), float("inf"), -float("inf"), -1, -0.001, 1e300, 10**400])
-async def test_a_timeout_out_of_range(make_purgatory: Make, timeout: float) -> None:
+async def test_a_timeout_out_of_range(purgatory: Purgatory, timeout: float) -> None:
     """Is an InvalidTimeoutError, which is a ValueError, and says what is allowed."""
-    async with make_purgatory() as purgatory:
-        with pytest.raises(InvalidTimeoutError, match="give a number of seconds from 0 to"):
-            await purgatory.park("a", timeout=timeout)
+    with pytest.raises(InvalidTimeoutError, match="give a number of seconds from 0 to"):
+        await purgatory.park("a", timeout=timeout)
 
 
 @cases("timeout", [True, False, "5", None, 1 + 0j, [1]])
-async def test_a_timeout_that_is_no_number(make_purgatory: Make, timeout: Any) -> None:
+async def test_a_timeout_that_is_no_number(purgatory: Purgatory, timeout: Any) -> None:
     """Is a TypeError."""
-    async with make_purgatory() as purgatory:
-        with pytest.raises(TypeError, match="give seconds as a number"):
-            await purgatory.park("a", timeout=timeout)
+    with pytest.raises(TypeError, match="give seconds as a number"):
+        await purgatory.park("a", timeout=timeout)
 
 
 @cases("key", ["", "x" * 257, "a\nb", "\x00", "\x7f", "\x85", "\ud800"])
-async def test_a_key_that_is_refused(make_purgatory: Make, key: str) -> None:
+async def test_a_key_that_is_refused(purgatory: Purgatory, key: str) -> None:
     """By park, fire and cancel alike, before anything is changed."""
-    async with make_purgatory() as purgatory:
-        for timeout in (0, 1):
-            with pytest.raises(InvalidKeyError):
-                await purgatory.park("good", key, timeout=timeout)
+    for timeout in (0, 1):
         with pytest.raises(InvalidKeyError):
-            await purgatory.fire(key)
-        with pytest.raises(InvalidKeyError):
-            await purgatory.cancel(key)
-        assert (purgatory.parked, purgatory.signals.head()) == (0, 0)
+            await purgatory.park("good", key, timeout=timeout)
+    with pytest.raises(InvalidKeyError):
+        await purgatory.fire(key)
+    with pytest.raises(InvalidKeyError):
+        await purgatory.cancel(key)
+    assert (purgatory.parked, purgatory.signals.head()) == (0, 0)
 
 
 async def test_a_value_that_is_refused_wakes_nobody(make_purgatory: Make) -> None:
@@ -257,12 +254,11 @@ def test_a_file_of_tokens_by_its_path(tmp_path: Path, form: type) -> None:
     assert len(BearerTokens.from_file(form(path))) == 1
 
 
-async def test_a_predicate_that_is_none(make_purgatory: Callable[..., Purgatory]) -> None:
+async def test_a_predicate_that_is_none(purgatory: Purgatory) -> None:
     """The value, instead of an error of calling it."""
-    async with make_purgatory() as purgatory:
-        with pytest.raises(TypeError, match="until is True: give a function"):
-            await purgatory.park("a", until=True, timeout=1)  # type: ignore[arg-type] # on purpose
-        assert purgatory.parked == 0
+    with pytest.raises(TypeError, match="until is True: give a function"):
+        await purgatory.park("a", until=True, timeout=1)  # type: ignore[arg-type] # on purpose
+    assert purgatory.parked == 0
 
 
 async def test_not_open() -> None:

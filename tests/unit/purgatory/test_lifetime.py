@@ -16,13 +16,12 @@ from tests.cases import cases
 from tests.unit.purgatory.waiting import Make, Waiting, parked
 
 
-async def test_firing_still_works_while_draining(make_purgatory: Make) -> None:
+async def test_firing_still_works_while_draining(purgatory: Purgatory) -> None:
     """Signals are kept for those who come back."""
-    async with make_purgatory() as purgatory:
-        await purgatory.drain()
-        fired = await purgatory.fire("a", 1)
-        assert (fired.seq, fired.completed) == (1, 0)
-        assert await purgatory.cancel("b") == 0
+    await purgatory.drain()
+    fired = await purgatory.fire("a", 1)
+    assert (fired.seq, fired.completed) == (1, 0)
+    assert await purgatory.cancel("b") == 0
 
 
 async def test_it_closes_with_the_last_of_those_who_opened_it(make_purgatory: Make) -> None:
@@ -74,27 +73,24 @@ async def test_before_it_is_open_and_after_everything_is_refused(make_purgatory:
             pass
 
 
-async def test_from_another_thread_everything_is_refused(make_purgatory: Make) -> None:
+async def test_from_another_thread_everything_is_refused(purgatory: Purgatory) -> None:
     """With a word on how to come in; nothing was changed."""
-    async with make_purgatory() as purgatory:
-        calls = await calls_of(purgatory)
-        errors: list[str] = []
+    calls = await calls_of(purgatory)
+    errors: list[str] = []
 
-        def misuse() -> None:
-            for call in calls:
-                try:
-                    asyncio.run(call())
-                except WrongThreadError as error:
-                    errors.append(str(error))
+    def misuse() -> None:
+        for call in calls:
+            try:
+                asyncio.run(call())
+            except WrongThreadError as error:
+                errors.append(str(error))
 
-        thread = threading.Thread(target=misuse, name="the other")
-        thread.start()
-        thread.join()
-        assert len(errors) == len(calls)
-        assert all(
-            "'the other'" in error and "purgatory.run_threadsafe(" in error for error in errors
-        )
-        assert (purgatory.parked, purgatory.signals.head(), purgatory.is_draining) == (0, 0, False)
+    thread = threading.Thread(target=misuse, name="the other")
+    thread.start()
+    thread.join()
+    assert len(errors) == len(calls)
+    assert all("'the other'" in error and "purgatory.run_threadsafe(" in error for error in errors)
+    assert (purgatory.parked, purgatory.signals.head(), purgatory.is_draining) == (0, 0, False)
 
 
 def run(main: Coroutine[Any, Any, Any], clock: Any = None) -> Any:
@@ -139,20 +135,19 @@ async def test_what_drains_is_opened_again_once_it_is_closed(make_purgatory: Mak
         assert (await purgatory.park("a", timeout=1)).status is Status.EXPIRED
 
 
-async def test_a_second_loop_while_it_is_open(make_purgatory: Make) -> None:
+async def test_a_second_loop_while_it_is_open(purgatory: Purgatory) -> None:
     """The error names the ways out, and neither opening nor closing there changes anything."""
-    async with make_purgatory() as purgatory:
 
-        async def enter() -> None:
-            purgatory.open()
+    async def enter() -> None:
+        purgatory.open()
 
-        task = await parked(purgatory, "a")
-        refused = run(enter())
-        assert isinstance(refused, WrongThreadError)
-        assert "close it there first, or make a purgatory for each loop" in str(refused)
-        assert isinstance(run(purgatory.close()), WrongThreadError)
-        assert (purgatory.is_open, purgatory.is_draining, task.done()) == (True, False, False)
-        await purgatory.cancel("a")
+    task = await parked(purgatory, "a")
+    refused = run(enter())
+    assert isinstance(refused, WrongThreadError)
+    assert "close it there first, or make a purgatory for each loop" in str(refused)
+    assert isinstance(run(purgatory.close()), WrongThreadError)
+    assert (purgatory.is_open, purgatory.is_draining, task.done()) == (True, False, False)
+    await purgatory.cancel("a")
 
 
 def test_a_loop_that_ended_before_it_was_closed() -> None:

@@ -15,6 +15,7 @@ from purgatory import (
     InvalidKeyError,
     Limits,
     Outcome,
+    Purgatory,
     PurgatoryClosedError,
     Status,
     WrongThreadError,
@@ -27,78 +28,71 @@ from tests.unit.purgatory.waiting import Make, Waiting, now_ms, outcomes, parked
 # Parking and firing
 
 
-async def test_a_parked_call_is_fired(make_purgatory: Make) -> None:
+async def test_a_parked_call_is_fired(purgatory: Purgatory) -> None:
     """It returns the key, the value, a cursor to go on with, and how long it was parked."""
-    async with make_purgatory() as purgatory:
-        task = await parked(purgatory, "order:42:paid", "order:42:failed", timeout=25)
-        await asyncio.sleep(1.5)
-        fired = await purgatory.fire("order:42:paid", {"by": "card"})
-        outcome = await task
-        assert (fired.completed, fired.seq, fired.jobs, fired.jobs_pending) == (1, 1, 0, False)
-        assert outcome == Outcome(
-            Status.FIRED, "order:42:paid", {"by": "card"}, fired.cursor, 1_500
-        )
-        assert outcome.is_fired and outcome
-        assert (purgatory.parked, purgatory.watched_keys()) == (0, {})
+    task = await parked(purgatory, "order:42:paid", "order:42:failed", timeout=25)
+    await asyncio.sleep(1.5)
+    fired = await purgatory.fire("order:42:paid", {"by": "card"})
+    outcome = await task
+    assert (fired.completed, fired.seq, fired.jobs, fired.jobs_pending) == (1, 1, 0, False)
+    assert outcome == Outcome(Status.FIRED, "order:42:paid", {"by": "card"}, fired.cursor, 1_500)
+    assert outcome.is_fired and outcome
+    assert (purgatory.parked, purgatory.watched_keys()) == (0, {})
 
 
-async def test_a_parked_call_expires(make_purgatory: Make) -> None:
+async def test_a_parked_call_expires(purgatory: Purgatory) -> None:
     """At its deadline, with a cursor to go on with."""
-    async with make_purgatory() as purgatory:
-        began_ms = now_ms()
-        outcome = await purgatory.park("key", timeout=2.5)
-        assert now_ms() - began_ms == 2_500
-        assert outcome == Outcome(Status.EXPIRED, None, None, outcome.cursor, 2_500)
-        assert not outcome.is_fired and not outcome
-        await purgatory.fire("key", "later")
-        again = await purgatory.park("key", timeout=1, cursor=outcome.cursor)
-        assert (again.value, again.waited_ms) == ("later", 0)
+    began_ms = now_ms()
+    outcome = await purgatory.park("key", timeout=2.5)
+    assert now_ms() - began_ms == 2_500
+    assert outcome == Outcome(Status.EXPIRED, None, None, outcome.cursor, 2_500)
+    assert not outcome.is_fired and not outcome
+    await purgatory.fire("key", "later")
+    again = await purgatory.park("key", timeout=1, cursor=outcome.cursor)
+    assert (again.value, again.waited_ms) == ("later", 0)
 
 
-async def test_a_parked_call_is_cancelled(make_purgatory: Make) -> None:
+async def test_a_parked_call_is_cancelled(purgatory: Purgatory) -> None:
     """All of the key are, on whatever other keys; the cursor is good for another wait."""
-    async with make_purgatory() as purgatory:
-        first, second = await parked(purgatory, "a"), await parked(purgatory, "b", "a")
-        other = await parked(purgatory, "b")
-        assert await purgatory.cancel("a") == 2
-        for task in (first, second):
-            outcome = await task
-            assert outcome == Outcome(Status.CANCELLED, None, None, outcome.cursor, 0)
-            assert (await purgatory.park("a", timeout=0, cursor=outcome.cursor)).value is None
-        assert (purgatory.parked, purgatory.watched_keys()) == (1, {"b": 1})
-        assert await purgatory.cancel("a") == 0
-        await purgatory.fire("b")
-        assert (await other).status is Status.FIRED
+    first, second = await parked(purgatory, "a"), await parked(purgatory, "b", "a")
+    other = await parked(purgatory, "b")
+    assert await purgatory.cancel("a") == 2
+    for task in (first, second):
+        outcome = await task
+        assert outcome == Outcome(Status.CANCELLED, None, None, outcome.cursor, 0)
+        assert (await purgatory.park("a", timeout=0, cursor=outcome.cursor)).value is None
+    assert (purgatory.parked, purgatory.watched_keys()) == (1, {"b": 1})
+    assert await purgatory.cancel("a") == 0
+    await purgatory.fire("b")
+    assert (await other).status is Status.FIRED
 
 
-async def test_a_parked_call_is_drained(make_purgatory: Make) -> None:
+async def test_a_parked_call_is_drained(purgatory: Purgatory) -> None:
     """At once, and so is whoever comes after; cursors are good for another wait."""
-    async with make_purgatory() as purgatory:
-        tasks = [await parked(purgatory, "a"), await parked(purgatory, "a", "b")]
-        await purgatory.fire("c")
-        assert await purgatory.drain() == 2
-        late = await purgatory.park("a", timeout=30)
-        head = purgatory.signals.cursor(purgatory.signals.head())
-        for outcome in (await tasks[0], await tasks[1], late):
-            assert outcome == Outcome(Status.DRAINED, None, None, head, 0)
-        assert purgatory.is_draining and purgatory.statistics().is_draining
+    tasks = [await parked(purgatory, "a"), await parked(purgatory, "a", "b")]
+    await purgatory.fire("c")
+    assert await purgatory.drain() == 2
+    late = await purgatory.park("a", timeout=30)
+    head = purgatory.signals.cursor(purgatory.signals.head())
+    for outcome in (await tasks[0], await tasks[1], late):
+        assert outcome == Outcome(Status.DRAINED, None, None, head, 0)
+    assert purgatory.is_draining and purgatory.statistics().is_draining
 
 
-@cases(
-    "value, expected",
+@pytest.mark.parametrize(
+    ("value", "expected"),
     [((1, 2), "[1, 2]"), ({1: "a"}, "{'1': 'a'}"), (Status.FIRED, "'fired'"), (0.5, "0.5")],
 )
 async def test_a_value_is_as_json_has_it(
-    make_purgatory: Make, value: object, expected: str
+    purgatory: Purgatory, value: object, expected: str
 ) -> None:
     """Whether or not a key has fired since."""
-    async with make_purgatory() as purgatory:
-        task = await parked(purgatory, "a")
-        await purgatory.fire("a", value)
-        assert repr((await task).value) == expected
-        await purgatory.fire("b")
-        outcomes = [await purgatory.park("a", timeout=1, cursor="0") for _ in range(2)]
-        assert [repr(outcome.value) for outcome in outcomes] == [expected] * 2
+    task = await parked(purgatory, "a")
+    await purgatory.fire("a", value)
+    assert repr((await task).value) == expected
+    await purgatory.fire("b")
+    outcomes = [await purgatory.park("a", timeout=1, cursor="0") for _ in range(2)]
+    assert [repr(outcome.value) for outcome in outcomes] == [expected] * 2
 
 
 class Topic(StrEnum):
@@ -154,17 +148,16 @@ async def test_a_timeout_of_zero_without_a_cursor_expires_at_once(make_purgatory
 
 @cases("timeout", [0, 0.0, -0.0])
 async def test_a_timeout_of_zero_with_a_cursor_answers_what_fired(
-    make_purgatory: Make, timeout: float
+    purgatory: Purgatory, timeout: float
 ) -> None:
     """And a predicate that holds fires, too."""
-    async with make_purgatory() as purgatory:
-        cursor = (await purgatory.park("a", timeout=timeout)).cursor
-        await purgatory.fire("a", 1)
-        assert (await purgatory.park("a", timeout=timeout, cursor=cursor)).value == 1
-        held = await purgatory.park("a", timeout=timeout, until=lambda: True)
-        assert held.status is Status.FIRED
-        fails = await purgatory.park("a", timeout=timeout, until=lambda: False)
-        assert fails.status is Status.EXPIRED
+    cursor = (await purgatory.park("a", timeout=timeout)).cursor
+    await purgatory.fire("a", 1)
+    assert (await purgatory.park("a", timeout=timeout, cursor=cursor)).value == 1
+    held = await purgatory.park("a", timeout=timeout, until=lambda: True)
+    assert held.status is Status.FIRED
+    fails = await purgatory.park("a", timeout=timeout, until=lambda: False)
+    assert fails.status is Status.EXPIRED
 
 
 async def test_a_timeout_of_zero_is_answered_when_the_purgatory_is_full(
@@ -181,14 +174,13 @@ async def test_a_timeout_of_zero_is_answered_when_the_purgatory_is_full(
 # Mistakes
 
 
-async def test_a_pydantic_model_is_fired_as_json(make_purgatory: Make) -> None:
+async def test_a_pydantic_model_is_fired_as_json(purgatory: Purgatory) -> None:
     """Every waiter gets the values that the model dumps, like a watcher over HTTP."""
-    async with make_purgatory() as purgatory:
-        task = await parked(purgatory, "a")
-        await purgatory.fire("a", Payment(by="card", at=datetime(2027, 1, 1, tzinfo=UTC)))
-        assert (await task).value == {"by": "card", "at": "2027-01-01T00:00:00Z"}
-        [signal] = purgatory.signals.read("a", 0, 1)
-        assert signal.encoded == b'{"by":"card","at":"2027-01-01T00:00:00Z"}'
+    task = await parked(purgatory, "a")
+    await purgatory.fire("a", Payment(by="card", at=datetime(2027, 1, 1, tzinfo=UTC)))
+    assert (await task).value == {"by": "card", "at": "2027-01-01T00:00:00Z"}
+    [signal] = purgatory.signals.read("a", 0, 1)
+    assert signal.encoded == b'{"by":"card","at":"2027-01-01T00:00:00Z"}'
 
 
 class Payment(BaseModel):
@@ -196,127 +188,121 @@ class Payment(BaseModel):
     at: datetime
 
 
-async def test_a_predicate_that_holds_at_once(make_purgatory: Make) -> None:
+async def test_a_predicate_that_holds_at_once(purgatory: Purgatory) -> None:
     """Is asked once; nothing is watched."""
-    async with make_purgatory() as purgatory:
-        asked: list[bool] = []
+    asked: list[bool] = []
 
-        def holds() -> bool:
-            asked.append(True)
-            return True
+    def holds() -> bool:
+        asked.append(True)
+        return True
 
-        outcome = await purgatory.park("a", timeout=1, until=holds)
-        assert outcome == Outcome(Status.FIRED, None, None, outcome.cursor, 0)
-        assert len(asked) == 1
+    outcome = await purgatory.park("a", timeout=1, until=holds)
+    assert outcome == Outcome(Status.FIRED, None, None, outcome.cursor, 0)
+    assert len(asked) == 1
 
 
-async def test_a_predicate_that_begins_to_hold_while_watching(make_purgatory: Make) -> None:
+async def test_a_predicate_that_begins_to_hold_while_watching(purgatory: Purgatory) -> None:
     """Is asked again once the keys are watched, so that nothing falls in between."""
-    async with make_purgatory() as purgatory:
-        watched: list[dict[str, int]] = []
+    watched: list[dict[str, int]] = []
 
-        def holds() -> bool:
-            watched.append(purgatory.watched_keys())
-            return len(watched) == 2
+    def holds() -> bool:
+        watched.append(purgatory.watched_keys())
+        return len(watched) == 2
 
-        outcome = await purgatory.park("a", "b", timeout=1, until=holds)
-        assert (outcome.status, outcome.key, outcome.waited_ms) == (Status.FIRED, None, 0)
-        assert watched == [{}, {"a": 1, "b": 1}]
+    outcome = await purgatory.park("a", "b", timeout=1, until=holds)
+    assert (outcome.status, outcome.key, outcome.waited_ms) == (Status.FIRED, None, 0)
+    assert watched == [{}, {"a": 1, "b": 1}]
 
 
-async def test_a_predicate_is_asked_whenever_a_key_fires(make_purgatory: Make) -> None:
+async def test_a_predicate_is_asked_whenever_a_key_fires(purgatory: Purgatory) -> None:
     """A key that fires only makes it be tried; the fire that made it true is in the outcome."""
-    async with make_purgatory() as purgatory:
-        paid: set[str] = set()
-        asked: list[set[str]] = []
+    paid: set[str] = set()
+    asked: list[set[str]] = []
 
-        def all_paid() -> bool:
-            asked.append(set(paid))
-            return paid == {"a", "b"}
+    def all_paid() -> bool:
+        asked.append(set(paid))
+        return paid == {"a", "b"}
 
-        task = await parked(purgatory, "a", "b", until=all_paid)
-        assert len(asked) == 2
-        await purgatory.fire("c")
-        assert len(asked) == 2
-        paid.add("a")
-        assert (await purgatory.fire("a", "first")).completed == 0
-        assert (await purgatory.fire("b", "too early")).completed == 0
-        paid.add("b")
-        assert len(asked) == 4 and not task.done()
-        assert (await purgatory.fire("b", "second")).completed == 1
-        outcome = await task
-        assert (outcome.status, outcome.key, outcome.value) == (Status.FIRED, "b", "second")
+    task = await parked(purgatory, "a", "b", until=all_paid)
+    assert len(asked) == 2
+    await purgatory.fire("c")
+    assert len(asked) == 2
+    paid.add("a")
+    assert (await purgatory.fire("a", "first")).completed == 0
+    assert (await purgatory.fire("b", "too early")).completed == 0
+    paid.add("b")
+    assert len(asked) == 4 and not task.done()
+    assert (await purgatory.fire("b", "second")).completed == 1
+    outcome = await task
+    assert (outcome.status, outcome.key, outcome.value) == (Status.FIRED, "b", "second")
 
 
-async def test_a_predicate_may_check_other_keys(make_purgatory: Make) -> None:
+async def test_a_predicate_may_check_other_keys(purgatory: Purgatory) -> None:
     """And the outcome still names the key that made it be asked."""
-    async with make_purgatory() as purgatory:
-        state: list[int] = []
+    state: list[int] = []
 
-        def holds() -> bool:
-            assert purgatory.check("other").result() == 0
-            return bool(state)
+    def holds() -> bool:
+        assert purgatory.check("other").result() == 0
+        return bool(state)
 
-        other = await parked(purgatory, "other", until=lambda: False)
-        task = await parked(purgatory, "a", until=holds)
-        state.append(1)
-        await purgatory.fire("a", "it")
-        assert ((await task).key, (await task).value) == ("a", "it")
-        await purgatory.cancel("other")
-        await other
+    other = await parked(purgatory, "other", until=lambda: False)
+    task = await parked(purgatory, "a", until=holds)
+    state.append(1)
+    await purgatory.fire("a", "it")
+    assert ((await task).key, (await task).value) == ("a", "it")
+    await purgatory.cancel("other")
+    await other
 
 
 async def test_a_predicate_that_holds_from_the_start_names_no_key_of_others(
-    make_purgatory: Make,
+    purgatory: Purgatory,
 ) -> None:
     """Also where a callback of another key's walk drives the call, as web servers may."""
-    async with make_purgatory() as purgatory:
-        outcomes: list[Outcome] = []
+    outcomes: list[Outcome] = []
 
-        def send_eagerly() -> None:
-            answers = iter([False, True])
-            with pytest.raises(StopIteration) as stopped:
-                purgatory.park("a", timeout=5, until=lambda: next(answers)).send(None)
-            outcomes.append(stopped.value.value)
+    def send_eagerly() -> None:
+        answers = iter([False, True])
+        with pytest.raises(StopIteration) as stopped:
+            purgatory.park("a", timeout=5, until=lambda: next(answers)).send(None)
+        outcomes.append(stopped.value.value)
 
-        operation = Waiting()
-        operation.then = send_eagerly
-        assert not purgatory.park_operation(operation, ["z"])
-        operation.completable = True
-        await purgatory.fire("z", "of another key")
-        assert (outcomes[0].status, outcomes[0].key, outcomes[0].value) == (
-            Status.FIRED,
-            None,
-            None,
-        )
+    operation = Waiting()
+    operation.then = send_eagerly
+    assert not purgatory.park_operation(operation, ["z"])
+    operation.completable = True
+    await purgatory.fire("z", "of another key")
+    assert (outcomes[0].status, outcomes[0].key, outcomes[0].value) == (
+        Status.FIRED,
+        None,
+        None,
+    )
 
 
 @cases("number", [1, 2, 3])
 @cases("error", [ZeroDivisionError, LookupError, StopIteration])
 async def test_what_a_predicate_raises_is_raised_by_park(
-    make_purgatory: Make, number: int, error: type[Exception]
+    purgatory: Purgatory, number: int, error: type[Exception]
 ) -> None:
     """At the first try, at the second and on a fire; at once, and nothing is left behind."""
-    async with make_purgatory() as purgatory:
-        tries: list[int] = []
+    tries: list[int] = []
 
-        def holds() -> bool:
-            tries.append(1)
-            if len(tries) == number:
-                raise error("on purpose")
-            return False
+    def holds() -> bool:
+        tries.append(1)
+        if len(tries) == number:
+            raise error("on purpose")
+        return False
 
-        task = asyncio.create_task(purgatory.park("a", timeout=60, until=holds))
-        await asyncio.sleep(0)
-        neighbour = asyncio.create_task(purgatory.park("a", timeout=60))
-        await asyncio.sleep(0)
-        await purgatory.fire("a", 1)
-        await asyncio.wait([task], timeout=1)
-        assert task.done() and (await neighbour).value == 1
-        # A StopIteration cannot come out of a coroutine as it is.
-        with pytest.raises((RuntimeError, TypeError) if error is StopIteration else error):
-            await task
-        assert (purgatory.parked, len(tries)) == (0, number)
+    task = asyncio.create_task(purgatory.park("a", timeout=60, until=holds))
+    await asyncio.sleep(0)
+    neighbour = asyncio.create_task(purgatory.park("a", timeout=60))
+    await asyncio.sleep(0)
+    await purgatory.fire("a", 1)
+    await asyncio.wait([task], timeout=1)
+    assert task.done() and (await neighbour).value == 1
+    # A StopIteration cannot come out of a coroutine as it is.
+    with pytest.raises((RuntimeError, TypeError) if error is StopIteration else error):
+        await task
+    assert (purgatory.parked, len(tries)) == (0, number)
 
 
 @cases("number", [1, 2, 3])
@@ -341,65 +327,62 @@ async def test_a_predicate_that_returns_a_coroutine(make_purgatory: Make, number
         assert (purgatory.parked, len(tries)) == (0, number)
 
 
-async def test_a_predicate_whose_caller_was_cancelled(make_purgatory: Make) -> None:
+async def test_a_predicate_whose_caller_was_cancelled(purgatory: Purgatory) -> None:
     """In the same turn of the loop: what it raises has nobody to go to, and is no error of ours."""
-    async with make_purgatory() as purgatory:
-        is_failing = False
+    is_failing = False
 
-        def until() -> bool:
-            if is_failing:
-                raise ZeroDivisionError("on purpose")
-            return False
+    def until() -> bool:
+        if is_failing:
+            raise ZeroDivisionError("on purpose")
+        return False
 
-        task = await parked(purgatory, "a", until=until)
-        is_failing = True
-        fired = asyncio.ensure_future(purgatory.fire("a"))
-        task.cancel()
-        assert (await fired).completed <= 1
-        with pytest.raises((asyncio.CancelledError, ZeroDivisionError)):
-            await task
-        assert purgatory.parked == 0
+    task = await parked(purgatory, "a", until=until)
+    is_failing = True
+    fired = asyncio.ensure_future(purgatory.fire("a"))
+    task.cancel()
+    assert (await fired).completed <= 1
+    with pytest.raises((asyncio.CancelledError, ZeroDivisionError)):
+        await task
+    assert purgatory.parked == 0
 
 
-@cases("is_raising", [False, True])
+@pytest.mark.parametrize("is_raising", [False, True])
 async def test_a_predicate_that_ends_its_own_operation(
-    make_purgatory: Make, *, is_raising: bool
+    purgatory: Purgatory, *, is_raising: bool
 ) -> None:
     """What it raises or returns after that changes nothing: the first end counts."""
-    async with make_purgatory() as purgatory:
-        drains: list[asyncio.Future[int]] = []
+    drains: list[asyncio.Future[int]] = []
 
-        def until() -> bool:
-            if not is_fired:
-                return False
-            drains.append(purgatory.begin_drain())
-            if is_raising:
-                raise ZeroDivisionError("on purpose")
-            return True
+    def until() -> bool:
+        if not is_fired:
+            return False
+        drains.append(purgatory.begin_drain())
+        if is_raising:
+            raise ZeroDivisionError("on purpose")
+        return True
 
-        is_fired = False
-        task = await parked(purgatory, "a", until=until)
-        is_fired = True
-        assert (await purgatory.fire("a")).completed == 0
-        assert ((await task).status, await drains[0]) == (Status.DRAINED, 1)
-        assert outcomes(purgatory) == (0, 0, 0, 1)
+    is_fired = False
+    task = await parked(purgatory, "a", until=until)
+    is_fired = True
+    assert (await purgatory.fire("a")).completed == 0
+    assert ((await task).status, await drains[0]) == (Status.DRAINED, 1)
+    assert outcomes(purgatory) == (0, 0, 0, 1)
 
 
-async def test_cursors_one_for_each_key(make_purgatory: Make) -> None:
+async def test_cursors_one_for_each_key(purgatory: Purgatory) -> None:
     """A key without one, or with None, counts from now on."""
-    async with make_purgatory() as purgatory:
-        start = (await purgatory.park("a", timeout=0)).cursor
-        for key in "abc":
-            await purgatory.fire(key, key)
-        choices: list[tuple[Mapping[str, str | None], str | None]] = [
-            ({"b": start}, "b"),
-            ({"a": None, "c": start}, "c"),
-            ({"b": "0", "c": "0"}, "b"),
-            ({}, None),
-        ]
-        for cursor, expected in choices:
-            outcome = await purgatory.park("a", "b", "c", timeout=1, cursor=cursor)
-            assert (outcome.key, outcome.value) == (expected, expected)
+    start = (await purgatory.park("a", timeout=0)).cursor
+    for key in "abc":
+        await purgatory.fire(key, key)
+    choices: list[tuple[Mapping[str, str | None], str | None]] = [
+        ({"b": start}, "b"),
+        ({"a": None, "c": start}, "c"),
+        ({"b": "0", "c": "0"}, "b"),
+        ({}, None),
+    ]
+    for cursor, expected in choices:
+        outcome = await purgatory.park("a", "b", "c", timeout=1, cursor=cursor)
+        assert (outcome.key, outcome.value) == (expected, expected)
 
 
 async def test_an_expired_cursor_is_an_error(make_purgatory: Make) -> None:
@@ -419,26 +402,24 @@ async def test_an_expired_cursor_is_an_error(make_purgatory: Make) -> None:
 
 @cases("cursor", [5, b"0", 0.5, ["0"], {"a": 5}, {"a": b"0"}])
 async def test_a_cursor_of_the_wrong_type_is_a_type_error(
-    make_purgatory: Make, cursor: Any
+    purgatory: Purgatory, cursor: Any
 ) -> None:
     """As every argument of the wrong type is."""
-    async with make_purgatory() as purgatory:
-        with pytest.raises(TypeError):
-            await purgatory.park("a", timeout=1, cursor=cursor)
+    with pytest.raises(TypeError):
+        await purgatory.park("a", timeout=1, cursor=cursor)
 
 
-async def test_what_fires_after_the_cursor_was_taken_counts(make_purgatory: Make) -> None:
+async def test_what_fires_after_the_cursor_was_taken_counts(purgatory: Purgatory) -> None:
     """Also if it fires before the wait begins, on whichever of the keys."""
-    async with make_purgatory() as purgatory:
-        await purgatory.fire("a", "before")
-        since = purgatory.cursor("a")
-        await purgatory.fire("a", "between")
-        outcome = await purgatory.park("a", timeout=0, cursor=since)
-        assert (outcome.status, outcome.value) == (Status.FIRED, "between")
-        since = purgatory.cursor("a", "b")
-        await purgatory.fire("b", "on another key")
-        outcome = await purgatory.park("a", "b", timeout=0, cursor=since)
-        assert (outcome.key, outcome.value) == ("b", "on another key")
+    await purgatory.fire("a", "before")
+    since = purgatory.cursor("a")
+    await purgatory.fire("a", "between")
+    outcome = await purgatory.park("a", timeout=0, cursor=since)
+    assert (outcome.status, outcome.value) == (Status.FIRED, "between")
+    since = purgatory.cursor("a", "b")
+    await purgatory.fire("b", "on another key")
+    outcome = await purgatory.park("a", "b", timeout=0, cursor=since)
+    assert (outcome.key, outcome.value) == ("b", "on another key")
 
 
 async def test_bad_keys_and_misuse_are_refused(make_purgatory: Make) -> None:
@@ -483,15 +464,14 @@ async def test_parking_makes_no_task_and_arms_one_timer(make_purgatory: Make) ->
     assert sum(not handle.cancelled() for handle in scheduled) == 0
 
 
-async def test_an_idle_purgatory_does_not_wake_the_loop(make_purgatory: Make) -> None:
+async def test_an_idle_purgatory_does_not_wake_the_loop(purgatory: Purgatory) -> None:
     """An hour with far timers costs as many wake-ups as the wheel has levels."""
-    async with make_purgatory() as purgatory:
-        tasks = [await parked(purgatory, "a", timeout=7_200 + number) for number in range(3)]
-        await asyncio.sleep(3_600)
-        levels = len(purgatory.statistics().levels)
-        assert purgatory.statistics().wake_ups <= levels
-        await purgatory.fire("a")
-        await asyncio.gather(*tasks)
+    tasks = [await parked(purgatory, "a", timeout=7_200 + number) for number in range(3)]
+    await asyncio.sleep(3_600)
+    levels = len(purgatory.statistics().levels)
+    assert purgatory.statistics().wake_ups <= levels
+    await purgatory.fire("a")
+    await asyncio.gather(*tasks)
 
 
 async def test_a_purgatory_that_waits_for_nothing_arms_nothing(make_purgatory: Make) -> None:
@@ -507,53 +487,51 @@ async def test_a_purgatory_that_waits_for_nothing_arms_nothing(make_purgatory: M
         assert purgatory.statistics().wake_ups == counts.wake_ups
 
 
-async def test_statistics_are_exact(make_purgatory: Make) -> None:
+async def test_statistics_are_exact(purgatory: Purgatory) -> None:
     """Of now and since the start."""
-    async with make_purgatory() as purgatory:
-        tasks = [
-            await parked(purgatory, "a", "b", timeout=10),
-            await parked(purgatory, "b", timeout=1),
-            await parked(purgatory, "c", timeout=100),
-            await parked(purgatory, "d", timeout=100),
-            await parked(purgatory, "e", timeout=100),
-        ]
-        counts = purgatory.statistics()
-        assert (counts.parked, counts.watched, counts.keys, counts.timers) == (5, 6, 5, 5)
-        assert sum(level.tasks for level in counts.levels) == 5
-        assert counts.levels[0].tick_ms == 1
-        assert outcomes(purgatory) == (0, 0, 0, 0)
-        assert (purgatory.waiting("b"), purgatory.waiting("x")) == (2, 0)
-        await tasks[1]
-        await purgatory.fire("a", "12")
-        await purgatory.cancel("c")
-        tasks[4].cancel()
-        await asyncio.wait(tasks[:3] + tasks[4:])
-        assert outcomes(purgatory) == (1, 1, 2, 0)
-        await purgatory.drain()
-        counts = purgatory.statistics()
-        assert outcomes(purgatory) == (1, 1, 2, 1)
-        assert (counts.parked, counts.watched, counts.keys) == (0, 0, 0)
-        # The timer that is left is that of the history.
-        assert (counts.timers, counts.signals.signals, counts.signals.bytes) == (1, 1, 4)
-        assert (counts.longest_lateness_ms, counts.is_draining) == (0, True)
-        await tasks[3]
+    tasks = [
+        await parked(purgatory, "a", "b", timeout=10),
+        await parked(purgatory, "b", timeout=1),
+        await parked(purgatory, "c", timeout=100),
+        await parked(purgatory, "d", timeout=100),
+        await parked(purgatory, "e", timeout=100),
+    ]
+    counts = purgatory.statistics()
+    assert (counts.parked, counts.watched, counts.keys, counts.timers) == (5, 6, 5, 5)
+    assert sum(level.tasks for level in counts.levels) == 5
+    assert counts.levels[0].tick_ms == 1
+    assert outcomes(purgatory) == (0, 0, 0, 0)
+    assert (purgatory.waiting("b"), purgatory.waiting("x")) == (2, 0)
+    await tasks[1]
+    await purgatory.fire("a", "12")
+    await purgatory.cancel("c")
+    tasks[4].cancel()
+    await asyncio.wait(tasks[:3] + tasks[4:])
+    assert outcomes(purgatory) == (1, 1, 2, 0)
+    await purgatory.drain()
+    counts = purgatory.statistics()
+    assert outcomes(purgatory) == (1, 1, 2, 1)
+    assert (counts.parked, counts.watched, counts.keys) == (0, 0, 0)
+    # The timer that is left is that of the history.
+    assert (counts.timers, counts.signals.signals, counts.signals.bytes) == (1, 1, 4)
+    assert (counts.longest_lateness_ms, counts.is_draining) == (0, True)
+    await tasks[3]
 
 
-async def test_what_ran_late_is_in_the_statistics(make_purgatory: Make) -> None:
+async def test_what_ran_late_is_in_the_statistics(purgatory: Purgatory) -> None:
     """The longest lateness of a timer, and for how long expirations held the loop."""
-    async with make_purgatory() as purgatory:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, AutojumpEventLoop)
-        task = await parked(purgatory, "a", timeout=1)
-        loop.clock.advance(1_007)
-        assert (await task).waited_ms == 1_007
-        counts = purgatory.statistics()
-        assert (counts.longest_lateness_ms, counts.longest_turn_ms) == (7, 0)
-        operation = Waiting(1_000)
-        operation.then = lambda: loop.clock.advance(250)
-        assert not purgatory.park_operation(operation, ["b"])
-        task = await parked(purgatory, "a", timeout=1)
-        await task
-        assert operation.is_completed
-        counts = purgatory.statistics()
-        assert (counts.longest_lateness_ms, counts.longest_turn_ms) == (250, 250)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, AutojumpEventLoop)
+    task = await parked(purgatory, "a", timeout=1)
+    loop.clock.advance(1_007)
+    assert (await task).waited_ms == 1_007
+    counts = purgatory.statistics()
+    assert (counts.longest_lateness_ms, counts.longest_turn_ms) == (7, 0)
+    operation = Waiting(1_000)
+    operation.then = lambda: loop.clock.advance(250)
+    assert not purgatory.park_operation(operation, ["b"])
+    task = await parked(purgatory, "a", timeout=1)
+    await task
+    assert operation.is_completed
+    counts = purgatory.statistics()
+    assert (counts.longest_lateness_ms, counts.longest_turn_ms) == (250, 250)

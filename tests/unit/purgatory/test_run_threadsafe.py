@@ -25,28 +25,26 @@ async def in_thread(work: Callable[[], Any]) -> Any:
     return await asyncio.to_thread(work)
 
 
-async def test_a_thread_fires(make_purgatory: Make) -> None:
+async def test_a_thread_fires(purgatory: Purgatory) -> None:
     """And waits for the result, as a `def` endpoint does."""
-    async with make_purgatory() as purgatory:
-        task = await parked(purgatory, "a")
-        fired = await in_thread(
-            lambda: purgatory.run_threadsafe(purgatory.fire("a", 1)).result(PATIENCE_S)
-        )
-        assert (fired.completed, (await task).value) == (1, 1)
+    task = await parked(purgatory, "a")
+    fired = await in_thread(
+        lambda: purgatory.run_threadsafe(purgatory.fire("a", 1)).result(PATIENCE_S)
+    )
+    assert (fired.completed, (await task).value) == (1, 1)
 
 
-async def test_a_thread_parks_and_gives_up(make_purgatory: Make) -> None:
+async def test_a_thread_parks_and_gives_up(purgatory: Purgatory) -> None:
     """Cancelling its future ends the wait."""
-    async with make_purgatory() as purgatory:
-        call = await in_thread(lambda: purgatory.run_threadsafe(purgatory.park("a", timeout=60)))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert purgatory.parked == 1
-        assert call.cancel()
-        with pytest.raises(CancelledError):
-            call.result()
-        await asyncio.sleep(0.01)
-        assert purgatory.parked == 0
+    call = await in_thread(lambda: purgatory.run_threadsafe(purgatory.park("a", timeout=60)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert purgatory.parked == 1
+    assert call.cancel()
+    with pytest.raises(CancelledError):
+        call.result()
+    await asyncio.sleep(0.01)
+    assert purgatory.parked == 0
 
 
 @pytest.fixture
@@ -137,37 +135,34 @@ async def test_a_call_that_nobody_holds_goes_on(make_purgatory: Make) -> None:
         assert tasks[0]() is None
 
 
-async def test_a_signal_handler_fires(make_purgatory: Make) -> None:
+async def test_a_signal_handler_fires(purgatory: Purgatory) -> None:
     """On the very thread of the loop, without waiting."""
-    async with make_purgatory() as purgatory:
-        task = await parked(purgatory, "a")
+    task = await parked(purgatory, "a")
 
-        def fire(*_: object) -> None:
-            purgatory.run_threadsafe(purgatory.fire("a"))
+    def fire(*_: object) -> None:
+        purgatory.run_threadsafe(purgatory.fire("a"))
 
-        before = signal.signal(signal.SIGUSR1, fire)
-        try:
-            signal.raise_signal(signal.SIGUSR1)
-            assert (await task).status is Status.FIRED
-        finally:
-            signal.signal(signal.SIGUSR1, before)
+    before = signal.signal(signal.SIGUSR1, fire)
+    try:
+        signal.raise_signal(signal.SIGUSR1)
+        assert (await task).status is Status.FIRED
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
-async def test_waiting_on_the_loop_s_own_thread_is_refused(make_purgatory: Make) -> None:
+async def test_waiting_on_the_loop_s_own_thread_is_refused(purgatory: Purgatory) -> None:
     """It would wait for itself."""
-    async with make_purgatory() as purgatory:
-        call = purgatory.run_threadsafe(purgatory.fire("a"))
-        with pytest.raises(WrongThreadError, match="do not wait"):
-            call.result()
-        assert (await asyncio.wrap_future(call)).seq == 1
-        assert call.result().seq == 1
+    call = purgatory.run_threadsafe(purgatory.fire("a"))
+    with pytest.raises(WrongThreadError, match="do not wait"):
+        call.result()
+    assert (await asyncio.wrap_future(call)).seq == 1
+    assert call.result().seq == 1
 
 
-async def test_what_is_no_coroutine_is_refused(make_purgatory: Make) -> None:
+async def test_what_is_no_coroutine_is_refused(purgatory: Purgatory) -> None:
     """The usual mistake is not to call it."""
-    async with make_purgatory() as purgatory:
-        with pytest.raises(TypeError, match=r"run_threadsafe\(purgatory.fire\(key\)\)"):
-            purgatory.run_threadsafe(purgatory.fire)  # type: ignore[arg-type] # on purpose
+    with pytest.raises(TypeError, match=r"run_threadsafe\(purgatory.fire\(key\)\)"):
+        purgatory.run_threadsafe(purgatory.fire)  # type: ignore[arg-type] # on purpose
 
 
 async def test_calls_that_have_not_begun_fail_as_closed() -> None:

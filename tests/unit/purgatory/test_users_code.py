@@ -31,55 +31,51 @@ from tests.unit.purgatory.waiting import Make, Waiting, now_ms, parked
 from tests.unit.shared_logs import Logs
 
 
-async def test_an_operation_of_ones_own(make_purgatory: Make) -> None:
+async def test_an_operation_of_ones_own(purgatory: Purgatory) -> None:
     """Is watched until it completes, by a check or by its deadline."""
-    async with make_purgatory() as purgatory:
-        checked, expiring, done = Waiting(), Waiting(20), Waiting()
-        assert not purgatory.park_operation(checked, ["a"])
-        assert not purgatory.park_operation(expiring, iter(["a", "b"]))
-        done.completable = checked.completable = True
-        assert purgatory.park_operation(done, ["a"])
-        assert await purgatory.check("a") == 1
-        await asyncio.sleep(0.02)
-        assert [o.status for o in (checked, expiring, done)] == [
-            Status.FIRED,
-            Status.EXPIRED,
-            Status.FIRED,
-        ]
+    checked, expiring, done = Waiting(), Waiting(20), Waiting()
+    assert not purgatory.park_operation(checked, ["a"])
+    assert not purgatory.park_operation(expiring, iter(["a", "b"]))
+    done.completable = checked.completable = True
+    assert purgatory.park_operation(done, ["a"])
+    assert await purgatory.check("a") == 1
+    await asyncio.sleep(0.02)
+    assert [o.status for o in (checked, expiring, done)] == [
+        Status.FIRED,
+        Status.EXPIRED,
+        Status.FIRED,
+    ]
 
 
-async def test_an_operation_of_ones_own_without_delay(make_purgatory: Make) -> None:
+async def test_an_operation_of_ones_own_without_delay(purgatory: Purgatory) -> None:
     """Expires in one of the next turns of the loop, whatever else is timed."""
-    async with make_purgatory() as purgatory:
-        task = await parked(purgatory, "a", timeout=60)
-        operation = Waiting(0)
-        began_ms = now_ms()
-        assert not purgatory.park_operation(operation, ["b"])
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert (operation.status, now_ms()) == (Status.EXPIRED, began_ms)
-        await purgatory.fire("a")
-        await task
+    task = await parked(purgatory, "a", timeout=60)
+    operation = Waiting(0)
+    began_ms = now_ms()
+    assert not purgatory.park_operation(operation, ["b"])
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert (operation.status, now_ms()) == (Status.EXPIRED, began_ms)
+    await purgatory.fire("a")
+    await task
 
 
 @cases("key, error", [("", InvalidKeyError), (b"k", TypeError)])
 async def test_park_operation_checks_each_key(
-    make_purgatory: Make, key: Any, error: type[Exception]
+    purgatory: Purgatory, key: Any, error: type[Exception]
 ) -> None:
     """As `park` does: nobody could fire them."""
-    async with make_purgatory() as purgatory:
-        with pytest.raises(error, match="key"):
-            purgatory.park_operation(Waiting(), ["a", key])
-        assert purgatory.watched_keys() == {}
+    with pytest.raises(error, match="key"):
+        purgatory.park_operation(Waiting(), ["a", key])
+    assert purgatory.watched_keys() == {}
 
 
 @cases("keys", ["abc", None, 42])
-async def test_park_operation_takes_lists_of_keys_only(make_purgatory: Make, keys: Any) -> None:
+async def test_park_operation_takes_lists_of_keys_only(purgatory: Purgatory, keys: Any) -> None:
     """`"abc"` would be watched as three keys of one letter."""
-    async with make_purgatory() as purgatory:
-        with pytest.raises(TypeError, match=f"keys is .*{keys}.*: give a list of keys, such as"):
-            purgatory.park_operation(Waiting(), keys)
-        assert purgatory.watched_keys() == {}
+    with pytest.raises(TypeError, match=f"keys is .*{keys}.*: give a list of keys, such as"):
+        purgatory.park_operation(Waiting(), keys)
+    assert purgatory.watched_keys() == {}
 
 
 async def test_watch_keeps_to_the_number_of_keys(make_purgatory: Make) -> None:
@@ -343,45 +339,43 @@ async def test_a_task_that_is_cancelled_has_its_listeners_called_in_its_context(
     assert [name for _, name in seen.names] == ["waiter", "waiter"]
 
 
-async def test_what_a_callback_sets_is_nobody_elses(make_purgatory: Make) -> None:
+async def test_what_a_callback_sets_is_nobody_elses(purgatory: Purgatory) -> None:
     """Neither of who fires, nor of another wait, nor of the next try."""
-    async with make_purgatory() as purgatory:
-        seen: list[str] = []
+    seen: list[str] = []
 
-        class Setting(Waiting):
-            def try_complete(self) -> bool:
-                if self.completable:
-                    seen.append(NAME.get())
-                    NAME.set("set by a callback")
-                return False
+    class Setting(Waiting):
+        def try_complete(self) -> bool:
+            if self.completable:
+                seen.append(NAME.get())
+                NAME.set("set by a callback")
+            return False
 
-        async def waiter() -> None:
-            NAME.set("waiter")
-            for _ in range(2):
-                purgatory.park_operation(operation := Setting(), ["k"])
-                operation.completable = True
-
-        await asyncio.create_task(waiter())
+    async def waiter() -> None:
+        NAME.set("waiter")
         for _ in range(2):
-            await purgatory.fire("k")
-            seen.append(NAME.get())
-        await purgatory.drain()
-        assert seen == ["waiter", "waiter", "nobody"] * 2
+            purgatory.park_operation(operation := Setting(), ["k"])
+            operation.completable = True
+
+    await asyncio.create_task(waiter())
+    for _ in range(2):
+        await purgatory.fire("k")
+        seen.append(NAME.get())
+    await purgatory.drain()
+    assert seen == ["waiter", "waiter", "nobody"] * 2
 
 
-async def test_the_context_of_a_failing_block_keeps_no_operations(make_purgatory: Make) -> None:
+async def test_the_context_of_a_failing_block_keeps_no_operations(purgatory: Purgatory) -> None:
     """A callback that parks again would add to the list of the block that parked first."""
-    async with make_purgatory() as purgatory:
-        first, second = Waiting(), Waiting()
-        first.then = lambda: purgatory.park_operation(second, ["k"])
-        with cancelling_on_failure():
-            purgatory.park_operation(first, ["k"])
-        with pytest.raises(ZeroDivisionError), cancelling_on_failure():
-            raise ZeroDivisionError
-        first.completable = True
-        assert await purgatory.check("k") == 1
-        assert second.status is Status.PENDING
-        await purgatory.drain()
+    first, second = Waiting(), Waiting()
+    first.then = lambda: purgatory.park_operation(second, ["k"])
+    with cancelling_on_failure():
+        purgatory.park_operation(first, ["k"])
+    with pytest.raises(ZeroDivisionError), cancelling_on_failure():
+        raise ZeroDivisionError
+    first.completable = True
+    assert await purgatory.check("k") == 1
+    assert second.status is Status.PENDING
+    await purgatory.drain()
 
 
 async def test_handlers_of_jobs_run_in_no_requests_context(make_purgatory: Make) -> None:

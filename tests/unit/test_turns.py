@@ -1,14 +1,24 @@
-"""Sharing a transaction or a round trip: whatever becomes of it, nobody who waits is forgotten."""
+"""Work of many callers: in shared batches, and a turn of the event loop at a time."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
 from contextvars import ContextVar
 
 import pytest
+import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
 
 from purgatory.group_commit import GroupCommit
 from purgatory.jobs.redis.shards import MAX_BYTES, MAX_STEPS, StepBatches
+from purgatory.testing import MockClock
+from purgatory.turn_budget import TURN_NS, TurnBudget, is_turn_taken, resume_in_turn
+from tests.cases import cases
 from tests.patience import PATIENCE_S
 
 
@@ -147,3 +157,134 @@ async def test_a_batch_runs_in_no_callers_context() -> None:
     name.set("first")
     seen = await asyncio.gather(commit.submit("a"), commit.submit("b"))
     assert list(seen) == ["nobody"] * 2
+
+
+costs = st.lists(st.integers(min_value=0, max_value=2 * TURN_NS), max_size=50)
+
+
+class _Turns:
+    """The turns of the event loop, each with the costs of the work that was done in it."""
+
+    def __init__(self) -> None:
+        self.costs: list[dict[int, list[int]]] = []
+
+    async def work(self, worker: int, costs: list[int]) -> TurnBudget:
+        clock = MockClock()
+        budget = TurnBudget(clock=clock)
+        for cost in costs:
+            clock.advance_ns(cost)
+            self.costs[-1].setdefault(worker, []).append(cost)
+            await budget.yield_if_spent()
+        return budget
+
+    async def all(self, workers: list[list[int]]) -> list[TurnBudget]:
+        """Return the budgets of workers with these costs, once all of them are done."""
+        working = [
+            asyncio.ensure_future(self.work(worker, costs)) for worker, costs in enumerate(workers)
+        ]
+        while not all(each.done() for each in working):
+            self.costs.append({})
+            await asyncio.sleep(0)
+        return [each.result() for each in working]
+
+
+@given(costs=costs)
+def test_a_turn_ends_with_the_item_that_spends_it(costs: list[int]) -> None:
+    """Each turn but the last has used its 2 ms, and none begins an item after that."""
+    turns = _Turns()
+    [budget] = asyncio.run(turns.all([costs]))
+    done = [turn[0] for turn in turns.costs if turn]
+    assert [cost for turn in done for cost in turn] == costs
+    assert all(sum(turn[:-1]) < TURN_NS for turn in done)
+    assert all(sum(turn) >= TURN_NS for turn in done[:-1])
+    # The last item may have spent the turn that it was in.
+    assert 0 <= budget.turns - max(len(done), 1) <= 1
+
+
+@given(workers=st.lists(costs, min_size=2, max_size=5))
+def test_the_work_of_many_takes_no_longer_in_a_turn(workers: list[list[int]]) -> None:
+    """Only one of those that have spent a turn resumes in each, in order, and all finish."""
+    turns = _Turns()
+    asyncio.run(turns.all(workers))
+    for worker, costs in enumerate(workers):
+        assert [cost for turn in turns.costs for cost in turn.get(worker, ())] == costs
+    begun: set[int] = set()
+    for turn in turns.costs:
+        assert len(turn.keys() & begun) <= 1
+        begun |= turn.keys()
+
+
+def test_who_gives_up_stops_nobody() -> None:
+    """Others resume although one of those before them was cancelled while it waited."""
+
+    async def cancel_first() -> list[bool]:
+        clock = MockClock()
+        budgets = [TurnBudget(clock=clock) for _ in range(3)]
+        clock.advance_ns(TURN_NS)
+        waiting = [asyncio.ensure_future(budget.yield_if_spent()) for budget in budgets]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        await asyncio.wait(waiting)
+        return [each.cancelled() for each in waiting]
+
+    assert asyncio.run(cancel_first()) == [True, False, False]
+
+
+def test_callbacks_have_a_turn_each() -> None:
+    """In order; one that fails stops no other, and one that goes on waits behind the others."""
+
+    async def call_all() -> list[str]:
+        called: list[str] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: called.append("failed"))
+
+        def go_on() -> None:
+            called.append(f"first, {is_turn_taken()}")
+            resume_in_turn(lambda: called.append("again"))
+
+        resume_in_turn(go_on)
+        resume_in_turn(lambda: 1 / 0)
+        resume_in_turn(lambda: called.append("last"))
+        assert is_turn_taken()
+        for turn in range(1, 5):
+            await asyncio.sleep(0)
+            assert len(called) == turn
+        assert not is_turn_taken()
+        return called
+
+    assert asyncio.run(call_all()) == ["first, False", "failed", "last", "again"]
+
+
+def test_every_second_turn_is_for_all() -> None:
+    """What everyone waits for is not behind many requests, nor they behind it."""
+
+    async def call_all() -> str:
+        called: list[str] = []
+        for _ in range(4):
+            resume_in_turn(lambda: called.append("-"))
+        for _ in range(6):
+            resume_in_turn(lambda: called.append("a"), for_all=True)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return "".join(called)
+
+    assert asyncio.run(call_all()) == "a-a-a-a-aa"
+
+
+@cases("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_what_waits_ends_with_a_closed_loop(new_loop: Callable[[], AbstractEventLoop]) -> None:
+    """Nothing of the process keeps the loop, though nobody has resumed."""
+    loop = new_loop()
+    clock = MockClock()
+    budget = TurnBudget(clock=clock)
+    clock.advance_ns(TURN_NS)
+    # `stop` is called in the first turn, before the budget's.
+    loop.call_soon(loop.stop)
+    task = loop.create_task(budget.yield_if_spent())
+    loop.run_forever()
+    loop.close()
+    assert not task.done()
+    left = weakref.ref(loop)
+    del loop, task
+    gc.collect()
+    assert left() is None

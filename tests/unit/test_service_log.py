@@ -1,17 +1,22 @@
-"""The format of the service's log: one line for each record, whatever it contains."""
+"""The service's log: one line for each record, whatever it contains, as text or as JSON."""
 
 from __future__ import annotations
 
+import io
+import json
 import logging
+import os
 import sys
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.access_lines import AccessLineHandler
-from app.log_format import ACCESS_LINE, LINE, AccessLineFormatter, LineFormatter
+from app.json_log import JsonAccessFormatter, JsonAccessLineHandler, JsonFormatter
+from app.log_format import ACCESS_LINE, LINE, AccessLineFormatter, LineFormatter, log_config
 from purgatory.log_text import escaped
 
 FORGED = "x\n2026-11-21T15:04:05.678Z INFO:     all is well\x1b[2K\u2028\u202e"
@@ -44,13 +49,6 @@ def test_a_message_is_one_line() -> None:
     line = formatter.format(record("job %s failed", FORGED))
     assert line.isprintable()
     assert r"x\n2026-11-21" in line and r"\x1b[2K\u2028\u202e" in line
-
-
-def test_an_access_line_is_one_line() -> None:
-    """Also if a proxy forwards nonsense as the address."""
-    formatter = AccessLineFormatter(ACCESS_LINE, use_colors=False)
-    line = formatter.format(record('%s - "%s %s HTTP/%s" %d', FORGED, "GET", FORGED, "1.1", 200))
-    assert line.isprintable()
 
 
 def test_a_traceback_forges_no_line() -> None:
@@ -165,3 +163,61 @@ class Writes:
 
     def flush(self) -> None:
         pass
+
+
+TEXT = st.text(st.characters(codec=None))
+ACCESS = '%s - "%s %s HTTP/%s" %d'
+
+
+def line_of(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, Any]:
+    line = formatter.format(record)
+    assert line.isascii() and line.isprintable()
+    fields: dict[str, Any] = json.loads(line)
+    return fields
+
+
+@given(message=TEXT, name=TEXT, action=st.none() | TEXT)
+def test_a_record_is_one_object(message: str, name: str, action: str | None) -> None:
+    """With its action, if it has one; control characters and half surrogates come back."""
+    record = logging.LogRecord(name, logging.WARNING, __file__, 1, "%s", (message,), None)
+    record.created = 0.25
+    if action is not None:
+        record.action = action
+    expected: dict[str, Any] = {"time": "1970-01-01T00:00:00.250Z", "level": "warning"}
+    expected |= {"logger": name, "pid": os.getpid()}
+    expected |= {"message": message} | ({} if action is None else {"action": action})
+    assert line_of(JsonFormatter(), record) == expected
+
+
+def test_a_traceback_is_a_field() -> None:
+    """In the same line."""
+    try:
+        raise ValueError('a "quoted"\nline')
+    except ValueError:
+        record = logging.LogRecord("n", logging.ERROR, __file__, 1, "failed", (), sys.exc_info())
+    found = line_of(JsonFormatter(), record)
+    assert found["message"] == "failed"
+    assert found["error"].endswith('ValueError: a "quoted"\nline')
+
+
+@given(client=TEXT, target=TEXT)
+def test_the_fast_access_line_is_that_of_the_formatter(client: str, target: str) -> None:
+    """Whatever a client or a proxy sends."""
+    stream = io.StringIO()
+    handler = JsonAccessLineHandler(stream)
+    handler.setFormatter(JsonAccessFormatter())
+    handler.add_line(client, "GET", target, "1.1", 200)
+    handler.write_lines()
+    arguments = (client, "GET", target, "1.1", 200)
+    record = logging.LogRecord("uvicorn.access", logging.INFO, __file__, 1, ACCESS, arguments, None)
+    handler.emit(record)
+    fast, slow = map(json.loads, stream.getvalue().splitlines())
+    assert {**fast, "time": slow["time"]} == slow
+    assert (slow["client"], slow["target"], slow["status"]) == (client, target, 200)
+    assert stream.getvalue().isascii()
+
+
+def test_the_configuration_chooses_the_format() -> None:
+    """Text, unless JSON is asked for."""
+    assert "json" not in str(log_config("info"))
+    assert str(log_config("info", "json")).count("app.json_log.") == 3
