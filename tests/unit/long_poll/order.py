@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.applications import Starlette
@@ -9,6 +10,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from purgatory import Purgatory
 from tests.patience import until_in_turns
@@ -60,3 +62,22 @@ def check_not_modified(reply: Reply, wait: str = "20", etag: str = '"1"') -> Non
     assert reply.headers["etag"] == etag
     assert "content-length" not in reply.headers
     assert "long-poll-key" not in reply.headers
+
+
+@dataclass
+class Bench:
+    """The order behind LongPollMiddleware."""
+
+    app: ASGIApp
+    purgatory: Purgatory
+    order: Order
+
+    def begin(self, *args: Any, **headers: str) -> Exchange:
+        """Send a request that is to be parked."""
+        return poll(*args, **headers).begin(self.app)
+
+    async def parked(self, *args: Any, **headers: str) -> Exchange:
+        """Send one, and wait until it is parked."""
+        exchange = self.begin(*args, **headers)
+        await until_parked(self.purgatory)
+        return exchange

@@ -143,6 +143,8 @@ def test_an_operation_is_watched_once(make_core: MakeCore) -> None:
 
 def test_a_delay_beyond_the_limit_leaves_nothing_behind(core: DelayedOperationPurgatory) -> None:
     """The timer refuses it, so it is off its keys again and can be watched once more."""
+    with pytest.raises(ValueError, match="beyond the limit"):
+        Operation(MAX_DELAY_MS + 1)
     operation = Operation()
     operation.delay_ms = MAX_DELAY_MS + 1
     with pytest.raises(ValueError, match="beyond the limit"):
