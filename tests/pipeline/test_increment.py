@@ -24,8 +24,8 @@ from tests.pipeline.spark_servers import PLACE
 from tests.synthetic_journal import START, SyntheticJournal
 
 OLD = (START - timedelta(days=90), START - timedelta(days=40), START - timedelta(days=1))
-UNUSED = {"matplotlib", "pandas"}
-"""Packages that would take longer to import than the hour to add."""
+UNUSED = {"pandas"}
+"""What would take longer to import than the hour to add."""
 MOST_JOBS = 3
 """Of Spark: a summary of the events, outcomes, and their description."""
 

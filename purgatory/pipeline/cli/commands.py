@@ -14,7 +14,7 @@ from purgatory.pipeline.console import counted
 from purgatory.pipeline.outcomes.event_summary import DEFAULT_TOLERANCE_S, FutureRecords
 from purgatory.pipeline.outcomes.manifest import missing_records
 from purgatory.pipeline.outcomes.outcome_table import DEFAULT_GRACE_S
-from purgatory.pipeline.report import DEFAULT_TITLE
+from purgatory.pipeline.report import DEFAULT_TITLE, report_writer
 from purgatory.pipeline.waits import columns
 
 _CAPACITY = Capacity()
@@ -86,18 +86,13 @@ def run_advise(call: Call) -> str:
 
 def run_report(call: Call) -> str:
     """Write the report; with a journal, run the jobs before it first."""
-    # Imported here: the other commands need no Matplotlib, which takes longest to import.
-    from purgatory.pipeline.report import report_writer
-
     said = f"{run_advise(call)}\n" if call.options.journal else ""
     where = report_writer.run(
         call.manifest,
         call.tables,
-        call.on_progress,
         call.options.title,
         call.options.journal,
         failed_jobs=lambda: call.engine.failed_jobs(call.options.out, call.on_progress),
-        has_chart_files=call.options.chart_files,
     )
     return f"{said}The report is {where}"
 
@@ -173,13 +168,7 @@ def _add_advise(parser: argparse.ArgumentParser) -> None:
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
     _add_advise(parser)
-    add = parser.add_argument
-    add("--title", default=DEFAULT_TITLE, help="of the page")
-    add(
-        "--chart-files",
-        action="store_true",
-        help="draw each chart as SVG and PNG beside the page, too, by Matplotlib",
-    )
+    parser.add_argument("--title", default=DEFAULT_TITLE, help="of the page")
 
 
 COMMANDS = (

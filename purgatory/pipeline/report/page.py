@@ -11,8 +11,8 @@ from importlib.resources import files
 
 from purgatory.pipeline.console import duration, percent
 from purgatory.pipeline.report.changes import Changes
-from purgatory.pipeline.report.charts.chart_data import Chart, as_script, chart_data
-from purgatory.pipeline.report.charts.time_charts import HourlyLoad
+from purgatory.pipeline.report.chart_data import as_script, chart_data
+from purgatory.pipeline.report.charts import Chart, HourlyLoad
 from purgatory.pipeline.report.findings import LISTED_KINDS, Findings
 from purgatory.pipeline.report.sections import (
     advice_section,
@@ -64,9 +64,8 @@ def page(
     *,
     title: str,
     journal: str | None,
-    has_chart_files: bool = False,
 ) -> str:
-    """Return the report as HTML; `has_chart_files` is whether each chart is a file beside it."""
+    """Return the report as HTML."""
     styles = [_file(name) for name in _STYLES]
     scripts = [_file(name) for name in _SCRIPTS]
     shown = verdict(findings)
@@ -90,7 +89,7 @@ def page(
             f'<section id="read" class="card"><h2>What was read</h2>'
             f"{read_section(findings, journal)}</section>",
             "</div>",
-            *(_part(part, has_chart_files) for part in parts),
+            *map(_part, parts),
             _section("keys", "Keys", f'<div class="card">{_keys(findings)}</div>'),
             _section("advice", "Advice", advice_section(findings.advice)),
             "</main>",
@@ -164,7 +163,7 @@ def _section(name: str, title: str, content: str) -> str:
     return f'<section id="{name}"><h2>{title}</h2>{content}</section>'
 
 
-def _part(part: Part, has_chart_files: bool) -> str:
+def _part(part: Part) -> str:
     found = part.findings
     waits = waits_table(found.by_kind[:LISTED_KINDS], "kind", "By kind")
     failed = failed_jobs_table(found)
@@ -173,12 +172,11 @@ def _part(part: Part, has_chart_files: bool) -> str:
     figures = {chart.name: _figure(chart, part, hours) for chart in part.charts}
     wide = "".join(figures.pop(chart.name) for chart in part.charts if _kind(chart) in _WIDE)
     data = as_script(chart_data(found))
-    beside = ", and each chart is a file beside this page" if has_chart_files else ""
     return (
         f'<section id="{part.name}" class="part" data-part="{part.name}"><h2>{part.title}</h2>'
         f'{_COUNTED_JOBS if part.name == "jobs" else ""}<div class="filters card" hidden></div>'
-        '<noscript><p class="notice">Charts need scripts. Their figures are in the tables'
-        f"{beside}.</p></noscript>"
+        '<noscript><p class="notice">Charts need scripts. Their figures are in the tables.</p>'
+        "</noscript>"
         f'{wide}<div class="charts">{"".join(figures.values())}</div>{tables}'
         f'<script type="application/json">{data}</script></section>'
     )

@@ -1,0 +1,255 @@
+"""The charts of a part: a summary and a table of each. The page draws them, from `chart_data`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+
+import numpy as np
+
+from purgatory.pipeline.console import duration, figure, percent
+from purgatory.pipeline.report.chart_data import LEAST_US, OUTCOME_SERIES
+from purgatory.pipeline.report.findings import LISTED_KINDS, Findings
+from purgatory.pipeline.statistics import (
+    COARSE,
+    Step,
+    bucket_start,
+    survival_at,
+    time_of_survival,
+)
+from purgatory.pipeline.statistics import bucket as bucket_of
+from purgatory.pipeline.waits.columns import PERCENTS, summed
+
+SHOWN_DAYS = 31
+SHOWN_HOURS = 72
+"""Rows of the table of percentiles: a year has thousands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A chart: a summary in words, and a table of its figures.
+
+    The page draws it in the browser, from `chart_data`. Summary and table are the chart for readers
+    who cannot see the drawing.
+    """
+
+    name: str
+    title: str
+    summary: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    """The drawn figures, or the most important of them."""
+
+
+def outcomes_chart(findings: Findings) -> Chart:
+    """Return the chart of outcomes by the start of the wait."""
+    found = findings.timeline
+    totals = found.totals()
+    shown = [name for name in OUTCOME_SERIES if totals[name]]
+    total = max(1, sum(totals.values()))
+    shares = ", ".join(f"{percent(totals[name] / total)} {name}" for name in shown)
+    return Chart(
+        name="outcomes",
+        title="Outcomes over time",
+        summary=f"Outcomes by the start of the wait: {shares or 'no operations'}.",
+        header=("outcome", "operations", "share"),
+        rows=tuple((name, f"{totals[name]:,}", percent(totals[name] / total, 3)) for name in shown),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HourlyLoad:
+    """Parked operations by hour."""
+
+    means: dict[datetime, float]
+    """In the order of time."""
+    peaks: dict[datetime, int]
+    """Upper bounds: the peaks of kinds within a minute are added."""
+
+    @property
+    def days(self) -> list[date]:
+        """The days with an operation."""
+        return sorted({hour.date() for hour in self.means})
+
+    def last_days(self) -> tuple[list[date], dict[datetime, float]]:
+        """Return the SHOWN_DAYS last days, and the means of their hours."""
+        days = self.days[-SHOWN_DAYS:]
+        are_shown = {*days}
+        means = {hour: mean for hour, mean in self.means.items() if hour.date() in are_shown}
+        return days, means
+
+
+def hourly_load(findings: Findings) -> HourlyLoad:
+    """Return the parked operations by hour."""
+    parked = findings.parked
+    minutes, places = parked.distinct
+    hours, first = np.unique(minutes // 60, return_index=True)
+    if not len(hours):
+        return HourlyLoad({}, {})
+    means = np.bincount(places, parked.mean / 60, len(minutes))
+    peaks = np.bincount(places, parked.peak, len(minutes))
+    starts = [datetime.fromtimestamp(hour * 3_600, UTC) for hour in hours.tolist()]
+    return HourlyLoad(
+        dict(zip(starts, np.add.reduceat(means, first).tolist(), strict=True)),
+        dict(zip(starts, np.maximum.reduceat(peaks, first).astype(int).tolist(), strict=True)),
+    )
+
+
+def parked_chart(findings: Findings, load: HourlyLoad) -> Chart | None:
+    """Return the heat map of parked operations by day and hour; None if there were none."""
+    days, shown = load.last_days()
+    most = max(shown.values(), default=0)
+    if not most:
+        return None
+    left_out = len(load.days) - len(days)
+    busiest = max(shown, key=lambda hour: shown[hour])
+    return Chart(
+        name="parked",
+        title="Parked at once",
+        summary="Operations that wait at the same time, mean and peak; and the mean of each hour. "
+        "An hour that the journal covers only partly counts as a whole one. "
+        f"The busiest hour began at {busiest:%Y-%m-%d %H:%M} with {figure(most)}."
+        + (f" Shown are the last {len(days)} of {len(load.days):,} days." if left_out else ""),
+        header=("hour (UTC)", "parked, mean", "upper bound of the peak"),
+        rows=tuple(
+            (f"{hour:%Y-%m-%d %H:%M}", figure(mean), f"{load.peaks[hour]:,}")
+            for hour, mean in shown.items()
+        ),
+    )
+
+
+def waits_chart(findings: Findings) -> Chart:
+    """Return the chart of the distribution of completed waits, by kind."""
+    rows = tuple(
+        (
+            row["kind"],
+            *(_duration(row[f"wait_us_{name}"]) for name in ("p50", "p90", "p99", "max")),
+        )
+        for row in findings.by_kind[:LISTED_KINDS]
+    )
+    return Chart(
+        name="waits",
+        title="Distribution of waits",
+        summary="Share of the completed waits of each length; the axis of time is logarithmic, and "
+        f"shorter waits are drawn at {duration(LEAST_US)}. {_medians(findings)}"
+        f"{findings.left_out}",
+        header=("kind", "p50", "p90", "p99", "maximum"),
+        rows=rows,
+    )
+
+
+def survival_chart(findings: Findings) -> Chart:
+    """Return the chart of survival curves, as if there were no timeout, with 95 % intervals."""
+    curves = {kind: findings.survival.get(kind, ()) for kind in findings.kinds}
+    timeouts = {row["kind"]: row["timeout_us_p50"] for row in findings.by_kind}
+    rows = tuple(
+        (
+            kind,
+            *(_time_of(curve, share) for share in (0.5, 0.1, 0.01)),
+            f"{percent(survival_at(curve, timeouts[kind]))} at {duration(timeouts[kind])}",
+        )
+        for kind, curve in curves.items()
+    )
+    return Chart(
+        name="survival",
+        title="Time until a key fires",
+        summary="Kaplan-Meier estimate by kind, with 95 % intervals: the share for which no key "
+        "has fired yet. Operations that ended otherwise are censored at that time. The "
+        "dashed line is the median timeout: the share at this point expires." + findings.left_out,
+        header=("kind", "p50", "p90", "p99", "still waiting at the median timeout"),
+        rows=rows,
+    )
+
+
+def lateness_chart(findings: Findings) -> Chart | None:
+    """Return the chart of the lateness of expired operations; None if none expired."""
+    if not {row["kind"] for row in findings.lateness_counts}.intersection(findings.kinds):
+        return None
+    rows = tuple(
+        (
+            row["kind"],
+            f"{row['expired']:,}",
+            *(_duration(row[f"lateness_us_{name}"]) for name in ("p50", "p99", "p99_9", "max")),
+        )
+        for row in findings.by_kind[:LISTED_KINDS]
+        if row["lateness_us_max"] is not None
+    )
+    worst = max(row["lateness_us_max"] or 0 for row in findings.by_kind)
+    return Chart(
+        name="lateness",
+        title="Lateness of expired operations",
+        summary="Cumulative share of the expired operations by lateness, by kind. The maximum is "
+        f"{duration(worst)}.{findings.left_out}",
+        header=("kind", "expired", "p50", "p99", "p99.9", "maximum"),
+        rows=rows,
+    )
+
+
+def percentiles_chart(findings: Findings) -> Chart | None:
+    """Return the chart of percentiles over time; None if no operation has ended."""
+    found = findings.by_hour
+    if not len(found.kind):
+        return None
+    latest = found.where(set(findings.kinds).__contains__).latest(SHOWN_HOURS)
+    return Chart(
+        name="percentiles",
+        title="Waits over time",
+        summary="Percentiles of the waits that ended, by the start of the wait; logarithmic. The "
+        "page computes them from counts, within 9 %. Those by hour in the table are within 0.2 %: "
+        f"the last {len(latest)} of {len(found.kind):,} rows of waits/by_hour." + findings.left_out,
+        header=("hour (UTC)", "kind", *PERCENTS),
+        rows=tuple(
+            (f"{datetime.fromtimestamp(hour, UTC):%Y-%m-%d %H:%M}", kind, *map(duration, waits))
+            for hour, kind, waits in latest
+        ),
+    )
+
+
+def wait_heat_map(findings: Findings) -> Chart | None:
+    """Return the heat map of waits by time and duration; None if no operation has ended."""
+    found = findings.timeline
+    is_known = found.bucket >= 0
+    if not is_known.any():
+        return None
+    start_s, count = found.start_s[is_known], found.count[is_known]
+    bucket = np.maximum(found.bucket[is_known], bucket_of(LEAST_US)) // COARSE
+    busiest: dict[int, tuple[int, int]] = {}
+    (octaves, starts), sums = summed(count, bucket // 8, start_s)
+    for octave, *most in zip(octaves.tolist(), sums.tolist(), starts.tolist(), strict=True):
+        busiest[octave] = max(busiest.get(octave, (0, 0)), (most[0], most[1]))
+    (octaves,), sums = summed(count, bucket // 8)
+    return Chart(
+        name="heat",
+        title="Waits by time and duration",
+        summary="Operations by the start of their wait and by its duration; a stronger colour "
+        "means more, on a logarithmic scale. Where nothing is drawn, no operation waited so long. "
+        f"Shorter waits are drawn at {duration(LEAST_US)}.",
+        header=("duration, from", "operations", "most of them from (UTC)"),
+        rows=tuple(
+            (
+                duration(bucket_start(octave * 8 * COARSE)),
+                f"{operations:,}",
+                f"{datetime.fromtimestamp(busiest[octave][1], UTC):%Y-%m-%d %H:%M}",
+            )
+            for octave, operations in zip(octaves.tolist(), sums.tolist(), strict=True)
+        ),
+    )
+
+
+def _medians(findings: Findings) -> str:
+    parts = [
+        f"{row['kind']} p50 {_duration(row['wait_us_p50'])}"
+        for row in findings.by_kind[: len(findings.kinds)]
+        if row["wait_us_p50"] is not None
+    ]
+    return "; ".join(parts) + "." if parts else "No wait is completed yet."
+
+
+def _time_of(curve: Sequence[Step], share: float) -> str:
+    time_us = time_of_survival(curve, share)
+    return "not observed" if time_us is None else duration(time_us)
+
+
+def _duration(micros: float | None) -> str:
+    return "" if micros is None else duration(micros)
