@@ -58,7 +58,7 @@ async def test_jobs_of_others_stay_as_they_are(world: World) -> None:
 
 
 async def test_lateness_counts_from_the_fire_whoever_claimed_first(world: World) -> None:
-    """Also of a job that others have come across again and again."""
+    """However often others have claimed meanwhile."""
     job = await world.add("own", delay=3_600, keys=["k"])
     await world.fire("k")
     for _ in range(5):
@@ -84,7 +84,7 @@ async def test_a_backlog_of_others_is_not_in_the_way(small_world: World) -> None
 
 
 async def test_jobs_of_several_handlers_come_in_one_order(small_world: World) -> None:
-    """Whichever of them others have come across before."""
+    """Whatever others have claimed before."""
     world = small_world
     names = ["a", "b", "c"]
     jobs = [await world.add(names[number % 3], delay=number) for number in range(9)]
@@ -120,9 +120,8 @@ async def test_what_others_have_come_across_can_be_changed(world: World) -> None
 
 
 async def test_the_next_deadline_is_one_of_their_own(world: World) -> None:
-    """Once a claim has come across the others': then a process does not claim for these."""
+    """A process does not claim for what others have."""
     await world.add("other", delay=0)
-    await claim(world.here, "own")
     assert await world.here.next_due_ms(["own"]) is None
     late = await world.add("own", delay=50)
     assert await world.here.next_due_ms(["own"]) == late.due_ms

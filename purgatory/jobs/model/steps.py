@@ -49,7 +49,7 @@ class Claimed(NamedTuple):
     """The store's clock at the claim: `job.due_ms - now_ms` is the time that remains."""
     jobs: list[Job]
     is_cut: bool = False
-    """Jobs were in the way that are parked now, or blocked, or of other handlers: claim again."""
+    """Jobs were in the way that are parked now, or blocked: claim again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +301,7 @@ class Claim(Step[Claimed]):
     same time do not wait for each other's jobs. If the answer is lost, the jobs come back when the
     lease runs out.
 
-    Jobs of other handlers stay as they are, due and free for other workers, and cost later claims
+    Jobs of other handlers stay as they are, due and free for other workers, and cost a claim
     nothing, however many are due before the first of these.
 
     A job that is due and whose handler is in `bounds` takes a place with the claim, or is blocked

@@ -141,7 +141,7 @@ _SCRIPT = RedisScript((files(__package__) / "steps.lua").read_bytes())
 _INDEXES = (
     *(
         "at",
-        "buckets",
+        "handlers",
         "held",
         "finished",
         "on_key",
@@ -152,7 +152,6 @@ _INDEXES = (
     ),
     *("waiting", "running", "done", "failed", "cancelled", "meta", "places", "place_names"),
     "blocked",
-    "aside",
     "requests",
 )
 _ERROR = b"error\0"
@@ -300,10 +299,7 @@ class RedisShards:
     async def shares(
         self, within_ms: int, limit: int, handlers: Sequence[str] | None
     ) -> Counter[RedisShard]:
-        """Return how many of the first `limit` jobs each shard has.
-
-        Those of other handlers count until a claim has come across them.
-        """
+        """Return how many of the first `limit` jobs each shard has."""
         ahead: list[tuple[int, str, RedisShard]] = []
         if limit > 0:
             replies = await self.ask_all(

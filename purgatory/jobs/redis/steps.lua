@@ -8,8 +8,9 @@
 --   at        hash  id -> place: "b:<bucket>" by due_ms; "f:<bucket>" by finished_ms
 --   b:<n>     hash  id -> record of jobs that wait or run
 --   f:<n>     hash  id -> record of finished jobs
---   d:<n>     zset  due_ms of the jobs of a bucket that can be claimed
---   buckets   zset  n of each d:<n> that there is
+--   d:<n>:<handler>  zset  due_ms of the jobs of a bucket and a handler that can be claimed
+--   n:<handler>  zset  n of each d:<n>:<handler> that there is
+--   handlers  set   handler of each n:<handler> that there is
 --   held      zset  lease_until_ms of the leased jobs
 --   finished  zset  finished_ms
 --   on_key    zset  "key\0id", by name: undecided jobs on their keys that have not fired
@@ -21,9 +22,6 @@
 --   places    hash  id -> place of the jobs that hold one: "handler" or "handler\1concurrency key"
 --   place_names  zset  "handler\0id" and "handler\1key\0id" of the same jobs, by name, to count them
 --   q:<place>  zset  due_ms of the jobs that wait for a place
---   u:<handler>  zset  due_ms of the jobs that a claim of another handler has come across: they are
---                   out of the way of such claims, and those of their own handler look here
---   aside     set   handler of each u:<handler> that there is
 --   requests  hash  name of a request -> "id\0status\0fingerprint": the job that it added, replaced or
 --                   kept; and ":id" -> the names of the last requests for it, 22 characters each
 --   meta      hash  the width of buckets, the number of shards, how many of `quarantined` were
@@ -37,13 +35,13 @@
 -- Within a step, what is removed is removed first: a server that is full lets jobs end, as it
 -- refuses only the first write of a script, and only one that needs room.
 
-local AT, BUCKETS, HELD, FINISHED = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local AT, HANDLERS, HELD, FINISHED = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local ON_KEY, BY_KEY, BY_HANDLER, DEDUPE, QUARANTINED = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local STATES = {
   waiting = KEYS[10], running = KEYS[11], done = KEYS[12], failed = KEYS[13], cancelled = KEYS[14],
 }
 local META, PLACES, PLACE_NAMES, BLOCKED_IDS = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
-local ASIDE, REQUESTS = KEYS[19], KEYS[20]
+local REQUESTS = KEYS[19]
 local FINAL = {done = true, failed = true, cancelled = true}
 
 local FORMAT, STATE, OUTCOME, DUE, DEADLINE, CEILING, CREATED, ATTEMPT = 1, 2, 3, 4, 5, 6, 7, 8
@@ -88,6 +86,7 @@ local PAST, AHEAD, MAX_BATCH = tonumber(settings[7]), tonumber(settings[8]), ton
 local MAX_QUARANTINED, QUARANTINED_LENGTH = tonumber(settings[10]), tonumber(settings[11])
 -- The server serves nobody else meanwhile: about a millisecond.
 local COUNTED_AT_ONCE = 100
+local DUE_AT_ONCE = 100
 local now = tonumber(settings[3])
 if not now then
   local time = call('TIME')
@@ -232,20 +231,26 @@ local function put(key, score, member)
   end
 end
 
-local function leave_bucket(id, bucket)
-  local key = TAG .. 'd:' .. bucket
+local function leave_due(id, handler, bucket)
+  local name = bucket .. ':' .. handler
+  local key, buckets = TAG .. 'd:' .. name, TAG .. 'n:' .. handler
   if call('ZREM', key, id) == 1 and call('EXISTS', key) == 0 then
-    call('ZREM', BUCKETS, bucket)
-    indexed[bucket] = nil
+    indexed[name] = nil
+    call('ZREM', buckets, bucket)
+    if call('EXISTS', buckets) == 0 then
+      call('SREM', HANDLERS, handler)
+    end
   end
 end
 
-local function join_bucket(id, due_ms)
-  local bucket = tostring(floor(due_ms / WIDTH))
-  put(TAG .. 'd:' .. bucket, due_ms, id)
-  if not indexed[bucket] then
-    call('ZADD', BUCKETS, bucket, bucket)
-    indexed[bucket] = true
+local function join_due(id, handler, due_ms)
+  local bucket = floor(due_ms / WIDTH)
+  local name = bucket .. ':' .. handler
+  put(TAG .. 'd:' .. name, due_ms, id)
+  if not indexed[name] then
+    call('ZADD', TAG .. 'n:' .. handler, bucket, bucket)
+    call('SADD', HANDLERS, handler)
+    indexed[name] = true
   end
 end
 
@@ -305,30 +310,6 @@ local function take_place(job)
   call('ZADD', PLACE_NAMES, 0, job[HANDLER] .. '\0' .. job.id, 0, place .. '\0' .. job.id)
 end
 
--- Whether any jobs are set aside: asked once for each batch.
-local is_any_aside
-
-local function may_be_aside()
-  if is_any_aside == nil then
-    is_any_aside = call('EXISTS', ASIDE) == 1
-  end
-  return is_any_aside
-end
-
-local function leave_aside(id, handler)
-  local key = TAG .. 'u:' .. handler
-  if call('ZREM', key, id) == 1 and call('EXISTS', key) == 0 then
-    call('SREM', ASIDE, handler)
-  end
-end
-
--- Sets aside jobs of one handler, given as due_ms and id in turn. They have left their buckets.
-local function set_aside(handler, jobs)
-  call('ZADD', TAG .. 'u:' .. handler, unpack(jobs))
-  call('SADD', ASIDE, handler)
-  is_any_aside = true
-end
-
 -- Returns the place that a job has left; nil if it had none.
 local function leave_place(id)
   local place = call('HGET', PLACES, id)
@@ -343,12 +324,11 @@ end
 local hand_over, move_up
 
 -- Its entries in the indexes by key and handler stay, since its key and handler are unknown; a step
--- that finds them there removes them.
+-- that finds them there removes them. So does a claim with what is due.
 local function quarantine(id, place, text, reason)
   -- The step may be one that reads.
   require_rights()
   flush()
-  leave_bucket(id, bucket_of(place))
   call('ZREM', HELD, id)
   call('ZREM', FINISHED, id)
   call('ZREM', BLOCKED_IDS, id)
@@ -386,11 +366,10 @@ local function read(id)
     quarantine(id, place, text or '', reason)
     return nil
   end
-  job.id, job.place, job.was = id, place, job[STATE]
+  job.id, job.place, job.was, job.was_of = id, place, job[STATE], job[HANDLER]
   job.was_undecided = is_undecided(job)
   job.was_placed, job.was_blocked = job[PLACED] ~= '', job[LEASE] >= PARKED
   job.queue = job[LEASE] > PARKED and queue_of(job)
-  job.aside = job[LEASE] <= now and not FINAL[job[STATE]] and may_be_aside() and job[HANDLER]
   if job[LEASE] == BLOCKED and job[CONCURRENCY_KEY] ~= '' then
     job.queued_place = place_of_key(job)
   end
@@ -409,12 +388,8 @@ end
 -- Returns the place that the job has left, if any.
 local function save(job)
   local left
-  leave_bucket(job.id, bucket_of(job.place))
+  leave_due(job.id, job.was_of, bucket_of(job.place))
   call('ZREM', HELD, job.id)
-  if job.aside then
-    leave_aside(job.id, job.aside)
-    job.aside = nil
-  end
   if job.queue then
     call('ZREM', job.queue, job.id)
     job.queue = nil
@@ -448,7 +423,7 @@ local function save(job)
   elseif job[LEASE] > 0 then
     call('ZADD', HELD, job[LEASE], job.id)
   else
-    join_bucket(job.id, job[DUE])
+    join_due(job.id, job[HANDLER], job[DUE])
   end
   if job[PLACED] ~= '' and not job.was_placed then
     take_place(job)
@@ -457,7 +432,7 @@ local function save(job)
     call('ZADD', BLOCKED_IDS, 0, job.id)
   end
   job.was_undecided, job.was_placed = is_undecided(job), job[PLACED] ~= ''
-  job.was_blocked = job[LEASE] >= PARKED
+  job.was_blocked, job.was_of = job[LEASE] >= PARKED, job[HANDLER]
   return left
 end
 
@@ -620,7 +595,7 @@ local function take_back()
     local job = read(id)
     call('ZREM', HELD, id)
     if job then
-      join_bucket(id, job[DUE])
+      join_due(id, job[HANDLER], job[DUE])
     end
   end
 end
@@ -641,12 +616,6 @@ local function end_leases(after_ms)
   end
 end
 
--- Returns the id and due_ms of the first job of a handler that is set aside; nil if there is none.
-local function first_aside(handler)
-  local found = call('ZRANGE', TAG .. 'u:' .. handler, 0, 0, 'WITHSCORES')
-  return found[1] and {id = found[1], due = tonumber(found[2]), handler = handler}
-end
-
 -- Names of handlers in a field of a step; nil for all.
 local function names_in(field)
   if field == '' then
@@ -654,142 +623,79 @@ local function names_in(field)
   end
   local names = {}
   for name in gmatch(field, '[^\1]+') do
-    names[#names + 1], names[name] = name, true
+    names[#names + 1] = name
   end
   return names
 end
 
--- Returns the first job that is set aside of each of these handlers.
-local function heads_of(names)
-  local heads = {}
-  if may_be_aside() then
-    for _, name in ipairs(names or call('SMEMBERS', ASIDE)) do
-      heads[#heads + 1] = first_aside(name)
+-- Lets `head` name the next job of its handler that is due by `until_ms`; nil if there is none.
+-- Those that it has named stay where they are if `stays`, and have left it otherwise.
+local function next_due(head, until_ms, stays)
+  head.at = head.at + 2
+  while not head.found[head.at] do
+    local buckets = TAG .. 'n:' .. head.handler
+    local bucket = call('ZRANGE', buckets, head.rank, head.rank)[1]
+    if not bucket or bucket * WIDTH > until_ms then
+      return nil
+    end
+    head.found, head.at, head.bucket = call(
+      'ZRANGEBYSCORE', TAG .. 'd:' .. bucket .. ':' .. head.handler, '-inf', until_ms,
+      'WITHSCORES', 'LIMIT', head.skipped, DUE_AT_ONCE), 1, bucket
+    if not head.found[1] then
+      head.rank, head.skipped = head.rank + 1, 0
+    elseif stays then
+      head.skipped = head.skipped + DUE_AT_ONCE
     end
   end
-  return heads
+  head.id, head.due = head.found[head.at], tonumber(head.found[head.at + 1])
+  return head
 end
 
--- Lets a claim find what was set aside of its handlers: the first `limit` jobs.
-local function bring_back(names, until_ms, limit)
-  local heads = heads_of(names)
-  for _ = 1, #heads > 0 and limit or 0 do
-    local place, head
-    for at, other in ipairs(heads) do
-      if not head or other.due < head.due or other.due == head.due and other.id < head.id then
+-- Calls `take` with the id, due_ms, handler and bucket of each job of these handlers, or of all,
+-- that can be claimed and is due by `until_ms`, the first one first, until it returns false.
+local function each_due(names, until_ms, stays, take)
+  take_back()
+  local heads = {}
+  for _, name in ipairs(names or call('SMEMBERS', HANDLERS)) do
+    local head = {handler = name, found = {}, at = -1, rank = 0, skipped = 0}
+    heads[#heads + 1] = next_due(head, until_ms, stays)
+  end
+  while #heads > 0 do
+    local place, head = 1, heads[1]
+    for at = 2, #heads do
+      local other = heads[at]
+      if other.due < head.due or other.due == head.due and other.id < head.id then
         place, head = at, other
       end
     end
-    if not head or head.due > until_ms then
+    if not take(head) then
       return
     end
-    leave_aside(head.id, head.handler)
-    local job = read(head.id)
-    if job and job.aside == head.handler then
-      join_bucket(job.id, job[DUE])
-    elseif job and job[LEASE] > now and job[LEASE] < PARKED then
-      -- The clock went back.
-      call('ZADD', HELD, job[LEASE], job.id)
-    end
-    heads[place] = first_aside(head.handler)
-    if not heads[place] then
+    if not next_due(head, until_ms, stays) then
       table.remove(heads, place)
     end
   end
 end
 
--- Calls `take` with the first up to `limit` jobs that are due by `until_ms` and not held.
-local function each_free(until_ms, limit, take)
-  take_back()
+-- The same with up to `limit` jobs; each leaves what is due, unless `take` returns false.
+local function each_free(names, until_ms, limit, take)
   local count = 0
-  while count < limit do
-    local bucket = call('ZRANGE', BUCKETS, 0, 0)[1]
-    if not bucket or bucket * WIDTH > until_ms then
-      return
+  each_due(names, until_ms, false, function(head)
+    if count == limit then
+      return false
     end
-    local key = TAG .. 'd:' .. bucket
-    local ids = call('ZRANGEBYSCORE', key, '-inf', until_ms, 'LIMIT', 0, limit - count)
-    if #ids == 0 then
-      if call('EXISTS', key) == 1 then
-        return
-      end
-      call('ZREM', BUCKETS, bucket)
-      indexed[bucket] = nil
+    local job = read(head.id)
+    if job and job[LEASE] <= now and job[HANDLER] == head.handler then
+      count = count + 1
+      return take(job)
     end
-    for _, id in ipairs(ids) do
-      local job = read(id)
-      if not job then
-        leave_bucket(id, bucket)
-      elseif job[LEASE] > now then
-        -- The clock went back.
-        leave_bucket(id, bucket)
-        call('ZADD', HELD, job[LEASE], id)
-      else
-        count = count + 1
-        if not take(job) then
-          return
-        end
-      end
+    leave_due(head.id, head.handler, head.bucket)
+    if job and job[LEASE] > now then
+      -- The clock went back.
+      call('ZADD', HELD, job[LEASE], job.id)
     end
-  end
-end
-
--- Whether a job can be claimed that is of other handlers than `names`. A corrupt one cannot, nor one
--- that is to be parked: they are left to the claim. Reads no more of it than that takes.
-local function handler_of_other(id, place, names)
-  local text = place and call('HGET', TAG .. place, id)
-  local is_long_enough, job = pcall(unpack_fields, UP_TO_HANDLER, text or '')
-  local is_other = is_long_enough and not names[job[HANDLER]] and not must_park(job)
-  return is_other and (tonumber(job[LEASE]) or PARKED) <= now and job[HANDLER]
-end
-
--- Sets aside what is first in a bucket, from `first` on, and of other handlers. Returns how many it
--- has looked at, and how many of them stay.
-local function pass_batch(key, until_ms, first, limit, names)
-  local found = call('ZRANGEBYSCORE', key, '-inf', until_ms, 'WITHSCORES', 'LIMIT', first, limit)
-  local ids, others = {}, {}
-  for place = 1, #found, 2 do
-    ids[#ids + 1] = found[place]
-  end
-  local places, gone = #ids > 0 and call('HMGET', AT, unpack(ids)) or {}, {}
-  for place, id in ipairs(ids) do
-    local handler = handler_of_other(id, places[place], names)
-    if handler then
-      local jobs = others[handler] or {}
-      others[handler], gone[#gone + 1] = jobs, id
-      jobs[#jobs + 1], jobs[#jobs + 2] = found[2 * place], id
-    end
-  end
-  if #gone > 0 then
-    call('ZREM', key, unpack(gone))
-  end
-  for handler, jobs in pairs(others) do
-    set_aside(handler, jobs)
-  end
-  return #ids, #ids - #gone
-end
-
--- Sets aside the jobs of other handlers among the first ones that are due by `until_ms`.
-local function pass_others(names, until_ms)
-  local seen, place = 0, 0
-  while seen < MAX_BATCH do
-    local bucket = call('ZRANGE', BUCKETS, place, place)[1]
-    if not bucket or bucket * WIDTH > until_ms then
-      return
-    end
-    local key, first, count = TAG .. 'd:' .. bucket, 0, nil
-    repeat
-      local stay
-      count, stay = pass_batch(key, until_ms, first, min(COUNTED_AT_ONCE, MAX_BATCH - seen), names)
-      seen, first = seen + count, first + stay
-    until count == 0 or seen >= MAX_BATCH
-    if call('EXISTS', key) == 1 then
-      place = place + 1
-    else
-      call('ZREM', BUCKETS, bucket)
-      indexed[bucket] = nil
-    end
-  end
+    return true
+  end)
 end
 
 -- Ids of an index by name, from the highest down.
@@ -889,7 +795,7 @@ local function add(step)
   job.id, job.place = id, place_of(job)
   call('HSET', TAG .. job.place, id, encode(job))
   call('HSET', AT, id, job.place)
-  join_bucket(id, deadline)
+  join_due(id, step[12], deadline)
   put(STATES.waiting, 0, id)
   put(BY_HANDLER, 0, step[12] .. '\0' .. id)
   join_keys(job)
@@ -1140,17 +1046,11 @@ function steps.claim(step)
   if clock and now >= clock - CLOCK_SLACK then
     end_leases(now + step[5])
   end
-  local until_ms, is_behind_others = now + step[3], false
-  bring_back(names, until_ms, limit)
-  each_free(until_ms, limit, function(job)
+  each_free(names, now + step[3], limit, function(job)
     if must_park(job) then
       job[EPOCH], job[LEASE], is_cut = job[EPOCH] + 1, PARKED, '1'
       keep(job)
       return true
-    end
-    if not names[job[HANDLER]] then
-      is_behind_others = true
-      return false
     end
     local bound = bounds[job[HANDLER]]
     if bound and needs_place(job) then
@@ -1168,32 +1068,16 @@ function steps.claim(step)
     jobs[#jobs + 1] = pack(found(job))
     return true
   end)
-  if is_behind_others then
-    pass_others(names, until_ms)
-    is_cut = '1'
-  end
   return pack(tostring(now)) .. pack(is_cut) .. concat(jobs)
 end
 
 -- With several shards, the store first has to know which of them have the earliest.
 function steps.look_ahead(step)
-  take_back()
-  local until_ms, limit, lines = now + step[2], tonumber(step[3]), {}
-  bring_back(names_in(step[4]), until_ms, limit)
-  local first = 0
-  while #lines < limit do
-    local bucket = call('ZRANGE', BUCKETS, first, first)[1]
-    if not bucket or bucket * WIDTH > until_ms then
-      break
-    end
-    local key = TAG .. 'd:' .. bucket
-    local found_here = call(
-      'ZRANGEBYSCORE', key, '-inf', until_ms, 'WITHSCORES', 'LIMIT', 0, limit - #lines)
-    for place = 1, #found_here, 2 do
-      lines[#lines + 1] = found_here[place + 1] .. '\1' .. found_here[place]
-    end
-    first = first + 1
-  end
+  local limit, lines = tonumber(step[3]), {}
+  each_due(names_in(step[4]), now + step[2], true, function(head)
+    lines[#lines + 1] = head.due .. '\1' .. head.id
+    return #lines < limit
+  end)
   return concat(lines, '\0')
 end
 
@@ -1336,11 +1220,8 @@ end
 
 function steps.next_due_ms(step)
   local due = ''
-  for _, head in ipairs(heads_of(names_in(step[2]))) do
-    due = min(due == '' and head.due or due, head.due)
-  end
-  each_free(1e14, 1, function(job)
-    due = min(due == '' and job[DUE] or due, job[DUE])
+  each_free(names_in(step[2]), 1e14, 1, function(job)
+    due = job[DUE]
     return false
   end)
   return tostring(due)
@@ -1443,7 +1324,7 @@ function steps.workers(step)
       local text = places[at] and call('HGET', TAG .. places[at], id)
       -- A corrupt record is quarantined by the next step that reads it.
       local is_long_enough, job = pcall(unpack_fields, UP_TO_WORKER, text or '')
-      -- What is set aside has no lease, and what is put off has no worker.
+      -- What was given back has no lease, and what is put off has no worker.
       local is_worked_on = is_held and job[WORKER] ~= '' and (tonumber(job[LEASE]) or 0) > now
       if is_long_enough and (is_worked_on or job[STATE] == 'done' or job[STATE] == 'failed') then
         local worker, ms = job[WORKER], is_held and now or tonumber(job[ENDED]) or 0

@@ -142,7 +142,7 @@ class JobStore(Protocol):
         """Return the earliest due_ms of the jobs that can be claimed now; None if there are none.
 
         Jobs that are held are not counted: a claim once a lease finds those whose holder died. With
-        `handlers`, jobs of others do not count, once a `Claim` with these has come across them.
+        `handlers`, jobs of others do not count.
         """
         ...
 
