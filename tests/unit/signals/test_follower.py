@@ -39,8 +39,7 @@ EPOCH = b"000000000001"
 async def test_a_message_that_is_none_has_the_log_read(message: bytes) -> None:
     """Whatever it is: nothing of it is applied, and following continues."""
     log = LogModel(per_key=10, in_all=10, page=10)
-    follower = _follower(log)
-    await follower.catch_up()
+    follower = await _caught_up(log)
     log.add([(EntryType.FIRED, "key", b"")])
     assert not follower.apply_message(message)
     await follower._handle("", message)
@@ -76,13 +75,11 @@ async def test_a_value_that_is_no_json_of_ours_reaches_nobody(
     value: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In a message, or in the log: there, it expires the cursors of its key."""
-    follower = _follower(LogModel(per_key=10, in_all=10, page=10))
-    await follower.catch_up()
+    follower = await _caught_up()
     replica, codec = follower.replica, follower.log.codec
     cursor = replica.cursor(0)
     entry = b"f1 0 0 3 key" + value
-    message = b"%b 1 %d:%b" % (EPOCH, len(entry), entry)
-    assert not follower.apply_message(message) and not await follower._apply_long(message)
+    await _refuse(follower, entry)
     assert replica.applied == 0
     texts = [b"1 " + entry, b"2 f1 0 0 5 other1", b"3 f2 0 1 3 key2"]
     await follower._apply_all(await codec.page(texts))
@@ -117,10 +114,8 @@ async def test_a_value_that_is_no_json_of_ours_reaches_nobody(
 )
 async def test_an_entry_that_is_none_is_passed_over(entry: bytes) -> None:
     """Those behind it arrive, and it is shown to nobody."""
-    follower = _follower(LogModel(per_key=10, in_all=10, page=10))
-    await follower.catch_up()
-    message = b"%b 1 %d:%b" % (EPOCH, len(entry), entry)
-    assert not follower.apply_message(message) and not await follower._apply_long(message)
+    follower = await _caught_up()
+    await _refuse(follower, entry)
     texts = [b"1 " + entry, b"2 f1 0 0 5 other1"]
     await follower._apply_all(await follower.log.codec.page(texts))
     replica = follower.replica
@@ -138,8 +133,7 @@ def test_texts_that_do_not_fit_are_refused() -> None:
 
 async def test_waits_for_a_position_that_never_comes_leave_nothing() -> None:
     """A client may make such a cursor up."""
-    follower = _follower(LogModel(per_key=10, in_all=10, page=10))
-    await follower.catch_up()
+    follower = await _caught_up()
     for _ in range(100):
         assert not await follower.own.reach(1_000, 0)
     assert not follower.own._behind
@@ -147,8 +141,7 @@ async def test_waits_for_a_position_that_never_comes_leave_nothing() -> None:
 
 async def test_own_entries_that_do_not_arrive_are_bounded() -> None:
     """As where the channel may not be subscribed to."""
-    follower = _follower(LogModel(per_key=10, in_all=10, page=10))
-    await follower.catch_up()
+    follower = await _caught_up()
     epoch = follower.replica.epoch
     for offset in range(2, MAX_OWN + 100):
         entry = LogEntry(offset, EntryType.FIRED, 1, 0, 0, "key", b"1")
@@ -181,8 +174,7 @@ async def test_a_message_that_overtakes_the_reply_keeps_the_count_of_what_was_en
 
 async def test_a_process_that_always_appends_has_the_counts_of_its_latest_entries() -> None:
     """However many entries of others have come since it last had no append under way."""
-    follower = _follower(LogModel(per_key=10, in_all=10, page=10), ends=7)
-    await follower.catch_up()
+    follower = await _caught_up(ends=7)
     with follower.own.appending():
         epoch = follower.replica.epoch
         for offset in range(1, MAX_OWN + 100):
@@ -216,8 +208,7 @@ async def test_a_full_log_that_is_never_quiet_is_caught_up_with() -> None:
                 self.add([(EntryType.FIRED, key, b"")])
 
     log = BusyLog(per_key=10, in_all=10, page=10)
-    follower = _follower(log, watched=["fired", "quiet"])
-    await follower.catch_up()
+    follower = await _caught_up(log, watched=["fired", "quiet"])
     cursor = follower.replica.cursor(0)
     log.add([(EntryType.FIRED, "fired", b"")] + [(EntryType.FIRED, "other", b"")] * 20)
     log.is_busy = True
@@ -246,8 +237,7 @@ async def test_a_log_that_grows_while_it_is_read_is_left_to_messages() -> None:
 
     log = GrowingLog(per_key=10_000, in_all=10_000, page=10)
     log.add([(EntryType.FIRED, "key", b"")] * 25)
-    follower = _follower(log)
-    await follower.catch_up()
+    follower = await _caught_up(log)
     assert (log.pages, follower.replica.applied) == (3, 30)
 
 
@@ -302,8 +292,7 @@ async def test_what_was_trimmed_before_a_process_started_has_not_returned(
     log.add([(EntryType.FIRED, "key", b"")] * 20)
     saved = log.content.copy()
     log.add([(EntryType.FIRED, "lost", b"")])
-    follower = _follower(log, watched=["key"])
-    await follower.catch_up()
+    follower = await _caught_up(log, watched=["key"])
     replica = follower.replica
     cursor = replica.cursor(replica.last("key"))
     log.restore(saved)
@@ -312,6 +301,18 @@ async def test_what_was_trimmed_before_a_process_started_has_not_returned(
     assert [record.message.split(":")[0] for record in caplog.records] == [
         "the server has lost 1 entries of the log of signals"
     ]
+
+
+async def _caught_up(log: Any = None, **options: Any) -> Follower:
+    """Return a follower that has read its log."""
+    follower = _follower(log or LogModel(per_key=10, in_all=10, page=10), **options)
+    await follower.catch_up()
+    return follower
+
+
+async def _refuse(follower: Follower, entry: bytes) -> None:
+    message = b"%b 1 %d:%b" % (EPOCH, len(entry), entry)
+    assert not follower.apply_message(message) and not await follower._apply_long(message)
 
 
 def _follower(log: Any, ends: int = 0, watched: Sequence[str] = ()) -> Follower:
