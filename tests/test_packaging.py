@@ -132,11 +132,6 @@ def test_links_of_the_description_are_absolute(wheel: zipfile.ZipFile) -> None:
     assert {link for link in links if not link.startswith(("https://", "#"))} == set()
 
 
-def test_the_wheel_is_typed(wheel_files: set[str]) -> None:
-    """Type checkers of those who install us see our types."""
-    assert "purgatory/py.typed" in wheel_files
-
-
 def test_the_wheel_holds_the_library_and_nothing_else(wheel_files: set[str]) -> None:
     """Neither the service nor tests nor caches are installed with it; the migrations are."""
     migrations = {

@@ -115,24 +115,6 @@ async def test_made_up_ids_acquire_nothing(bench: _Bench) -> None:
     await bench.joined("b", "g3")
 
 
-async def test_an_empty_group_is_forgotten_and_released(bench: _Bench) -> None:
-    """After its retention; until then it keeps its generation, also with another owner."""
-    joined = await bench.joined("a")
-    await bench.post("a", "leave", member_id=joined["member_id"])
-    await asyncio.sleep(30)
-    await bench.ownership("a").close()
-    described = (await bench.http.get("http://b/groups/g")).json()
-    assert (described["state"], described["coordinator"]) == ("empty", "http://b")
-    assert described["generation"] > joined["generation"]
-    await asyncio.sleep(61)
-    assert (await bench.http.get("http://b/groups/g")).status_code == 404
-    assert bench.ownership("b")._leases == {}
-    assert (await bench.ownership("b").read("g")).state is None
-    again = await bench.joined("b")
-    assert again["generation"] > described["generation"]
-    await bench.ownership("a").open()
-
-
 async def test_two_workers_with_one_address(bench: _Bench) -> None:
     """A redirect would come back: it is an error that says so."""
     step = Acquire(name="g", token="t", instance="i", address="http://a", lease_ms=10_000)

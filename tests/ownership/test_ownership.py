@@ -131,17 +131,6 @@ async def test_a_cut_off_owner_stops_before_another_begins(bench: _Bench) -> Non
     assert bench.lost == [lease]
 
 
-async def test_a_short_cut_costs_nothing(bench: _Bench) -> None:
-    """Renewals are tried again until the lease ends."""
-    lease = await _lease(bench.a)
-    for _ in range(10):
-        bench.stores["a"].is_cut = True
-        await asyncio.sleep(0.5 * LEASE)
-        bench.stores["a"].is_cut = False
-        await asyncio.sleep(0.5 * LEASE)
-    assert lease.is_valid and bench.lost == []
-
-
 async def test_a_suspended_owner_commits_nothing_once_it_is_replaced(bench: _Bench) -> None:
     """Its clock tells it so itself; and where it does not, the epoch does."""
     lease = await _lease(bench.a)

@@ -13,7 +13,6 @@ from redis.asyncio.cluster import RedisCluster
 
 from purgatory.ownership import (
     Lease,
-    Owner,
     Ownership,
     OwnershipNotReadyError,
     OwnershipUnavailableError,
@@ -39,25 +38,6 @@ async def _lease(ownership: Ownership, name: str) -> Lease:
     found = await ownership.acquire(name)
     assert isinstance(found, Lease)
     return found
-
-
-async def test_two_processes_on_one_server(lease_server: ValkeyServer, request: Any) -> None:
-    """One owns, the other is told the address; the state is any bytes."""
-    name = request.node.name
-    async with (
-        Ownership(RedisLeaseStore(lease_server.url), "http://a") as a,
-        Ownership(RedisLeaseStore(lease_server.url), "http://b") as b,
-    ):
-        lease = await _lease(a, name)
-        await a.commit(lease, b"\x00\xff")
-        owner = await b.acquire(name)
-        assert isinstance(owner, Owner)
-        assert (owner.address, owner.epoch) == ("http://a", lease.epoch)
-        assert 5_000 < owner.expires_in_ms <= 10_000
-        await a.release(lease)
-        following = await _lease(b, name)
-        assert following.state == b"\x00\xff"
-        assert following.epoch > lease.epoch > 1_700_000_000_000_000
 
 
 async def test_what_survives_a_crash_of_the_server(tmp_path: Path) -> None:

@@ -68,14 +68,3 @@ def test_owners_are_counted(fired: list[tuple[str | None, int, int]], in_all: in
     for owner in OWNERS:
         signals.append("1", 7, owner)
         assert [signal.value for signal in signals.read("1", 0, 10)][-1] == 7
-
-
-@given(first=st.sampled_from(OWNERS), second=st.sampled_from(OWNERS), half=st.integers(1, 10))
-def test_two_owners_keep_half_each(first: str | None, second: str | None, half: int) -> None:
-    """To the signal: the second one's take the place of the first one's, and of no own ones."""
-    signals = MemorySignals(clock=MockClock(), max_signals=2 * half)
-    for owner, key, count in ((first, "a", 2 * half), (second, "b", half)):
-        for _ in range(count):
-            signals.append(key, 1, owner)
-    kept = [len(signals.read(key, 0, 2 * half)) for key in ("a", "b")]
-    assert kept == [half, half]

@@ -72,18 +72,6 @@ def test_counters_go_on(steps: list[list[int]], handed_over: set[int]) -> None:
         assert before == sum(steps[0])
 
 
-def test_a_reopened_purgatory_counts_on() -> None:
-    """What it counted before is added from then on, once."""
-    totals = RunningTotals()
-    seen = []
-    for value in (5, 2, 2, 3, 0, 1):
-        snapshot = Snapshot()
-        snapshot.put(catalog.WAKE_UPS, value)
-        totals.add_to(snapshot)
-        seen.append(snapshot.counters[catalog.WAKE_UPS.name, ()])
-    assert seen == [5, 7, 7, 8, 8, 9]
-
-
 def test_the_next_worker_shows_what_the_one_before_has_counted() -> None:
     """Also series and buckets that it has not counted in yet, and none with other bounds."""
     before = Snapshot()

@@ -43,14 +43,6 @@ def test_a_line_contains_no_control_characters(text: str) -> None:
     assert shown == text or not text.isprintable()
 
 
-def test_a_message_is_one_line() -> None:
-    """With what clients chose in it."""
-    formatter = LineFormatter(LINE, use_colors=False)
-    line = formatter.format(record("job %s failed", FORGED))
-    assert line.isprintable()
-    assert r"x\n2026-11-21" in line and r"\x1b[2K\u2028\u202e" in line
-
-
 def test_a_traceback_forges_no_line() -> None:
     """Its lines are indented, those of the exception's own text as well."""
     formatter = LineFormatter(LINE, use_colors=False)

@@ -110,13 +110,6 @@ async def test_a_predicate_outlives_a_loss(logs: Logs, purgatory: Purgatory) -> 
     assert purgatory.statistics().outdated == 0
 
 
-async def test_a_drop_ends_waits_as_cancelled(logs: Logs, purgatory: Purgatory) -> None:
-    """It is no loss."""
-    task = await parked(purgatory, "a")
-    logs.drop("a")
-    assert (await task).status is Status.CANCELLED
-
-
 @pytest.mark.parametrize("is_failing", [False, True])
 async def test_shared_signals_are_closed_with_their_purgatory(
     logs: Logs, monkeypatch: pytest.MonkeyPatch, is_failing: bool

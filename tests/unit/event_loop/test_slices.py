@@ -104,19 +104,6 @@ async def turns(count: int = 3) -> None:
         await asyncio.sleep(0)
 
 
-async def test_cancelling_does_not_disarm() -> None:
-    """A cancelled task costs the loop nothing: at its time the reaper looks for the next one."""
-    bench = Bench()
-    bench.reaper.start()
-    first = bench.add(10)
-    bench.add(50)
-    handles = len(bench.loop.handles)
-    first.cancel()
-    assert (bench.armed(), len(bench.loop.handles)) == ([10], handles)
-    await asyncio.sleep(1)
-    assert (bench.times, bench.reaper.wake_ups) == ([50], 2)
-
-
 async def test_what_is_due_at_once_runs_in_the_next_turn() -> None:
     """Not inside `add`, and without waiting for the handle that is armed for later."""
     bench = Bench()

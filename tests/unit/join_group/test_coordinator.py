@@ -23,7 +23,6 @@ from examples.join_group.schemas import (
 )
 from examples.join_group.settings import CoordinatorSettings
 from examples.join_group.state_table import GroupState
-from examples.join_group.table import ranges
 from examples.join_group.watch_keys import heartbeat_key, join_key, sync_key
 from purgatory import Purgatory
 from purgatory.testing import AutojumpEventLoop
@@ -260,18 +259,6 @@ def test_an_election(ballots: list[list[str]], elected: str) -> None:
     assert select_protocol(ballots) == elected
 
 
-async def test_a_protocol_that_not_all_support(bench: Bench) -> None:
-    """A member without a common protocol, or of another type, is refused, new or known."""
-    leader, _ = await bench.stable(2, protocols={"range": "", "sticky": ""})
-    for options in ({"protocols": {"other": ""}}, {"protocol_type": "connect"}):
-        with pytest.raises(errors.InconsistentGroupProtocol) as refusal:
-            bench.join(**options)
-        assert refusal.value.members["supported"] == ["range", "sticky"]
-        with pytest.raises(errors.InconsistentGroupProtocol):
-            bench.join(leader.member_id, **options)
-    assert bench.state is GroupState.STABLE
-
-
 async def test_who_may_assign(bench: Bench) -> None:
     """The leader has to, to members only; nobody else may."""
     leader, follower = await bench.joined(2)
@@ -303,17 +290,6 @@ async def test_nothing_begins_in_a_drain(bench: Bench) -> None:
     assert len(bench.coordinator.describe("g").members) == 2
 
 
-async def test_a_reply_is_given_once(bench: Bench) -> None:
-    """An outstanding reply has no result; of two answers the first counts."""
-    reply = bench.join()
-    with pytest.raises(RuntimeError, match="is not complete yet"):
-        reply.result()
-    answer = await bench.response(reply)
-    reply.fail(RuntimeError("too late"))
-    reply.complete(answer.model_copy(update={"generation": 9}))
-    assert reply.result() == answer
-
-
 @cases(
     "options",
     [
@@ -339,12 +315,6 @@ def test_an_assignor_is_fair(members: int, partitions: int, protocol: str) -> No
     assert sorted(number for own in shares.values() for number in own) == list(range(partitions))
     sizes = [len(own) for own in shares.values()]
     assert max(sizes) - min(sizes) <= 1
-
-
-@cases("numbers, text", [((), ""), ((3,), "3"), ((0, 1, 2), "0-2"), ((0, 2, 3, 7), "0 2-3 7")])
-def test_how_the_demonstration_writes_partitions(numbers: tuple[int, ...], text: str) -> None:
-    """Runs are drawn together."""
-    assert ranges(numbers) == text
 
 
 STEPS = st.lists(

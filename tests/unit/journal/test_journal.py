@@ -4,14 +4,14 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from purgatory import DelayedOperation, Status
+from purgatory import Status
 from purgatory.journal import (
     EVENT_SCHEMA,
     EVENTS,
@@ -27,34 +27,9 @@ from purgatory.timer import Clock
 from tests.cases import cases
 from tests.journal_batches import rows_in
 from tests.patience import PATIENCE_S
+from tests.unit.operations.noted_operation import MakeCore, Operation, watch
 
-MakeCore = Callable[..., DelayedOperationPurgatory]
 JOURNAL_PAGE = Path(__file__).parents[3] / "docs" / "reference" / "journal.md"
-
-
-class Operation(DelayedOperation):
-    """Completes at the next check."""
-
-    kind = "test"
-
-    def try_complete(self) -> bool:
-        return self.force_complete() if self.keys and self._is_checked() else False
-
-    def on_complete(self) -> None:
-        pass
-
-    def __init__(self, delay_ms: int, core: DelayedOperationPurgatory) -> None:
-        super().__init__(delay_ms)
-        self.core = core
-
-    def _is_checked(self) -> bool:
-        return self.core.current_key is not None
-
-
-def watch(core: DelayedOperationPurgatory, key: str = "a", delay_ms: int = 50) -> Operation:
-    operation = Operation(delay_ms, core)
-    assert not core.try_complete_else_watch(operation, [key])
-    return operation
 
 
 def watch_and_fire(core: DelayedOperationPurgatory, count: int) -> list[Operation]:
@@ -62,6 +37,7 @@ def watch_and_fire(core: DelayedOperationPurgatory, count: int) -> list[Operatio
     operations = []
     for number in range(count):
         operations.append(watch(core, f"k{number}"))
+        operations[-1].completable = True
         core.check_and_complete(f"k{number}")
     return operations
 
@@ -120,7 +96,7 @@ def test_every_step_is_written(make_core: MakeCore, clock: MockClock, tmp_path: 
     with Journal(ParquetFiles(tmp_path), worker="w", clock=clock) as journal:
         core = make_core(journal)
         for key in ("fired", "cancelled"):
-            watch(core, key)
+            watch(core, key).completable = True
         watch(core, "expired", delay_ms=20)
         watch(core, "drained", delay_ms=5_000)
         watch(core, "outdated")._cancel(Status.OUTDATED)
@@ -136,7 +112,7 @@ def test_every_step_is_written(make_core: MakeCore, clock: MockClock, tmp_path: 
         event: [event] for event in EVENTS[1:]
     }
     assert {row["operation_id"] for row in rows[:5]} == {row["operation_id"] for row in rows[5:]}
-    assert {(row["kind"], row["worker"]) for row in rows} == {("test", "w")}
+    assert {(row["kind"], row["worker"]) for row in rows} == {("Operation", "w")}
     assert ends["fired"]["completed_by"] == "fired"
     assert ends["cancelled"]["completed_by"] is ends["outdated"]["completed_by"] is None
     assert ends["expired"]["lateness_us"] == 3_000
@@ -157,7 +133,7 @@ def test_what_the_buffer_cannot_take_is_counted_and_said_once(
             assert journal.flush(PATIENCE_S)
             held.append(watch(core, "z"))
             assert journal.flush(PATIENCE_S)
-            core.check_and_complete("z")
+            held[-1].force_complete()
     statistics = journal.statistics()
     # The fifth event is the beginning of the third operation, whose end was dropped.
     assert (statistics.rows, statistics.dropped, statistics.waiting) == (7, 15, 1)

@@ -2,34 +2,23 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from purgatory import DelayedOperation
 from purgatory.journal import EVENT_SCHEMA, SCHEMA_VERSION, Journal, ParquetFiles, RetryPolicy
 from purgatory.journal.redis_stream import RedisStream
 from purgatory.operations import DelayedOperationPurgatory
 from purgatory.testing import MockClock
 from tests.journal_batches import journal_clock, rows_in
 from tests.patience import PATIENCE_S
+from tests.unit.operations.noted_operation import MakeCore, watch
 from tests.valkey_server import ValkeyServer
 
-MakeCore = Callable[..., DelayedOperationPurgatory]
 RETRY = RetryPolicy(first_ms=10, max_ms=10)
-
-
-class Operation(DelayedOperation):
-    """Waits to be cancelled, or for its deadline."""
-
-    def try_complete(self) -> bool:
-        return False
-
-    def on_complete(self) -> None:
-        pass
 
 
 @pytest.fixture
@@ -51,7 +40,7 @@ def read(server: ValkeyServer, stream: str) -> list[dict[str, str]]:
 
 def watch_and_cancel(core: DelayedOperationPurgatory, count: int) -> None:
     for number in range(count):
-        core.try_complete_else_watch(Operation(50), [f"k{number}", "all"])
+        watch(core, f"k{number}", "all")
         core.cancel_for_key(f"k{number}")
 
 
@@ -63,7 +52,7 @@ def test_the_stream_has_the_rows_of_the_files(
     with Journal(*sinks, clock=clock) as journal:
         core = make_core(journal)
         watch_and_cancel(core, 3)
-        core.try_complete_else_watch(Operation(20), ["late"])
+        watch(core, "late", delay_ms=20)
         clock.advance(25)
         core.timer.advance_clock()
     entries = read(server, "s")

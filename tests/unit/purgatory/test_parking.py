@@ -464,16 +464,6 @@ async def test_parking_makes_no_task_and_arms_one_timer(make_purgatory: Make) ->
     assert sum(not handle.cancelled() for handle in scheduled) == 0
 
 
-async def test_an_idle_purgatory_does_not_wake_the_loop(purgatory: Purgatory) -> None:
-    """An hour with far timers costs as many wake-ups as the wheel has levels."""
-    tasks = [await parked(purgatory, "a", timeout=7_200 + number) for number in range(3)]
-    await asyncio.sleep(3_600)
-    levels = len(purgatory.statistics().levels)
-    assert purgatory.statistics().wake_ups <= levels
-    await purgatory.fire("a")
-    await asyncio.gather(*tasks)
-
-
 async def test_a_purgatory_that_waits_for_nothing_arms_nothing(make_purgatory: Make) -> None:
     """Once the last deadline has come and the history is too old, the loop can sleep for ever."""
     async with make_purgatory(limits=Limits(max_signal_age=60)) as purgatory:

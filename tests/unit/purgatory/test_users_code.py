@@ -27,7 +27,7 @@ from purgatory.operations import OperationEvent
 from purgatory.signals import WaitOperation
 from tests.cases import cases
 from tests.patience import until_in_turns
-from tests.unit.purgatory.waiting import Make, Waiting, now_ms, parked
+from tests.unit.purgatory.waiting import Make, Waiting, parked
 from tests.unit.shared_logs import Logs
 
 
@@ -45,19 +45,6 @@ async def test_an_operation_of_ones_own(purgatory: Purgatory) -> None:
         Status.EXPIRED,
         Status.FIRED,
     ]
-
-
-async def test_an_operation_of_ones_own_without_delay(purgatory: Purgatory) -> None:
-    """Expires in one of the next turns of the loop, whatever else is timed."""
-    task = await parked(purgatory, "a", timeout=60)
-    operation = Waiting(0)
-    began_ms = now_ms()
-    assert not purgatory.park_operation(operation, ["b"])
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert (operation.status, now_ms()) == (Status.EXPIRED, began_ms)
-    await purgatory.fire("a")
-    await task
 
 
 @cases("key, error", [("", InvalidKeyError), (b"k", TypeError)])
@@ -180,22 +167,20 @@ class Wait(WaitOperation):
         self.seen.note("on_complete")
 
 
+Step = Callable[[Seen], Awaitable[object]]
+
+
+async def wait(seen: Seen, *, count: int = 1) -> None:
+    for _ in range(count):
+        seen.purgatory.park_operation(Wait(seen), ["k"])
+
+
 async def own_operation(seen: Seen) -> None:
     seen.purgatory.park_operation(Own(seen), ["k"])
 
 
-async def own_wait(seen: Seen) -> None:
-    seen.purgatory.park_operation(Wait(seen), ["k"])
-
-
-async def many_waits(seen: Seen) -> None:
-    """More than are tried in one turn of the event loop."""
-    for _ in range(100):
-        seen.purgatory.park_operation(Wait(seen), ["k"])
-
-
-async def park(seen: Seen) -> None:
-    await seen.purgatory.park("k", timeout=WAIT_S)
+async def park(seen: Seen, **options: Any) -> None:
+    await seen.purgatory.park("k", timeout=WAIT_S, **options)
     seen.note("park")
 
 
@@ -206,8 +191,7 @@ async def park_until(seen: Seen) -> None:
         seen.note("until")
         return next(tries, True)
 
-    await seen.purgatory.park("k", timeout=WAIT_S, until=is_so)
-    seen.note("park")
+    await park(seen, until=is_so)
 
 
 async def fire(seen: Seen) -> None:
@@ -221,31 +205,9 @@ async def check(seen: Seen) -> None:
     await seen.purgatory.check("k")
 
 
-async def cancel_key(seen: Seen) -> None:
-    await seen.purgatory.cancel("k")
-
-
-async def drain(seen: Seen) -> None:
-    await seen.purgatory.drain()
-
-
-async def force_complete(seen: Seen) -> None:
+async def end_each(seen: Seen, end: str) -> None:
     for operation in seen.operations:
-        operation.force_complete()
-
-
-async def cancel(seen: Seen) -> None:
-    for operation in seen.operations:
-        operation.cancel()
-
-
-async def run(seen: Seen) -> None:
-    for operation in seen.operations:
-        operation.run()
-
-
-async def expire(seen: Seen) -> None:
-    await asyncio.sleep(WAIT_S + 1)
+        getattr(operation, end)()
 
 
 async def own_callback(seen: Seen) -> None:
@@ -257,17 +219,22 @@ async def own_callback(seen: Seen) -> None:
     await seen.purgatory.check("another")
 
 
-Step = Callable[[Seen], Awaitable[None]]
-WAITERS: tuple[Step, ...] = (own_operation, own_wait, many_waits, park, park_until)
+WAITERS: tuple[Step, ...] = (
+    own_operation,
+    wait,
+    lambda seen: wait(seen, count=100),  # more than are tried in one turn of the event loop
+    park,
+    park_until,
+)
 COMPLETERS: tuple[Step, ...] = (
     fire,
     check,
-    cancel_key,
-    drain,
-    force_complete,
-    cancel,
-    run,
-    expire,
+    lambda seen: seen.purgatory.cancel("k"),
+    lambda seen: seen.purgatory.drain(),
+    lambda seen: end_each(seen, "force_complete"),
+    lambda seen: end_each(seen, "cancel"),
+    lambda seen: end_each(seen, "run"),
+    lambda seen: asyncio.sleep(WAIT_S + 1),
     own_callback,
 )
 
