@@ -10,15 +10,18 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from purgatory import DelayedOperation, InvalidKeyError, PurgatoryClosedError, Status
 from purgatory.operations import DelayedOperationPurgatory, OperationEvent
 from purgatory.operations.delayed_operation_purgatory import UNTRIED
+from purgatory.operations.event_buffer import GAP, EventBuffer
 from purgatory.operations.resumable_batch import ResumableBatch
 from purgatory.operations.wait_histograms import Histogram, WaitTimes
 from purgatory.operations.watch_key import WATCH_BYTES, check_key, watch_bytes
 from purgatory.testing import MockClock
-from purgatory.timer import MAX_DELAY_MS, TimerTask
+from purgatory.timer import MAX_DELAY_MS, SystemClock, TimerTask
 from tests.cases import cases
 from tests.unit.operations.noted_operation import (
     MakeCore,
@@ -54,22 +57,6 @@ def test_a_completed_operation_is_not_watched(core: DelayedOperationPurgatory) -
     assert (operation.calls, counts(core)) == (["complete"], (0, 0, 0, 0))
 
 
-def test_a_callback_that_raises_stops_none_of_its_neighbours(
-    core: DelayedOperationPurgatory, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Case 26: the operation stays completed, the others are tried, the error is logged."""
-    first, failing, last = (watch(core, "a", "b", name=name) for name in ("1", "bad", "3"))
-    failing.then = fail
-    first.completable = failing.completable = last.completable = True
-    assert core.check_and_complete("a") == 3
-    assert failing.status is Status.FIRED
-    assert [first.calls, failing.calls, last.calls] == [["complete"]] * 3
-    (record,) = caplog.records
-    assert record.levelno == logging.ERROR and record.name == "purgatory.operation"
-    assert "<operation bad>" in record.getMessage()
-    assert record.exc_info is not None and record.exc_info[0] is ZeroDivisionError
-
-
 def test_callbacks_that_raise_at_the_deadline_are_each_logged(
     core: DelayedOperationPurgatory, caplog: pytest.LogCaptureFixture, clock: MockClock
 ) -> None:
@@ -80,13 +67,17 @@ def test_callbacks_that_raise_at_the_deadline_are_each_logged(
             super().on_expiration()
             fail()
 
-    failing = Failing(20)
+    failing = Failing(20, name="bad")
     failing.then = fail
     assert not core.try_complete_else_watch(failing, ["a"])
     other = watch(core, "a", delay_ms=20)
     assert pass_time(core, clock, 20) == 2
     assert failing.calls == other.calls == ["complete", "expiration"]
     assert len(caplog.records) == 2
+    record = caplog.records[0]
+    assert record.levelno == logging.ERROR and record.name == "purgatory.operation"
+    assert "<operation bad>" in record.getMessage()
+    assert record.exc_info is not None and record.exc_info[0] is ZeroDivisionError
 
 
 def test_adding_after_shutdown_is_an_error(core: DelayedOperationPurgatory) -> None:
@@ -208,25 +199,6 @@ def test_an_operation_has_to_define_its_two_methods() -> None:
         operation.try_complete()
     with pytest.raises(NotImplementedError, match=r"does not define on_complete\(\)"):
         operation.on_complete()
-
-
-def test_an_operation_without_the_other_callbacks_expires_and_is_cancelled(
-    core: DelayedOperationPurgatory, clock: MockClock
-) -> None:
-    """`on_expiration` and `on_cancellation` may be left out."""
-
-    class Small(DelayedOperation):
-        def try_complete(self) -> bool:
-            return False
-
-        def on_complete(self) -> None:
-            pass
-
-    expiring, cancelled = Small(5), Small(5)
-    for operation in (expiring, cancelled):
-        assert not core.try_complete_else_watch(operation, ["a"])
-    assert cancelled.cancel() and pass_time(core, clock, 5) == 1
-    assert (expiring.status, cancelled.status) == (Status.EXPIRED, Status.CANCELLED)
 
 
 def test_listeners_are_told_of_every_step(make_core: MakeCore, clock: MockClock) -> None:
@@ -428,3 +400,66 @@ def test_the_error_shows_the_beginning_of_a_key() -> None:
         with pytest.raises(InvalidKeyError) as raised:
             check_key(key)
         assert f"'{'a' * shown}'" in str(raised.value)
+
+
+def test_a_recorder_is_told_without_an_event(make_core: MakeCore, clock: MockClock) -> None:
+    """The purgatory asks for `record` once, and calls that instead of the listener."""
+    buffer = EventBuffer(10, clock)
+    events: list[OperationEvent] = []
+    core = make_core(buffer, events.append)
+    operation = watch(core, "a", "b", delay_ms=50)
+    operation.completable = True
+    clock.advance(7)
+    core.check_and_complete("a")
+    assert buffer.take(10) == [
+        (id(operation), Operation, Status.PENDING, ("a", "b"), None, 1_050, 1_000_000_000),
+        (id(operation), Operation, Status.FIRED, ("a", "b"), "a", 1_050, 1_007_000_000),
+    ]
+    assert [event.status for event in events] == [Status.PENDING, Status.FIRED]
+
+
+@given(limit=st.integers(1, 4), steps=st.lists(st.one_of(st.none(), st.integers(0, 6))))
+def test_what_there_is_no_room_for_is_counted(limit: int, steps: list[int | None]) -> None:
+    """By a list: the oldest stay, in order, and one GAP is where others are missing."""
+    buffer = EventBuffer(limit, MockClock())
+    expected: list[tuple[int, ...]] = []
+    dropped = 0
+    for number, most in enumerate(steps):
+        if most is not None:
+            assert buffer.take(most) == expected[:most]
+            del expected[:most]
+        elif len(expected) < limit:
+            expected.append((number,))
+            buffer.put((number,))
+        else:
+            dropped += 1
+            expected += [] if expected[-1] == GAP else [GAP]
+            buffer.put((number,))
+        assert (len(buffer), buffer.dropped) == (len(expected), dropped)
+    assert buffer
+
+
+def test_an_operation_that_there_is_no_room_for_is_counted(
+    make_core: MakeCore, clock: MockClock
+) -> None:
+    """As what is put into the buffer is."""
+    buffer = EventBuffer(3, clock)
+    core = make_core(buffer)
+    for _ in range(2):
+        watch(core, "a").completable = True
+    core.check_and_complete("a")
+    assert (buffer.dropped, [event[2] for event in buffer.take(3)][2]) == (1, Status.FIRED)
+    assert buffer.take(9) == [GAP]
+
+
+def test_the_time_is_that_of_the_system(make_core: MakeCore) -> None:
+    """In the compiled form it is read without Python: it is the same clock."""
+    clock = SystemClock()
+    buffer = EventBuffer(10, clock)
+    core = make_core(buffer)
+    before_ns = clock.now_ns()
+    watch(core, "a").completable = True
+    core.check_and_complete("a")
+    after_ns = clock.now_ns()
+    first_ns, last_ns = (event[6] for event in buffer.take(2))
+    assert before_ns <= first_ns <= last_ns <= after_ns
