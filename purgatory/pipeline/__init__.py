@@ -1,7 +1,7 @@
 """Jobs over the history of operations, on Spark: from outcomes to a report, replay and streams.
 
 `python -m purgatory.pipeline` runs them. Each is also a function from DataFrames to a DataFrame.
-The rooms: `source` (tables of Spark), `outcomes`, `waits`, `advise`, `report`, `replay`,
+The rooms: `source` (tables of Spark), `outcomes`, `rollups`, `advise`, `report`, `replay`,
 `schedule`, `stream`, on `spark`, `statistics` and `console`; `cli` has the commands. What runs in a
 service, such as writing the journal, is not here.
 """
@@ -44,11 +44,10 @@ from purgatory.pipeline.schedule import SCHEDULED_SCHEMA, JobAddress, JobRows, s
 from purgatory.pipeline.source import register
 from purgatory.pipeline.source.jobs_source import job_events
 from purgatory.pipeline.spark.session import spark_session
-from purgatory.pipeline.statistics import kaplan_meier, percentiles
+from purgatory.pipeline.statistics import kaplan_meier
 from purgatory.pipeline.stream.alerts import Alert, AlertService
 from purgatory.pipeline.stream.queries import StreamingQueries, streaming_events, wait_for
 from purgatory.pipeline.stream.windows import AlertThresholds, window_keys, window_waits
-from purgatory.pipeline.waits.wait_statistics import concurrency, hot_keys, waits_by
 
 __all__ = [
     "EVENT_SCHEMA",
@@ -81,12 +80,9 @@ __all__ = [
     "Update",
     "WhatIf",
     "advise_settings",
-    "concurrency",
-    "hot_keys",
     "job_events",
     "kaplan_meier",
     "operation_outcomes",
-    "percentiles",
     "register",
     "replay_by_shard",
     "replay_by_time",
@@ -97,7 +93,6 @@ __all__ = [
     "spark_session",
     "streaming_events",
     "wait_for",
-    "waits_by",
     "window_keys",
     "window_waits",
 ]

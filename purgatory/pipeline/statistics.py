@@ -1,4 +1,4 @@
-"""Statistics: histograms, percentiles, survival curves, confidence intervals.
+"""Statistics: histograms, survival curves, confidence intervals.
 
 Nothing here knows operations or outcomes.
 """
@@ -12,7 +12,7 @@ from itertools import groupby
 from statistics import NormalDist
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 SUB_BITS: Final = 7
@@ -59,107 +59,6 @@ def bucket_column(value: Column, sub_bits: int = SUB_BITS) -> Column:
     shift = F.greatest(bits - sub_bits, F.lit(0))
     index = shift * (1 << sub_bits) + F.call_function("shiftright", value, shift)
     return F.when(value < 0, 0).otherwise(index).cast("int")
-
-
-def bucket_middle_column(index: Column) -> Column:
-    """Return the middle of a bucket: within 1/256 of each number in it."""
-    shift = F.greatest(F.shiftright(index, SUB_BITS) - 1, F.lit(0))
-    start = F.call_function("shiftleft", (index - shift * SUB_BUCKETS).cast("long"), shift)
-    width = F.call_function("shiftleft", F.lit(1).cast("long"), shift)
-    return start + F.floor((width - 1) / 2).cast("long")
-
-
-def percentiles(
-    rows: DataFrame, by: Sequence[str], measures: Sequence[str], percents: Sequence[float]
-) -> DataFrame:
-    """Return percentiles of the columns `measures` for each group of the columns `by`.
-
-    Measures are whole and not negative; null is ignored. One row for each group, measure and
-    percent: `by`, `measure`, `percent`, `exact`, `approximate`. Exact is nearest-rank: the least
-    value that so many percent of the group do not exceed. Approximate is the middle of its bucket,
-    off by at most 0.4 % of the value.
-
-    Two passes, no sort of all rows: the first counts buckets, which shows in which bucket each
-    percentile is; the second reads only these. Spark's `percentile` would keep every different
-    value of a group in the memory of one task. A group with most of the rows costs no more than
-    another, since its rows are counted where they are.
-    """
-    values = _values(rows, by, measures)
-    counts = values.groupBy(*by, "measure", "bucket").agg(F.count("*").alias("count"))
-    wanted = places(counts, by, percents)
-    return ranked(value_counts(rows, by, measures, wanted), wanted, by)
-
-
-def places(counts: DataFrame, by: Sequence[str], percents: Sequence[float]) -> DataFrame:
-    """Return the place of each percentile: `by`, `measure`, `bucket`, `rank` in it, and `percent`.
-
-    `counts` has the number of values (`count`) by `by`, `measure` and `bucket`.
-    """
-    group = Window.partitionBy(*by, "measure")
-    upto = group.orderBy("bucket").rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    sums = counts.withColumns(
-        {"upto": F.sum("count").over(upto), "total": F.sum("count").over(group)}
-    )
-    thousandths = F.explode(F.array(*(F.lit(round(percent * 1000)) for percent in percents)))
-    # Rounded up in whole numbers: 0.07 * 100 is more than 7, and its ceiling 8.
-    rank = F.greatest(F.expr("(total * thousandths + 99999) div 100000"), F.lit(1))
-    found = sums.withColumn("thousandths", thousandths).withColumn(
-        "rank", rank - (F.col("upto") - F.col("count"))
-    )
-    return found.where(F.col("rank").between(F.lit(1), F.col("count"))).select(
-        *by, "measure", "bucket", "rank", (F.col("thousandths") / 1000).alias("percent")
-    )
-
-
-def value_counts(
-    rows: DataFrame, by: Sequence[str], measures: Sequence[str], where: DataFrame
-) -> DataFrame:
-    """Return how often each value occurs, in the groups' buckets that `where` has rows for.
-
-    Columns `by`, `measure`, `bucket`, `value` and `count`.
-    """
-    places = [*by, "measure", "bucket"]
-    return (
-        _values(rows, by, measures)
-        .join(F.broadcast(where.select(*places)), places, "left_semi")
-        .groupBy(*places, "value")
-        .agg(F.count("*").alias("count"))
-    )
-
-
-def ranked(values: DataFrame, wanted: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Return the percentiles, from `places` and the `value_counts` of these buckets or more.
-
-    `values` may be of finer groups than `by`; they are merged.
-    """
-    bucket = [*by, "measure", "bucket"]
-    counts = values.groupBy(*bucket, "value").agg(F.sum("count").alias("count"))
-    upto = Window.partitionBy(*bucket).orderBy("value")
-    before = F.sum("count").over(upto.rowsBetween(Window.unboundedPreceding, -1))
-    return (
-        counts.withColumn("first", F.coalesce(before, F.lit(0)) + 1)
-        .join(F.broadcast(wanted), bucket)
-        .where(F.col("rank").between(F.col("first"), F.col("first") + F.col("count") - 1))
-        .select(
-            *by,
-            "measure",
-            "percent",
-            F.col("value").alias("exact"),
-            bucket_middle_column(F.col("bucket")).alias("approximate"),
-        )
-    )
-
-
-def _values(rows: DataFrame, by: Sequence[str], measures: Sequence[str]) -> DataFrame:
-    """Return one row for each value of each measure, with its bucket."""
-    pairs = F.array(
-        *(
-            F.struct(F.lit(name).alias("measure"), F.col(name).cast("long").alias("value"))
-            for name in measures
-        )
-    )
-    values = rows.select(*by, F.inline(pairs)).where(F.col("value").isNotNull())
-    return values.withColumn("bucket", bucket_column(F.col("value")))
 
 
 CONFIDENCE = 0.95

@@ -18,7 +18,7 @@ from purgatory.pipeline.outcomes.event_summary import WorkerStart
 from purgatory.pipeline.outcomes.manifest import Hour, hour_path, publish, read_manifest
 from purgatory.pipeline.outcomes.outcomes import OUTCOME_SCHEMA
 from purgatory.pipeline.spark.folder import LocalFolder
-from purgatory.pipeline.waits.columns import JOB
+from purgatory.pipeline.wait_columns import JOB
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
 

@@ -36,7 +36,7 @@ from purgatory.pipeline.advise.wheel_geometry import (
 )
 from purgatory.pipeline.advise.workers import LEAST_OPERATIONS, Minutes, advise_workers
 from purgatory.pipeline.statistics import Step, kaplan_meier, survival_at
-from purgatory.pipeline.waits.columns import ParkedMinutes
+from purgatory.pipeline.wait_columns import ParkedMinutes
 
 TIMEOUT_US = 5_000_000
 

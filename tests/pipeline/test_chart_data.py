@@ -23,7 +23,7 @@ from purgatory.pipeline.report.chart_data import (
 )
 from purgatory.pipeline.report.findings import SHOWN_KINDS, Findings
 from purgatory.pipeline.statistics import COARSE, bucket_end, bucket_start, kaplan_meier
-from purgatory.pipeline.waits.columns import ParkedMinutes, TimelineCounts
+from purgatory.pipeline.wait_columns import ParkedMinutes, TimelineCounts
 from tests.pipeline.test_charts import NOTHING, kind_row
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)

@@ -18,7 +18,7 @@ from purgatory.pipeline.report.charts import (
 from purgatory.pipeline.report.findings import LISTED_KINDS, SHOWN_KINDS, Findings
 from purgatory.pipeline.report.report_writer import charts
 from purgatory.pipeline.report.sections import advice_section
-from purgatory.pipeline.waits.columns import HourlyWaits, ParkedMinutes, TimelineCounts
+from purgatory.pipeline.wait_columns import HourlyWaits, ParkedMinutes, TimelineCounts
 
 NOTHING = Findings(
     manifest=Manifest(),

@@ -16,7 +16,7 @@ from purgatory.pipeline.advise.advice import AdviceTargets
 from purgatory.pipeline.cli.engine import DuckEngine, SparkEngine
 from purgatory.pipeline.duck.connection import connected, parquet
 from purgatory.pipeline.errors import PipelineError
-from purgatory.pipeline.waits.columns import JOB
+from purgatory.pipeline.wait_columns import JOB
 from tests.pipeline.synthetic import Written, write
 
 TABLES = (

@@ -16,7 +16,7 @@ from purgatory.pipeline.duck.connection import connected
 from purgatory.pipeline.report.changes import changes, summary_of
 from purgatory.pipeline.report.verdict import verdict
 from purgatory.pipeline.rollups.rollup_files import KEPT_ERROR
-from purgatory.pipeline.waits.columns import JOB as WAITS
+from purgatory.pipeline.wait_columns import JOB as WAITS
 from tests.pipeline.rolled import START, write_outcomes
 from tests.pipeline.test_charts import NOTHING
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from purgatory.pipeline.waits.columns import HourlyWaits
+from purgatory.pipeline.wait_columns import HourlyWaits
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
 

@@ -26,7 +26,7 @@ from purgatory.pipeline.statistics import (
     poisson_upper,
     wilson_interval,
 )
-from purgatory.pipeline.waits.columns import ParkedMinutes
+from purgatory.pipeline.wait_columns import ParkedMinutes
 from purgatory.timer import ScheduledCall, TimingWheel
 
 WAITS = st.lists(

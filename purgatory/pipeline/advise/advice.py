@@ -24,8 +24,8 @@ from purgatory.pipeline.statistics import (
     survival_at,
     wilson_interval,
 )
-from purgatory.pipeline.waits.columns import JOB as WAITS
-from purgatory.pipeline.waits.columns import PARKED_COLUMNS, Floats, ParkedMinutes
+from purgatory.pipeline.wait_columns import JOB as WAITS
+from purgatory.pipeline.wait_columns import PARKED_COLUMNS, Floats, ParkedMinutes
 
 LEAST_FIRED = 30
 """With fewer fires there is no advice: the tail would rest on a handful of operations."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from purgatory.pipeline.console import counted
-from purgatory.pipeline.waits.columns import Integers
+from purgatory.pipeline.wait_columns import Integers
 
 TICKS_MS = (1, 2, 5, 10, 20, 50, 100)
 WHEEL_SIZES = (20, 64, 128, 256, 512, 1024)

@@ -9,7 +9,7 @@ import numpy as np
 
 from purgatory.pipeline.console import counted, figure, percent
 from purgatory.pipeline.statistics import CONFIDENCE, exceedances, poisson_upper
-from purgatory.pipeline.waits.columns import Floats, Integers
+from purgatory.pipeline.wait_columns import Floats, Integers
 
 LEAST_OPERATIONS = 1_000
 LEAST_MINUTES = 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
+from purgatory.pipeline import wait_columns
 from purgatory.pipeline.advise import advice
 from purgatory.pipeline.advise.workers import Capacity
 from purgatory.pipeline.cli import replay_command, schedule_command, stream_command
@@ -15,7 +16,6 @@ from purgatory.pipeline.outcomes.event_summary import DEFAULT_TOLERANCE_S, Futur
 from purgatory.pipeline.outcomes.manifest import missing_records
 from purgatory.pipeline.outcomes.outcome_table import DEFAULT_GRACE_S
 from purgatory.pipeline.report import DEFAULT_TITLE, report_writer
-from purgatory.pipeline.waits import columns
 
 _CAPACITY = Capacity()
 _TARGETS = advice.AdviceTargets()
@@ -70,7 +70,7 @@ def run_waits(call: Call) -> str:
     """Write the tables of waits; with a journal, update the outcomes first."""
     said = _after_outcomes(call)
     call.engine.write_waits(call.options.out, call.on_progress)
-    return f"{said}Tables are in {call.tables.folder}/{columns.JOB}."
+    return f"{said}Tables are in {call.tables.folder}/{wait_columns.JOB}."
 
 
 def run_advise(call: Call) -> str:

@@ -14,7 +14,7 @@ from purgatory.pipeline.outcomes.outcomes import COMPLETIONS
 from purgatory.pipeline.report.findings import Findings
 from purgatory.pipeline.statistics import COARSE, Step, bucket_end, bucket_start
 from purgatory.pipeline.statistics import bucket as bucket_of
-from purgatory.pipeline.waits.columns import Integers, summed
+from purgatory.pipeline.wait_columns import Integers, summed
 
 OUTCOME_SERIES: Final = {
     name: place

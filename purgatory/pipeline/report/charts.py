@@ -19,7 +19,7 @@ from purgatory.pipeline.statistics import (
     time_of_survival,
 )
 from purgatory.pipeline.statistics import bucket as bucket_of
-from purgatory.pipeline.waits.columns import PERCENTS, summed
+from purgatory.pipeline.wait_columns import PERCENTS, summed
 
 SHOWN_DAYS = 31
 SHOWN_HOURS = 72

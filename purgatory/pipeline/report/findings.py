@@ -14,14 +14,14 @@ from purgatory.pipeline.errors import NothingToReadError
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.spark.folders import Tables
 from purgatory.pipeline.statistics import Step
-from purgatory.pipeline.waits.columns import (
+from purgatory.pipeline.wait_columns import (
     BY_HOUR_COLUMNS,
     PARKED_COLUMNS,
     HourlyWaits,
     ParkedMinutes,
     TimelineCounts,
 )
-from purgatory.pipeline.waits.columns import JOB as WAITS
+from purgatory.pipeline.wait_columns import JOB as WAITS
 
 Rows = Sequence[Mapping[str, Any]]
 

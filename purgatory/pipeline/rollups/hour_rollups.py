@@ -25,7 +25,9 @@ from purgatory.pipeline.rollups.rollup_files import (
     KEPT_KEYS,
     KEPT_PREFIXES,
     KEPT_TIMERS,
+    NO_KEY,
     NO_WAIT,
+    OTHER,
     SAMPLE_FACTOR,
     SAMPLE_MODULUS,
     TIMELINE_WIDTH,
@@ -38,13 +40,6 @@ from purgatory.pipeline.rollups.rollups import RollupRun, copy_by_period
 from purgatory.pipeline.spark.folder import Folder
 from purgatory.pipeline.spark.session import session_option
 from purgatory.pipeline.statistics import COARSE, bucket_column
-from purgatory.pipeline.waits.wait_statistics import (
-    CRASHED_AT,
-    NO_KEY,
-    OTHER,
-    parked_until,
-    with_crashes,
-)
 
 # Aggregated at once: more would take more memory.
 _OPERATIONS = 4_000_000
@@ -92,6 +87,7 @@ class DuckRollupRun(RollupRun):
 
 
 _HOUR_S = 3_600
+_CRASHED_AT = "crashed_at"
 _KEPT = {Part.KEY: KEPT_KEYS, Part.TIMER: KEPT_TIMERS, Part.ERROR: 1}
 _OF_PREFIXES = (Part.PREFIX_WAIT, Part.PREFIX_LATENESS)
 _OF_WAITS = (Part.WAIT, Part.PREFIX_WAIT, Part.KEY)
@@ -131,23 +127,49 @@ def hour_rows(
 def _timed(outcomes: DataFrame, starts: Mapping[str, WorkerStart], as_of: datetime) -> DataFrame:
     micros = F.unix_micros
     may_wait = (F.col("outcome") == "open") & (F.col("deadline") >= F.lit(as_of))
-    until_now = F.when(may_wait, micros(F.lit(as_of))).otherwise(micros(CRASHED_AT))
+    until_now = F.when(may_wait, micros(F.lit(as_of))).otherwise(micros(_CRASHED_AT))
     watched_us = micros("watched_at")
-    return with_crashes(outcomes, starts).select(
+    return _with_crashes(outcomes, starts).select(
         *("operation_id", "kind", "keys", "is_contested"),
         # A job that was cancelled after a fire or its deadline had decided it.
         F.when(F.col("state") == "cancelled", F.col("state"))
         .otherwise(F.col("outcome"))
         .alias("outcome"),
-        *("wait_us", "lateness_us", "timeout_us", CRASHED_AT, "error"),
+        *("wait_us", "lateness_us", "timeout_us", _CRASHED_AT, "error"),
         F.coalesce(F.col("state") == "failed", F.lit(False)).alias("is_failed"),
         F.coalesce(micros("completed_at"), F.lit(0)).alias("completed_us"),
         F.expr(f"unix_micros(watched_at) div {_HOUR_S * 1_000_000}").alias("hour"),
         watched_us.alias("watched_us"),
         micros("deadline").alias("deadline_us"),
-        micros(parked_until(as_of)).alias("until_us"),
+        micros(_parked_until(as_of)).alias("until_us"),
         F.coalesce("wait_us", until_now - watched_us).alias("waited_us"),
     )
+
+
+def _with_crashes(outcomes: DataFrame, starts: Mapping[str, WorkerStart]) -> DataFrame:
+    """Return `outcomes` with the time of the last record of a lost operation's worker.
+
+    Column `crashed_at`: null for other operations, and if the worker was alive at the deadline: it
+    did not crash, and the record of an end that may have come earlier is missing.
+    """
+    last = outcomes.sparkSession.createDataFrame(
+        [(name, datetime.fromisoformat(start.last_at)) for name, start in starts.items()],
+        "start string, last_at timestamp",
+    )
+    of_lost = F.when(F.col("outcome") == "lost", F.substring_index("operation_id", "-", 1))
+    joined = outcomes.withColumn("start", of_lost).join(F.broadcast(last), "start", "left")
+    is_crash = F.col("last_at") < F.col("deadline")
+    return joined.withColumn(_CRASHED_AT, F.when(is_crash, F.col("last_at"))).drop(
+        "start", "last_at"
+    )
+
+
+def _parked_until(as_of: datetime) -> Column:
+    """Return the end of an operation's wait, as far as it is known at `as_of`."""
+    # After its deadline an operation without an end is open or lost, but no longer waits.
+    end = F.coalesce("completed_at", F.least(F.lit(as_of), "deadline", _CRASHED_AT))
+    # A clock that was set back between two records does not make an end precede the start.
+    return F.greatest(end, "watched_at")
 
 
 def _parts(timed: DataFrame) -> DataFrame:
@@ -158,7 +180,7 @@ def _parts(timed: DataFrame) -> DataFrame:
     is_dropped = (
         (_is(*_OF_LATENESS) & F.col("lateness_us").isNull())
         | (_is(Part.TIMER) & ~_is_sampled())
-        | (_is(Part.CRASH) & F.col(CRASHED_AT).isNull())
+        | (_is(Part.CRASH) & F.col(_CRASHED_AT).isNull())
         | (_is(Part.FAILED, Part.ERROR) & ~F.col("is_failed"))
         | (_is(Part.ERROR) & F.col("error").isNull())
     )
@@ -217,7 +239,7 @@ def _listed() -> Column:
     nameless, rare = (
         F.array(*(_named(part, F.lit(None)) for part in parts)) for parts in (always, _RARE)
     )
-    is_rare = _is_sampled() | F.col(CRASHED_AT).isNotNull() | F.col("is_failed")
+    is_rare = _is_sampled() | F.col(_CRASHED_AT).isNotNull() | F.col("is_failed")
     of_rare = F.concat(nameless, rare)
     by_part = F.when(is_rare, of_rare).otherwise(nameless)
     return F.concat(by_part, by_key.otherwise(F.array(*none)))

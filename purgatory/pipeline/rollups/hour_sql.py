@@ -17,8 +17,10 @@ from purgatory.pipeline.rollups.rollup_files import (
     KEPT_PREFIXES,
     KEPT_TIMERS,
     MERGED,
+    NO_KEY,
     NO_WAIT,
     NUMBERS,
+    OTHER,
     SAMPLE_FACTOR,
     SAMPLE_MODULUS,
     TIMELINE_WIDTH,
@@ -26,7 +28,6 @@ from purgatory.pipeline.rollups.rollup_files import (
     sample_threshold,
 )
 from purgatory.pipeline.statistics import COARSE, SUB_BITS
-from purgatory.pipeline.waits.wait_statistics import NO_KEY, OTHER
 
 SOURCE = "rollup_source"
 """The name of the view of the outcomes of the hours."""
@@ -327,8 +328,11 @@ def merged(relation: str, period: str, *, minutes: int) -> str:
 def parked(files: Iterable[str], first: datetime, last: datetime) -> str:
     """Return the parked operations by kind and minute, from `first` until before `last`.
 
-    `files` are the rollups of all hours with operations that were parked then. Columns as those of
-    `purgatory.pipeline.concurrency`, and `period`, the day.
+    `files` are the rollups of all hours with operations that were parked then. Columns `kind`,
+    `minute`, `began` (operations that began to wait), `wait_s` (the sum of their waits), `ended`,
+    `parked_mean` and `parked_peak`, over the sixty starts of seconds: a wait of less than a second
+    may fall between two; and `period`, the day. Minutes in which nothing is parked, begins or ends
+    have no row.
     """
     first_s, last_s = int(first.timestamp()), int(last.timestamp())
     began = f"part = {Part.BEGAN.value}"

@@ -40,6 +40,10 @@ FINE_BITS: Final = 9
 """Buckets of rollups are finer than those of `purgatory.pipeline.statistics`, each of
 which has the same values as four of them: 512 for each doubling of the value."""
 
+NO_KEY: Final = "(no key)"
+OTHER: Final = "(other)"
+"""What stands in place of a prefix: of operations without a key, and of rare prefixes."""
+
 TIMELINE_WIDTH: Final = 1_024
 NO_WAIT: Final = TIMELINE_WIDTH - 1
 

@@ -33,7 +33,7 @@ from purgatory.pipeline.rollups.rollup_files import (
 )
 from purgatory.pipeline.rollups.table_sql import by_hour
 from purgatory.pipeline.spark.folder import Folder
-from purgatory.pipeline.waits.columns import step_width_s
+from purgatory.pipeline.wait_columns import step_width_s
 
 FOLDER = "rollups"
 NODES = ("parts", "by_hour", "parked")

@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from purgatory.pipeline.duck.connection import text
 from purgatory.pipeline.outcomes.outcomes import OUTCOMES
-from purgatory.pipeline.rollups.rollup_files import FINE_BITS, NO_WAIT, TIMELINE_WIDTH, Part
+from purgatory.pipeline.rollups.rollup_files import FINE_BITS, NO_WAIT, OTHER, TIMELINE_WIDTH, Part
 from purgatory.pipeline.statistics import COARSE, SUB_BITS
-from purgatory.pipeline.waits.wait_statistics import LATENESS, OTHER, PERCENTS, WAIT
+
+PERCENTS = (50.0, 90.0, 95.0, 99.0, 99.9)
+WAIT = "wait_us"
+LATENESS = "lateness_us"
 
 _HOUR_US = 3_600_000_000
 _OF_KINDS = {WAIT: Part.WAIT, LATENESS: Part.LATENESS}

@@ -14,7 +14,7 @@ from purgatory.pipeline.duck.connection import parquet, text
 from purgatory.pipeline.rollups import table_sql as sql
 from purgatory.pipeline.rollups.rollup_files import KEPT_TIMERS, NodeFiles, Part, Rollups
 from purgatory.pipeline.spark.folders import Tables
-from purgatory.pipeline.waits.columns import JOB, step_width_s
+from purgatory.pipeline.wait_columns import JOB, step_width_s
 
 FailedJobs = Sequence[Mapping[str, Any]]
 """Rows of kind, jobs (their number), and error (of the one that failed last)."""

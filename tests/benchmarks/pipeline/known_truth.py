@@ -15,8 +15,8 @@ import numpy as np
 from purgatory.pipeline import Advice
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable, Update
 from purgatory.pipeline.outcomes.outcomes import COMPLETIONS
+from purgatory.pipeline.rollups.table_sql import PERCENTS
 from purgatory.pipeline.spark.folders import Tables
-from purgatory.pipeline.waits.wait_statistics import PERCENTS
 from tests.benchmarks.pipeline.planted_advice import PlantedAdvice
 from tests.synthetic_journal import KINDS, Integers, KindTruth, Truth
 
