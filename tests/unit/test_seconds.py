@@ -12,14 +12,11 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, is_typeddict
 
-from starlette.requests import Request
-
 import purgatory
 from purgatory import Limits, Purgatory
 from purgatory.event_loop.thread_calls import ThreadCall
 from purgatory.fastapi import WaitSettings
 from purgatory.fastapi.dependencies import Park
-from purgatory.jobs import Again, JobContext, JobHandle, MemoryJobStore
 from purgatory.jobs.callbacks import sign, verify_signature
 from purgatory.journal.redis_stream import RedisStream
 from purgatory.ownership.redis import RedisLeaseStore
@@ -98,55 +95,16 @@ async def elapsed(waiting: Awaitable[Any]) -> float:
     return asyncio.get_running_loop().time() - began
 
 
-async def times_of(job: Awaitable[Any]) -> tuple[int, int | None]:
-    found = await job
-    if isinstance(found, JobHandle):
-        found = await found.get()
-    return found.due_ms, found.ceiling_ms
-
-
-async def with_job(act: Callable[[Purgatory, Any], Awaitable[Any]]) -> Any:
-    """Return what `act` returns for a purgatory and a job that waits in it."""
-    clock = current_clock()
-    opened = Purgatory(clock=clock, jobs=MemoryJobStore(now_ms=clock.wall_ms))
-
-    @opened.handler("h")
-    async def handle(job: JobContext) -> None: ...
-
-    async with opened:
-        return await act(opened, await opened.defer("h", delay=3_600))
-
-
-async def again(delay: Seconds) -> Any:
-    """Return when a job is due that its handler has made wait again."""
-
-    async def wait_again(purgatory: Purgatory, _: Any) -> Any:
-        @purgatory.handler("again")
-        async def handle(job: JobContext) -> Again | None:
-            return job.again(delay=delay) if not job.round else None
-
-        first = await purgatory.defer("again", delay=1, max_attempts=1)
-        await asyncio.sleep(1.1)
-        found = await purgatory.job(first.id).get()
-        return found.round, found.due_ms, found.error
-
-    return await with_job(wait_again)
+async def elapsed_in(act: Callable[[Purgatory], Awaitable[Any]]) -> float:
+    """Return the virtual seconds that `act` takes with an open purgatory."""
+    async with Purgatory(clock=current_clock()) as purgatory:
+        return await elapsed(act(purgatory))
 
 
 def is_valid_for(tolerance: Seconds) -> bool:
     fields: dict[str, Any] = {"method": "POST", "url": "http://a/", "job_id": "j", "body": b""}
     header = sign(SECRET, timestamp=0, **fields)
     return verify_signature(SECRET, header, now=2, tolerance=tolerance, **fields)
-
-
-async def parked(purgatory: Purgatory, timeout: Seconds) -> float:
-    messages = [{"type": "http.request", "body": b""}]
-
-    async def receive() -> Any:
-        return messages.pop() if messages else await asyncio.Future()
-
-    request = Request({"type": "http", "method": "GET"}, receive=receive)
-    return await elapsed(Park(purgatory, request)("a", timeout=timeout))
 
 
 def setting(kind: type, name: str) -> Callable[[Any], Any]:
@@ -166,18 +124,7 @@ TAKEN: dict[str, Callable[[Any], Any]] = {
         )
         for name in names
     },
-    "Purgatory.park timeout": lambda each: with_job(
-        lambda p, _: elapsed(p.park("a", timeout=each))
-    ),
-    "Park.__call__ timeout": lambda each: with_job(lambda p, _: parked(p, each)),
-    "JobOptions delay": lambda each: with_job(lambda p, _: times_of(p.defer("h", delay=each))),
-    "JobOptions ceiling": lambda each: with_job(
-        lambda p, _: times_of(p.defer("h", delay=1, ceiling=each))
-    ),
-    "JobHandle.wait timeout": lambda each: with_job(
-        lambda p, job: elapsed(p.job(job.id).wait(each))
-    ),
-    "JobContext.again delay": again,
+    "Purgatory.park timeout": lambda each: elapsed_in(lambda p: p.park("a", timeout=each)),
     "verify_signature tolerance": is_valid_for,
     "RedisStream timeout": lambda each: RedisStream(
         REDIS, timeout=each
