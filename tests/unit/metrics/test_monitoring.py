@@ -140,27 +140,6 @@ def test_the_dashboard_can_be_imported() -> None:
         )
 
 
-def test_the_dashboard_shows_every_metric_that_changes() -> None:
-    """But what is for alerts only, or a part of another one."""
-    shown = set(re.findall(r"\bpurgatory_\w+", " ".join(expressions())))
-    names = {re.sub(r"_(total|bucket|count|sum)$", "", name) for name in shown}
-    left_out = {metric.name for metric in catalog.METRICS} - names
-    assert left_out == {
-        "purgatory_draining",
-        "purgatory_info",
-        "purgatory_jobs_missed",
-        "purgatory_jobs_spread",
-        "purgatory_longest_lateness_seconds",
-        "purgatory_parked_bytes",
-        "purgatory_recovering",
-        "purgatory_signal_keys",
-        "purgatory_signals_appended",
-        "purgatory_signals_applied",
-        "purgatory_timers",
-        "purgatory_wheel_buckets",
-    }
-
-
 def test_the_page_has_every_metric() -> None:
     """As the catalog has it."""
     rows = []

@@ -241,72 +241,77 @@ def test_twice_as_many_keys_as_signals_are_remembered(keys: int, forgotten: int)
     assert signals.earliest("another") == forgotten
 
 
-def age_out(timer: SystemTimer, clock: MockClock, ms: int) -> None:
-    """Let time pass, advancing at each next expiration."""
-    until_ms = clock.wall_ms() + ms
-    while (next_ms := timer.next_expiration_ms()) is not None and next_ms <= until_ms:
-        clock.advance(max(0, next_ms - clock.wall_ms()))
-        timer.advance_clock()
-    clock.advance(until_ms - clock.wall_ms())
+class Aging:
+    """Signals that are forgotten after six seconds, by a timer that is advanced in time."""
+
+    def __init__(self, signals: MemorySignals, timer: SystemTimer, clock: MockClock) -> None:
+        self.signals = signals
+        self.timer = timer
+        self.clock = clock
+        self.trim = HistoryTrimmer(signals, timer, 6_000)
+
+    def fire(self, key: str) -> None:
+        self.signals.append(key, 1)
+        self.trim.wake()
+
+    def age(self, ms: int) -> None:
+        """Let time pass, advancing at each next expiration."""
+        until_ms = self.clock.wall_ms() + ms
+        while (next_ms := self.timer.next_expiration_ms()) is not None and next_ms <= until_ms:
+            self.clock.advance(max(0, next_ms - self.clock.wall_ms()))
+            self.timer.advance_clock()
+        self.clock.advance(until_ms - self.clock.wall_ms())
+
+
+@pytest.fixture
+def aging(
+    signals: MemorySignals, make_timer: Callable[..., SystemTimer], clock: MockClock
+) -> Aging:
+    return Aging(signals, make_timer(), clock)
 
 
 @pytest.mark.parametrize("offset_ms", [0, 1, 1_999, 2_000, 3_500, 5_999])
 def test_a_signal_is_kept_for_its_age_and_a_third_more_at_most(
-    make: Callable[..., MemorySignals],
-    make_timer: Callable[..., SystemTimer],
-    clock: MockClock,
-    offset_ms: int,
+    aging: Aging, offset_ms: int
 ) -> None:
     """Whenever it came since the trimming began; what is still read expires with an error."""
-    signals, timer = make(), make_timer()
-    trim = HistoryTrimmer(signals, timer, 6_000)
-    signals.append("other", 1)
-    trim.wake()
-    age_out(timer, clock, offset_ms)
+    signals = aging.signals
+    aging.fire("other")
+    aging.age(offset_ms)
     cursor = signals.cursor(signals.head())
-    signals.append("a", 1)
-    trim.wake()
-    age_out(timer, clock, 6_000)
+    aging.fire("a")
+    aging.age(6_000)
     assert signals.has_after("a", signals.position("a", cursor), 1)
-    age_out(timer, clock, 2_000)
+    aging.age(2_000)
     assert values(signals, "a") == []
     with pytest.raises(CursorExpiredError):
         signals.position("a", cursor)
 
 
-def test_very_many_are_trimmed_a_few_at_a_time(
-    make: Callable[..., MemorySignals], make_timer: Callable[..., SystemTimer], clock: MockClock
-) -> None:
+def test_very_many_are_trimmed_a_few_at_a_time(aging: Aging) -> None:
     """The event loop gets its turn in between; what came meanwhile is kept for its own age."""
-    signals, timer = make(), make_timer()
-    trim = HistoryTrimmer(signals, timer, 6_000)
+    signals = aging.signals
     for number in range(3 * SLICE + 10):
-        signals.append(f"old {number}", None)
-    trim.wake()
-    age_out(timer, clock, 7_999)
+        aging.fire(f"old {number}")
+    aging.age(7_999)
     left = [kept(signals)[0]]
     while left[-1]:
-        clock.advance(1)
-        timer.advance_clock()
+        aging.clock.advance(1)
+        aging.timer.advance_clock()
         left.append(kept(signals)[0])
         if left[-1] == 10:
             signals.append("new", None)
     assert left[1:5] == [2 * SLICE + 10, SLICE + 10, 10, 1]
-    assert 6_000 <= len(left) - 4 <= 8_100 and len(timer) == 0
+    assert 6_000 <= len(left) - 4 <= 8_100 and len(aging.timer) == 0
 
 
-def test_trimming_by_age_does_not_go_by_the_wall_clock(
-    make: Callable[..., MemorySignals], make_timer: Callable[..., SystemTimer], clock: MockClock
-) -> None:
+def test_trimming_by_age_does_not_go_by_the_wall_clock(aging: Aging) -> None:
     """A wall clock that leaps by years forgets nothing, and keeps nothing longer."""
-    signals, timer = make(), make_timer()
-    trim = HistoryTrimmer(signals, timer, 6_000)
-    signals.append("a", 1)
-    trim.wake()
-    clock.set_wall(10**13)
-    timer.advance_clock()
-    assert values(signals, "a") == [1]
-    timer.close()
+    aging.fire("a")
+    aging.clock.set_wall(10**13)
+    aging.timer.advance_clock()
+    assert values(aging.signals, "a") == [1]
+    aging.timer.close()
 
 
 class Responder(WaitOperation):
