@@ -140,3 +140,36 @@ def test_settings_of_several_workers(options: dict[str, Any], sentence: str) -> 
     CoordinatorSettings(**good)
     with pytest.raises(ValueError, match=sentence):
         CoordinatorSettings(**{**good, **options})
+
+
+async def test_the_next_owner_lets_members_join_again(bench: _Bench) -> None:
+    """With their ids, for a generation under a higher epoch; who does not come is removed."""
+    first, second = await asyncio.gather(bench.joined("a"), bench.joined("a"))
+    await bench.ownership("a").close()
+    heartbeat = {"member_id": first["member_id"], "generation": first["generation"]}
+    answer = await bench.post("b", "heartbeat", **heartbeat)
+    assert _kind(answer) == "rebalance-in-progress"
+    began = asyncio.get_running_loop().time()
+    again = await bench.joined("b", member_id=first["member_id"])
+    took = asyncio.get_running_loop().time() - began
+    assert took == pytest.approx(10, abs=0.1), "the session of the other one begins anew"
+    assert again["generation"] == again["epoch"] > first["epoch"]
+    assert [member["member_id"] for member in again["members"]] == [first["member_id"]]
+    answer = await bench.post("b", "join", **JOIN, member_id=second["member_id"])
+    assert _kind(answer) == "unknown-member-id"
+    await bench.ownership("a").open()
+
+
+async def test_an_owner_that_is_cut_off_ends_what_is_parked(bench: _Bench) -> None:
+    """With an error that lets the member join again anywhere, before another can be the owner."""
+    joining = asyncio.create_task(bench.post("a", "join", **JOIN))
+    await asyncio.sleep(1)
+    bench.stores["a"].is_cut = True
+    answer = await joining
+    assert (answer.status_code, _kind(answer)) == (503, "not-coordinator")
+    assert answer.headers["retry-after"] == "1"
+    answer = await bench.post("a", "join", **JOIN)
+    assert (answer.status_code, _kind(answer)) == (503, "coordinator-not-available")
+    await bench.joined("b")
+    bench.stores["a"].is_cut = False
+    assert (await bench.post("a", "join", **JOIN)).status_code == 307

@@ -273,3 +273,14 @@ async def test_a_loop_that_is_blocked_for_longer_than_a_lease(bench: _Bench) -> 
     with pytest.raises(OwnershipUnavailableError, match="event loop is blocked"):
         await bench.a.acquire("n")
     assert bench.a.lease("n") is None
+
+
+async def test_a_short_cut_costs_nothing(bench: _Bench) -> None:
+    """Renewals are tried again until the lease ends."""
+    lease = await _lease(bench.a)
+    for _ in range(10):
+        bench.stores["a"].is_cut = True
+        await asyncio.sleep(0.5 * LEASE)
+        bench.stores["a"].is_cut = False
+        await asyncio.sleep(0.5 * LEASE)
+    assert lease.is_valid and bench.lost == []

@@ -17,8 +17,10 @@ from tests.unit.purgatory.waiting import Make, Waiting, parked
 
 
 async def test_firing_still_works_while_draining(purgatory: Purgatory) -> None:
-    """Signals are kept for those who come back."""
+    """Signals are kept for those who come back; an operation of one's own is refused."""
     await purgatory.drain()
+    with pytest.raises(PurgatoryClosedError):
+        purgatory.park_operation(Waiting(), ["a"])
     fired = await purgatory.fire("a", 1)
     assert (fired.seq, fired.completed) == (1, 0)
     assert await purgatory.cancel("b") == 0

@@ -168,14 +168,6 @@ def test_a_later_epoch_without_a_loss_names_cursors_after_a_loss_too() -> None:
     assert [replica.cursor(position) for position in (2, replica.head())] == [f"{A}-2", f"{C}-4"]
 
 
-@cases("applied, kept", [(2, 2), (3, 3), (4, 3), (9, 3)])
-def test_cursors_name_the_last_of_several_later_epochs(applied: int, kept: int) -> None:
-    """Whether or not something is lost."""
-    replica = _replica(applied=applied)
-    _lose(replica, b=3, c=5)
-    assert replica.cursor(replica.head()) == f"{C}-{kept}"
-
-
 def test_a_wait_that_timed_out_has_read_all_of_the_logs_without_signals_for_it() -> None:
     """The cursor for the next wait; where a signal has come, it is before that one."""
     replicas = [_replica(index, 2) for index in range(2)]
@@ -243,17 +235,6 @@ def test_the_head_moves_past_waits_that_began_ahead_of_a_loss(read: int, head: i
     assert (replica.head(), replica.cursor(head)) == (head, f"{B}-5")
 
 
-def test_the_head_stays_behind_waits_that_are_not_ahead_of_a_loss() -> None:
-    """Also if there was a loss before, since which positions and offsets differ."""
-    replica = _replica(applied=5)
-    _lose(replica, b=3)
-    _apply(replica, 5)
-    head = replica.head()
-    assert replica.position("k", f"{B}-5") == head
-    _lose(replica, b=3, c=5)
-    assert replica.head() == head
-
-
 def test_a_cursor_at_the_place_of_a_loss_is_before_or_after_it() -> None:
     """By its epoch: the entries that were lost came after the one, and before the other."""
     replica = _replica(applied=5)
@@ -263,14 +244,6 @@ def test_a_cursor_at_the_place_of_a_loss_is_before_or_after_it() -> None:
     with pytest.raises(CursorExpiredError):
         replica.position("other", f"{A}-4")
     assert [replica.kept_before(A, offset) for offset in (3, 4)] == [None, 3]
-
-
-def test_a_cursor_of_an_epoch_that_never_arrived_here_is_before_the_loss() -> None:
-    """It lost entries at the same place, of its own."""
-    replica = _replica(applied=6)
-    _lose(replica, b=5, c=3)
-    places = [replica.position("other", f"{name}-3") for name in (A, B, C)]
-    assert places == [3, 3, replica.head()]
 
 
 @cases(
