@@ -185,9 +185,9 @@ def install(
     lifespan runs as before, but not in several workers that would not share signals: that is
     refused first (SeveralWorkersError).
 
-    If `app` has no middleware, requests reach these endpoints by a shorter path than through all of
-    FastAPI; with `bypass_middleware` also past its middleware, whatever its purpose: access
-    control, CORS headers, metrics. Dependencies always run first.
+    If `app` has no middleware, requests that wait, follow or fire one key take a shorter path than
+    through all of FastAPI; with `bypass_middleware` also past its middleware, whatever its purpose:
+    access control, CORS headers, metrics. Dependencies always run first.
 
     `authorize` is `BearerTokens`, or a dependency of your own that raises if something is not
     allowed; its parameter of type `AccessesDep` has what the request is about to do. Without it

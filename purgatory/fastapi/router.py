@@ -191,8 +191,9 @@ def create_router(
 
     Include it in the outermost application: a router included in a mounted one gets no lifespan.
 
-    If no middleware of the application stands before these endpoints, requests reach them by a
-    shorter path; with `bypass_middleware` also past middleware, whatever its purpose.
+    If no middleware of the application stands before these endpoints, requests that wait, follow or
+    fire one key take a shorter path; with `bypass_middleware` also past middleware, whatever its
+    purpose.
 
     `authorize`, `endpoints`, `metrics` and `client` are as in `install`.
     """
@@ -259,7 +260,7 @@ def _add_routes(
         add_javascript_route(router, context)
         add_watch_routes(router, registry)
     if "keys" in offered:
-        from purgatory.fastapi.keys.routes import add_key_routes
+        from purgatory.fastapi.keys.endpoints import add_key_routes
 
         add_key_routes(router, context)
     if "jobs" in offered and context.purgatory.has_jobs:

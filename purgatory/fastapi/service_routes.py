@@ -10,19 +10,17 @@ import sys
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field, TypeAdapter
+from fastapi import Path as InPath
+from pydantic import BaseModel, Field
 
 from purgatory.errors import PurgatoryError
-from purgatory.fastapi.http.parameters import NO_PARAMETERS, Parameter, Parameters
 from purgatory.fastapi.http.problems import KINDS, Problem
-from purgatory.fastapi.http.raw_request import READ, Access, Action, RawRequest
-from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.endpoint_spec import EndpointContext, EndpointSpec
-from purgatory.fastapi.routing.raw_endpoint import RawEndpoint, TaskEndpoint
-from purgatory.fastapi.routing.raw_route import add_endpoint
+from purgatory.fastapi.http.raw_request import READ, Access, Action
+from purgatory.fastapi.routing.endpoint_spec import EndpointContext
+from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer, add_handler
 from purgatory.fastapi.servers.server_process import running_workers
 from purgatory.purgatory import Purgatory
 
@@ -33,53 +31,41 @@ logger = logging.getLogger("purgatory.fastapi")
 
 MODULE: Final = Path(__file__).parents[1] / "javascript" / "purgatory.js"
 
-_JAVASCRIPT: Final = EndpointSpec(
-    name="javascript",
-    method="GET",
-    path="/purgatory.js",
-    allows_head=True,
-    summary="The JavaScript client",
-    description="A module for browsers and Node.js, with `follow` and `fire`.",
-    action=None,
-    response_description="The module.",
-    responses={200: {"content": {"text/javascript": {}}}},
-)
-
 
 def add_javascript_route(router: APIRouter, context: EndpointContext) -> None:
     """Add the route of the module to `router`."""
     body = MODULE.read_bytes()
-    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'.encode()
+    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     # A page must not run the module of another version for long.
-    common = [(b"etag", etag), (b"cache-control", b"public, max-age=300")]
-    headers = [
-        (b"content-type", b"text/javascript; charset=utf-8"),
-        (b"content-length", str(len(body)).encode()),
-        (b"x-content-type-options", b"nosniff"),
-        *common,
-    ]
+    common = {"ETag": etag, "Cache-Control": "public, max-age=300"}
+    headers = {
+        "Content-Type": "text/javascript; charset=utf-8",
+        "X-Content-Type-Options": "nosniff",
+        **common,
+    }
 
-    async def javascript(raw: RawRequest) -> RawResponse:
-        NO_PARAMETERS.parse(raw)
-        if etag.decode() in raw.headers_named(b"if-none-match"):
-            return RawResponse(304, common, b"")
-        return RawResponse(200, headers, body)
+    async def javascript(request: AdmittedRequest) -> Answer:
+        """The JavaScript client.
 
-    add_endpoint(router, _JAVASCRIPT, RawEndpoint(context, _JAVASCRIPT, javascript))
+        A module for browsers and Node.js, with `follow` and `fire`.
+        """
+        if etag in request.raw.headers_named(b"if-none-match"):
+            return Answer.of(304, b"", common)
+        return Answer.of(200, body, headers)
+
+    add_handler(
+        router,
+        context,
+        "GET /purgatory.js",
+        javascript,
+        None,
+        allows_head=True,
+        response_description="The module.",
+        responses={200: {"content": {"text/javascript": {}}}},
+    )
 
 
 DIRECTORY_VARIABLE: Final = "PURGATORY_METRICS_DIR"
-
-_METRICS: Final = EndpointSpec(
-    name="metrics",
-    method="GET",
-    path="/metrics",
-    summary="Metrics",
-    description="Return the metrics of all workers at this address, for Prometheus. Does not park.",
-    action=Action.METRICS,
-    response_description="Prometheus's text format or, if accepted, OpenMetrics.",
-    responses={200: {"content": {"text/plain": {}}}},
-)
 
 
 def metrics_collector(
@@ -122,60 +108,54 @@ def add_metrics_route(
 ) -> None:
     """Add the route of metrics to `router`."""
 
-    async def metrics(raw: RawRequest) -> RawResponse:
-        raw.permit.check(Access(Action.METRICS))
-        NO_PARAMETERS.parse(raw)
-        accept = ", ".join(raw.headers_named(b"accept"))
-        body, content_type = await collector.text(accept)
-        headers = [
-            (b"content-type", content_type.encode()),
-            (b"content-length", str(len(body)).encode()),
-            (b"cache-control", b"no-store"),
-        ]
-        return RawResponse(200, headers, body)
+    async def metrics(request: AdmittedRequest) -> Answer:
+        """Metrics.
 
-    add_endpoint(router, _METRICS, TaskEndpoint(context, _METRICS, metrics))
+        Return the metrics of all workers at this address, for Prometheus. Does not park.
+        """
+        body, content_type = await collector.text(request.headers.get("accept", ""))
+        return Answer.of(200, body, {"Content-Type": content_type, "Cache-Control": "no-store"})
+
+    add_handler(
+        router,
+        context,
+        "GET /metrics",
+        metrics,
+        Access(Action.METRICS),
+        response_description="Prometheus's text format or, if accepted, OpenMetrics.",
+        responses={200: {"content": {"text/plain": {}}}},
+    )
 
 
-_SLUG: Final[Parameter[str]] = Parameter(
-    name="slug",
-    location="path",
-    description="The last part of a `type`.",
-    parse=str,
-    default="",
-    schema={"examples": ["cursor-expired"]},
-)
-_DESCRIBE: Final = Parameters(_SLUG)
-_PROBLEM: Final = EndpointSpec(
-    name="problem",
-    method="GET",
-    path="/problems/{slug}",
-    summary="A kind of problem",
-    description="Describe a kind of problem, and what to do about it.",
-    action=None,
-    parameters=_DESCRIBE,
-    response_description="What it is and what to do, in a few sentences.",
-    responses={200: {"content": {"text/plain": {}}}},
-    problems=("not-found",),
-)
+_Slug = Annotated[
+    str, InPath(description="The last part of a `type`.", examples=["cursor-expired"])
+]
 
 
 def add_problem_route(router: APIRouter, context: EndpointContext) -> None:
     """Add the route of the descriptions of problems to `router`."""
-    add_endpoint(router, _PROBLEM, RawEndpoint(context, _PROBLEM, _describe_problem))
+    add_handler(
+        router,
+        context,
+        "GET /problems/{slug}",
+        problem,
+        None,
+        response_description="What it is and what to do, in a few sentences.",
+        responses={200: {"content": {"text/plain": {}}}},
+        problems=("not-found",),
+    )
 
 
-async def _describe_problem(raw: RawRequest) -> RawResponse:
-    _DESCRIBE.parse(raw)
-    kind = KINDS.get(raw.path_value)
+async def problem(slug: _Slug) -> Answer:
+    """A kind of problem.
+
+    Describe a kind of problem, and what to do about it.
+    """
+    kind = KINDS.get(slug)
     if kind is None:
-        raise Problem("not-found", f"there is no kind of problem called {raw.path_value[:64]!r}")
+        raise Problem("not-found", f"there is no kind of problem called {slug[:64]!r}")
     body = f"{kind.title} ({kind.status} {kind.slug})\n\n{kind.remedy}\n".encode()
-    headers = [
-        (b"content-type", b"text/plain; charset=utf-8"),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    return RawResponse(200, headers, body)
+    return Answer.of(200, body, {"Content-Type": "text/plain; charset=utf-8"})
 
 
 class ShardStatistics(BaseModel):
@@ -324,32 +304,29 @@ class StatisticsResponse(BaseModel):
 # Seconds that statistics wait for the job store.
 STORE_TIMEOUT: Final = 2.0
 
-_STATISTICS: Final = EndpointSpec(
-    name="statistics",
-    method="GET",
-    path="/statistics",
-    summary="Statistics",
-    description="Return exact counts of this process, of now and since its start. Does not park.",
-    action=Action.OPERATE,
-    response=StatisticsResponse,
-    response_description="Counts of this process, and the jobs of all.",
-)
-_STATISTICS_JSON: Final = TypeAdapter(dict[str, Any])
-
 
 def add_statistics_route(router: APIRouter, context: EndpointContext) -> None:
     """Add the route of statistics to `router`."""
     purgatory = context.purgatory
 
-    async def statistics(raw: RawRequest) -> RawResponse:
-        raw.permit.check(READ)
-        NO_PARAMETERS.parse(raw)
+    async def statistics() -> StatisticsResponse:
+        """Statistics.
+
+        Return exact counts of this process, of now and since its start. Does not park.
+        """
         document = asdict(purgatory.statistics())
         if document["jobs"] is not None:
             document["jobs"]["states"] = await _job_states(purgatory)
-        return RawResponse.from_json(200, _STATISTICS_JSON.dump_json(document))
+        return StatisticsResponse(**document)
 
-    add_endpoint(router, _STATISTICS, TaskEndpoint(context, _STATISTICS, statistics))
+    add_handler(
+        router,
+        context,
+        "GET /statistics",
+        statistics,
+        READ,
+        response_description="Counts of this process, and the jobs of all.",
+    )
 
 
 async def _job_states(purgatory: Purgatory) -> dict[str, int] | None:

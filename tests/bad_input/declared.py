@@ -11,8 +11,7 @@ from urllib.parse import quote
 import jsonschema_rs
 from fastapi import FastAPI
 
-from purgatory.fastapi.http.parameters import Parameter
-from purgatory.fastapi.routing.endpoint_spec import DEFAULT_PREFIX, EndpointSpec
+from purgatory.fastapi.http.request_headers import ENTITY_TAGS_PATTERN
 from purgatory.fastapi.routing.raw_route import DeclaredEndpoint
 from purgatory.fastapi.servers.fastapi_internals import route_contexts
 from tests.acceptance.client import Connection, Reply
@@ -26,20 +25,66 @@ Put = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter, as OpenAPI has it."""
+
+    name: str
+    location: str
+    schema: Schema
+    """That of a value that is given."""
+    is_required: bool
+
+    @classmethod
+    def of(cls, described: Schema) -> Parameter:
+        """Return the parameter that an operation describes."""
+        schema = described["schema"]
+        [given] = [one for one in schema.get("anyOf", [schema]) if one.get("type") != "null"]
+        is_header = described["in"] == "header"
+        name = described["name"].title() if is_header else described["name"]
+        name = {"Last-Event-Id": "Last-Event-ID"}.get(name, name)
+        return cls(name, described["in"], given, described["required"])
+
+    @property
+    def is_list(self) -> bool:
+        """Whether several of it are one value."""
+        is_of_tags = self.schema.get("pattern") == ENTITY_TAGS_PATTERN
+        return self.name in ("If-Match", "Prefer") or is_of_tags or self.type == "array"
+
+    @property
+    def type(self) -> str:
+        """The type of a value in JSON."""
+        return str(self.schema["type"])
+
+
+@dataclass(frozen=True, slots=True)
 class Endpoint:
     """One endpoint, as clients see it."""
 
-    spec: EndpointSpec = field(repr=False)
+    method: str
     path: str
+    operation: Schema = field(repr=False)
     schema: Schema | None = field(repr=False)
     """The schema of its body in JSON, with all definitions; None if it takes none."""
+    max_body: int
+    allows_head: bool
 
     def __str__(self) -> str:
-        return f"{self.spec.method} {self.path}"
+        return f"{self.method} {self.path}"
 
-    def declared(self, *locations: str) -> list[Parameter[Any]]:
+    @property
+    def name(self) -> str:
+        """The id of the operation."""
+        return str(self.operation["operationId"])
+
+    @property
+    def takes_content(self) -> bool:
+        """Whether bodies of the wrong kind are refused."""
+        return self.method in ("PATCH", "POST")
+
+    def declared(self, *locations: str) -> list[Parameter]:
         """Return the parameters in the query, the headers or the path."""
-        return [item for item in self.spec.parameters.declared if item.location in locations]
+        found = map(Parameter.of, self.operation.get("parameters", ()))
+        return [item for item in found if item.location in locations]
 
     def address(self, **in_path: str) -> str:
         """Return the path with its parameters filled in."""
@@ -55,19 +100,18 @@ class Endpoint:
 
 
 def endpoints_of(app: FastAPI) -> list[Endpoint]:
-    """Return the endpoints of Purgatory in `app`, as they are declared and documented."""
+    """Return the endpoints of Purgatory in `app`, as they are documented."""
     document = app.openapi()
     found = []
     for route in route_contexts(app):
         declared = getattr(route, "endpoint", None)
         if isinstance(declared, DeclaredEndpoint):
-            path = DEFAULT_PREFIX + re.sub(r":\w+\}", "}", declared.spec.path)
-            operation = document["paths"][path][declared.spec.method.lower()]
-            schema = None
-            if declared.spec.body is not None:
-                content = operation["requestBody"]["content"]["application/json"]
-                schema = {**content["schema"], "components": document["components"]}
-            found.append(Endpoint(declared.spec, path, schema))
+            [method] = route.methods
+            operation = document["paths"][route.path_format][method.lower()]
+            content = operation.get("requestBody", {}).get("content", {}).get("application/json")
+            schema = content and {**content["schema"], "components": document["components"]}
+            bounds = declared.raw.max_body, declared.allows_head
+            found.append(Endpoint(method, route.path_format, operation, schema, *bounds))
     return found
 
 
@@ -191,7 +235,7 @@ def _names(count: int) -> dict[str, str]:
 
 async def post(connection: Connection, endpoint: Endpoint, body: bytes, *lines: str) -> Reply:
     """Send a body, with further lines of headers."""
-    head = f"{endpoint.spec.method} {endpoint.target()} HTTP/1.1"
+    head = f"{endpoint.method} {endpoint.target()} HTTP/1.1"
     size = f"Content-Length: {len(body)}"
     connection.write("\r\n".join([head, "Host: h:80", size, *lines, "", ""]).encode() + body)
     return await connection.reply()

@@ -42,7 +42,7 @@ async def test_what_a_form_of_any_site_can_send(
             " Text/Plain ",
         ):
             for body in (b'{"value": 1}', b"", b"x" * 2 * 1024 * 1024):
-                if not endpoint.spec.takes_content or (len(body) > 99 and "form" in media_type):
+                if not endpoint.takes_content or (len(body) > 99 and "form" in media_type):
                     continue
                 reply = await post(connection, endpoint, body, f"Content-Type: {media_type}")
                 words = (media_type.strip(), "-H 'Content")
@@ -53,7 +53,7 @@ async def test_a_body_that_is_compressed(connection: Connection, endpoints: list
     """415 says so, rather than that it is no JSON, and how to send it (RFC 9110, 15.5.16)."""
     body = gzip.compress(b'{"value": 1}')
     for endpoint in endpoints:
-        if endpoint.spec.takes_content:
+        if endpoint.takes_content:
             for coding in ("gzip", "GZIP", "identity, br", "zstd"):
                 lines = ["Content-Type: application/json", f"Content-Encoding: {coding}"]
                 reply = await post(connection, endpoint, body, *lines)
@@ -81,7 +81,7 @@ async def test_a_page_of_another_site_that_names_no_type(
             ["Sec-Fetch-Site: same-site"],
             ["Sec-Fetch-Site: cross-site, same-origin"],
         ):
-            if endpoint.spec.takes_content:
+            if endpoint.takes_content:
                 reply = await post(connection, endpoint, b"", *lines)
                 case = f"{endpoint} with {lines}"
                 check_refusal(reply, 415, "unsupported-media-type", "another web site", case=case)
@@ -137,7 +137,7 @@ async def test_a_body_that_is_no_json(connection: Connection, endpoints: list[En
     for endpoint in endpoints:
         if endpoint.schema is None:
             continue
-        bodies = NOT_JSON if endpoint.spec.name == "fire_key" else {**NOT_JSON, "none": b""}
+        bodies = NOT_JSON if endpoint.name == "fire_key" else {**NOT_JSON, "none": b""}
         for name, body in bodies.items():
             await _check_size(connection, endpoint, name, body, 400, "bad-json", "JSON")
 
@@ -161,7 +161,7 @@ async def _check_size(
 ) -> None:
     async with await Connection.open(connection.writer.get_extra_info("peername")) as other:
         reply = await post(other, endpoint, body)
-    limit = endpoint.spec.max_body
+    limit = endpoint.max_body
     if len(body) > limit:
         status, slug, word = 413, "body-too-large", str(limit)
     check_refusal(reply, status, slug, word, case=f"{endpoint} with {name}")
@@ -172,10 +172,10 @@ async def test_a_body_that_is_announced_and_too_large(
 ) -> None:
     """It is refused before it is sent: a client that asks first need not send it."""
     for endpoint in endpoints:
-        limit = endpoint.spec.max_body
+        limit = endpoint.max_body
         if limit:
             async with await Connection.open(server.address) as connection:
-                head = f"{endpoint.spec.method} {endpoint.target()} HTTP/1.1\r\nHost: h\r\n"
+                head = f"{endpoint.method} {endpoint.target()} HTTP/1.1\r\nHost: h\r\n"
                 head += f"Content-Length: {limit + 1}\r\nExpect: 100-continue\r\n\r\n"
                 connection.write(head.encode())
                 document = check_refusal(

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any, get_args
 
 import pytest
 
-from purgatory.fastapi.http.parameters import Parameter
 from purgatory.operations.watch_key import MAX_KEY_LENGTH
 from tests.acceptance.client import Connection, Reply
-from tests.bad_input.declared import UUID, Endpoint
+from tests.bad_input.declared import UUID, Endpoint, Parameter
 from tests.bad_input.refusals import check_refusal, errors_of
 
 pytestmark = pytest.mark.usefixtures("nothing_is_done")
@@ -37,31 +35,31 @@ TEXTS = [
 ]
 
 
-def refuses(parameter: Parameter[Any], text: str) -> bool:
+def refuses(parameter: Parameter, text: str) -> bool:
     """Return whether the declaration alone does, and not only what else the service knows."""
     schema = parameter.schema
-    if parameter.type is int:
+    if parameter.type == "integer":
         is_number = re.fullmatch("[0-9]{1,15}", text)
-        return not is_number or not schema["ge"] <= int(text) <= schema["le"]
-    if parameter.type is not str:
-        return text not in choices(parameter)
-    if parameter.parse is str and "pattern" not in schema:
+        return not is_number or not schema["minimum"] <= int(text) <= schema["maximum"]
+    if chosen := choices(parameter):
+        return text not in chosen
+    if "pattern" not in schema:
         # A cursor, or a name that is looked up once the rest is right.
         return False
-    shortest, longest = schema.get("min_length", 0), schema.get("max_length", 10**6)
-    pattern = schema.get("pattern", "(?s:.*)")
-    return not shortest <= len(text) <= longest or not re.fullmatch(pattern, text)
+    shortest, longest = schema.get("minLength", 0), schema.get("maxLength", 10**6)
+    return not shortest <= len(text) <= longest or not re.fullmatch(schema["pattern"], text)
 
 
-def choices(parameter: Parameter[Any]) -> tuple[str, ...]:
-    return ("true", "false") if parameter.type is bool else get_args(parameter.type)
+def choices(parameter: Parameter) -> list[str]:
+    of_flags = ["true", "false"] if parameter.type == "boolean" else []
+    return [*parameter.schema.get("enum", of_flags)]
 
 
-def wrong_texts(parameter: Parameter[Any]) -> list[str]:
+def wrong_texts(parameter: Parameter) -> list[str]:
     """Return the texts that can be sent in its place, and are refused there."""
     texts = [text for text in TEXTS if refuses(parameter, text)]
-    if parameter.type is int:
-        texts.append(str(parameter.schema["le"] + 1))
+    if parameter.type == "integer":
+        texts.append(str(parameter.schema["maximum"] + 1))
     if parameter.name == "Prefer":
         return [f"wait={text}" for text in ("nan", "-1", "inf", "25h", '""', "", '"25', "1e9")]
     if parameter.location == "header":
@@ -70,26 +68,27 @@ def wrong_texts(parameter: Parameter[Any]) -> list[str]:
     return [text for text in texts if text and "/" not in text] if is_segment else texts
 
 
-def checked(endpoint: Endpoint, *locations: str) -> list[Parameter[Any]]:
+def checked(endpoint: Endpoint, *locations: str) -> list[Parameter]:
     """Return the parameters of which the declaration refuses something."""
     declared = endpoint.declared(*locations)
-    return [item for item in declared if item.type != list[str] and wrong_texts(item)]
+    return [item for item in declared if item.type != "array" and wrong_texts(item)]
 
 
-def named(parameter: Parameter[Any]) -> str:
+def named(parameter: Parameter) -> str:
     """Return what errors call it."""
     return {"id": "Wait-Id", "Prefer": "Prefer: wait"}.get(parameter.name, parameter.name)
 
 
-def limits(parameter: Parameter[Any]) -> list[str]:
+def limits(parameter: Parameter) -> list[str]:
     """Return what a refusal says of what is allowed."""
-    if parameter.type is int:
-        return [f"a whole number from {parameter.schema['ge']} to {parameter.schema['le']}"]
-    if parameter.type is not str:
-        return list(choices(parameter))
+    schema = parameter.schema
+    if parameter.type == "integer":
+        return [f"a whole number from {schema['minimum']} to {schema['maximum']}"]
+    if chosen := choices(parameter):
+        return chosen
     if parameter.name in ("Prefer", "wait"):
         return ["25", "500ms", "1m"]
-    return ["256"] if parameter.schema.get("max_length") == MAX_KEY_LENGTH else []
+    return ["256"] if schema.get("maxLength") == MAX_KEY_LENGTH else []
 
 
 async def send(
@@ -100,7 +99,7 @@ async def send(
     in_path: Mapping[str, str] | None = None,
 ) -> Reply:
     target = endpoint.target(*(query or []), **(in_path or {}))
-    lines = [f"{endpoint.spec.method} {target} HTTP/1.1", "Host: h", "Content-Length: 0"]
+    lines = [f"{endpoint.method} {target} HTTP/1.1", "Host: h", "Content-Length: 0"]
     lines += [f"{name}: {value}" for name, value in headers or []]
     connection.write("\r\n".join([*lines, "", ""]).encode())
     return await connection.reply()
@@ -152,7 +151,7 @@ async def test_a_parameter_given_twice(connection: Connection, endpoints: list[E
     """422 names it: there is no telling which of the two was meant."""
     for endpoint in endpoints:
         for parameter in endpoint.declared("query", "header"):
-            if parameter.is_list or parameter.type == list[str]:
+            if parameter.is_list:
                 continue
             # Which is of streams, of which this is none.
             if parameter.name == "Last-Event-ID" and endpoint.declared("path"):
@@ -169,7 +168,7 @@ async def test_several_mistakes(connection: Connection, endpoints: list[Endpoint
     """All of them are told at once: each with its name, what is wrong, and what is allowed."""
     for endpoint in endpoints:
         in_query = checked(endpoint, "query")
-        in_path = {"key": "\x7f"} if in_query and endpoint.spec.path_parameter == "key" else {}
+        in_path = {"key": "\x7f"} if in_query and "{key}" in endpoint.path else {}
         query = [(item.name, wrong_texts(item)[-1]) for item in in_query]
         # The first of each counts, and what is too much is another mistake.
         query += [("colour", "red"), *query[:1]]
@@ -197,7 +196,7 @@ async def test_a_query_that_cannot_be_read(
         target = endpoint.target()
         for query, allowed in queries.items():
             given = f"{target}{'&' if '?' in target else '?'}{query}"
-            reply = await connection.request(endpoint.spec.method, given)
+            reply = await connection.request(endpoint.method, given)
             document = check_refusal(reply, 422, "bad-parameter", allowed, case=given[:60])
             assert document["param"] == "query", given
 
@@ -208,8 +207,8 @@ async def test_a_method_that_an_address_does_not_take(
     """405 with every method that it does take in the Allow header."""
     taken: dict[str, set[str]] = defaultdict(set)
     for endpoint in endpoints:
-        taken[endpoint.address()] |= {endpoint.spec.method}
-        taken[endpoint.address()] |= {"HEAD"} if endpoint.spec.allows_head else set()
+        taken[endpoint.address()] |= {endpoint.method}
+        taken[endpoint.address()] |= {"HEAD"} if endpoint.allows_head else set()
     for target, allowed in taken.items():
         for method in {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"} - allowed:
             reply = await connection.request(method, target, headers={"Content-Length": "0"})

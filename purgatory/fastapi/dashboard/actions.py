@@ -12,14 +12,12 @@ from purgatory.fastapi.dashboard.wait_list import (
     ActionsBody,
     ActionsResponse,
     WaitList,
-    actions_json,
 )
-from purgatory.fastapi.http.parameters import NO_PARAMETERS
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import Problem, release_frames
-from purgatory.fastapi.http.raw_request import Access, Action, RawRequest
-from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.routing.endpoint_spec import EndpointContext
+from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest
 from purgatory.log_text import escaped
 from purgatory.turn_budget import TurnBudget
 
@@ -53,13 +51,16 @@ class Actions:
         self._purgatory = context.purgatory
         self._waits = waits
         self._groups = groups
-        self.body = actions_json(context.purgatory.limits.max_value_bytes)
 
-    async def respond(self, raw: RawRequest) -> RawResponse:
-        """Do an action on each target; a refusal of one does not keep it from the others."""
-        raw.permit.check(Access(Action.OPERATE))
-        NO_PARAMETERS.parse(raw)
-        body = await self.body.parse_in_turns(raw.body)
+    async def dashboard_actions(
+        self, request: AdmittedRequest, body: ActionsBody
+    ) -> ActionsResponse:
+        """Act on keys, waits or jobs.
+
+        Do one action on up to 500 targets. Each is logged by `purgatory.audit`.
+        """
+        # A refusal of one target does not keep the action from the others.
+        raw = request.raw
         for access in body.accesses():
             raw.permit.check(access)
         self._require_group(body.action)
@@ -71,8 +72,7 @@ class Actions:
             for target in body.targets:
                 results.append(await self._act(raw, body, target))
                 await budget.yield_if_spent()
-        document = ActionsResponse(results=results)
-        return RawResponse.from_json(200, document.model_dump_json().encode())
+        return ActionsResponse(results=results)
 
     def _require_group(self, action: str) -> None:
         group = _GROUPS.get(action)

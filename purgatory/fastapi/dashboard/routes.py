@@ -5,126 +5,44 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.resources import files
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Path, Query
 from starlette.types import Receive, Scope, Send
 
-from purgatory.errors import PurgatoryClosedError, PurgatoryError
+from purgatory.errors import PurgatoryClosedError
 from purgatory.fastapi.dashboard.actions import Actions
 from purgatory.fastapi.dashboard.snapshots import Snapshots, WorkerName
 from purgatory.fastapi.dashboard.wait_list import (
-    ActionsResponse,
+    AFTER_PATTERN,
+    ListedWait,
     SortKey,
     WaitFilter,
     WaitList,
     WaitsResponse,
+    actions_json,
     parse_after,
 )
-from purgatory.fastapi.http.eager_send import ResponseUnreadError, send_or_give_up, sending
-from purgatory.fastapi.http.parameters import (
-    NO_PARAMETERS,
-    Parameter,
-    Parameters,
-    ParameterValues,
-    key_filter,
-    prefix_filter,
-    whole_number,
-)
-from purgatory.fastapi.http.problem_mapping import problem_of_error
+from purgatory.fastapi.http.bounds import UnreadResponses
+from purgatory.fastapi.http.eager_send import ResponseUnreadError, sending
+from purgatory.fastapi.http.parameters import KeyText, Prefix, WholeNumber
 from purgatory.fastapi.http.problems import Problem, bad_parameter, draining_problem
-from purgatory.fastapi.http.raw_request import READ, Access, Action, AsgiRequest, Permit, RawRequest
+from purgatory.fastapi.http.raw_request import READ, Access, Action, Permit
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.admission import AdmittingEndpoint
-from purgatory.fastapi.routing.endpoint_spec import EndpointContext, EndpointSpec
-from purgatory.fastapi.routing.raw_endpoint import RawEndpoint, TaskEndpoint
-from purgatory.fastapi.routing.raw_route import add_endpoint
+from purgatory.fastapi.routing.endpoint_spec import Responses
+from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer, add_handler
 from purgatory.fastapi.watch.interruptible_receive import DisconnectListener, may_have_body
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
-from purgatory.fastapi.watch.settings import PerClientLimit
-
-
-def _parse_order(text: str) -> str:
-    if text not in ("age", "deadline"):
-        raise bad_parameter("order", f"order is {text[:64]!r}", "age, deadline")
-    return text
-
-
-def _parse_after(text: str) -> SortKey:
-    after = parse_after(text)
-    if after is None:
-        raise bad_parameter(
-            "after",
-            f"after is {text[:64]!r}, which no page ended with",
-            "the `next` of the page before, as it is; left out for the first page",
-        )
-    return after
-
-
-KEY: Final = key_filter("key", "Only waits on this key.")
-PREFIX: Final = prefix_filter("Only waits on keys that begin with this.")
-ORDER: Final[Parameter[str]] = Parameter(
-    name="order",
-    location="query",
-    description="`age`: the oldest first; `deadline`: those that expire next first.",
-    parse=_parse_order,
-    default="age",
-    documented_default="age",
-    type=Literal["age", "deadline"],
-)
-LIMIT: Final = whole_number("limit", default=100, description="Waits in the response.")
-AFTER: Final[Parameter[SortKey | None]] = Parameter(
-    name="after",
-    location="query",
-    description="The `next` of the page before.",
-    parse=_parse_after,
-    default=None,
-    schema={"max_length": 64, "pattern": r"^-?\d{1,18}\.[0-9a-f]{12}\.[0-9a-f]{16}$"},
-)
-FILE: Final[Parameter[str]] = Parameter(
-    name="file",
-    location="path",
-    description="A file of the page.",
-    parse=str,
-    default="",
-    schema={"examples": ["dashboard.js"]},
-)
-
-_COUNT: Final = whole_number("limit", default=1, description="")
-SNAPSHOTS: Final[Parameter[int | None]] = Parameter(
-    name="limit",
-    location="query",
-    description="End after so many snapshots.",
-    parse=_COUNT.parse,
-    default=None,
-    type=int,
-    schema=_COUNT.schema,
-)
-
-STREAM: Final = Parameters(SNAPSHOTS)
-WAITS: Final = Parameters(KEY, PREFIX, ORDER, LIMIT, AFTER)
-ONE_FILE: Final = Parameters(FILE)
-
-
-def wait_filter(values: ParameterValues) -> WaitFilter:
-    """Return the filter that the parameters of a request describe."""
-    return WaitFilter(
-        key=values[KEY],
-        prefix=values[PREFIX],
-        is_by_deadline=values[ORDER] == "deadline",
-        limit=values[LIMIT],
-        after=values[AFTER],
-    )
-
 
 PAGE: Final = "dashboard.html"
 TYPES: Final = {
-    PAGE: b"text/html; charset=utf-8",
-    "dashboard.css": b"text/css; charset=utf-8",
-    "icon.svg": b"image/svg+xml",
+    PAGE: "text/html; charset=utf-8",
+    "dashboard.css": "text/css; charset=utf-8",
+    "icon.svg": "image/svg+xml",
     **dict.fromkeys(
         (
             "action_dialogs.js",
@@ -139,16 +57,16 @@ TYPES: Final = {
             "session.js",
             "waits.js",
         ),
-        b"text/javascript; charset=utf-8",
+        "text/javascript; charset=utf-8",
     ),
 }
 """The files, and their media types."""
 # No script and no style but those files, no framing, no form that leaves: what a key or a client
 # is called stays text even if the page had a fault.
 _POLICY: Final = (
-    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
-    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-    b"require-trusted-types-for 'script'; trusted-types 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 
 
@@ -160,38 +78,44 @@ class Page:
         folder = files("purgatory.fastapi.dashboard") / "static"
         self._files = {name: (folder / name).read_bytes() for name in TYPES}
         self._tags = {
-            name: b'"%b"' % hashlib.sha256(body).hexdigest()[:16].encode()
-            for name, body in self._files.items()
+            name: f'"{hashlib.sha256(body).hexdigest()[:16]}"' for name, body in self._files.items()
         }
 
-    async def page(self, raw: RawRequest) -> RawResponse:
-        """Return the page itself."""
-        NO_PARAMETERS.parse(raw)
-        return self._response(raw, PAGE)
+    async def dashboard(self, request: AdmittedRequest) -> Answer:
+        """The dashboard.
 
-    async def file(self, raw: RawRequest) -> RawResponse:
-        """Return a file of the page."""
-        ONE_FILE.parse(raw)
-        if raw.path_value not in self._files:
-            raise Problem("not-found", f"the dashboard has no file {raw.path_value[:64]!r}")
-        return self._response(raw, raw.path_value)
+        Return the page of the dashboard, for a browser.
+        """
+        return self._response(request, PAGE)
 
-    def _response(self, raw: RawRequest, name: str) -> RawResponse:
-        tag, body = self._tags[name], self._files[name]
-        headers = [
-            (b"content-type", TYPES[name]),
-            (b"etag", tag),
+    async def dashboard_file(
+        self,
+        request: AdmittedRequest,
+        file: Annotated[str, Path(description="A file of the page.", examples=["dashboard.js"])],
+    ) -> Answer:
+        """A file of the dashboard.
+
+        Return a script or a style of the dashboard.
+        """
+        if file not in self._files:
+            raise Problem("not-found", f"the dashboard has no file {file[:64]!r}")
+        return self._response(request, file)
+
+    def _response(self, request: AdmittedRequest, name: str) -> Answer:
+        tag = self._tags[name]
+        headers = {
+            "Content-Type": TYPES[name],
+            "ETag": tag,
             # Asked for each time, and sent again only if another version is installed.
-            (b"cache-control", b"no-cache"),
-            (b"content-security-policy", _POLICY),
-            (b"x-content-type-options", b"nosniff"),
-            (b"referrer-policy", b"no-referrer"),
-            (b"cross-origin-opener-policy", b"same-origin"),
-        ]
-        if tag.decode() in raw.headers_named(b"if-none-match"):
-            return RawResponse(304, headers, b"")
-        headers.append((b"content-length", b"%d" % len(body)))
-        return RawResponse(200, headers, body)
+            "Cache-Control": "no-cache",
+            "Content-Security-Policy": _POLICY,
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "Cross-Origin-Opener-Policy": "same-origin",
+        }
+        if tag in request.raw.headers_named(b"if-none-match"):
+            return Answer.of(304, b"", headers)
+        return Answer.of(200, self._files[name], headers)
 
 
 # A snapshot of many workers takes some 100 KB in memory until its viewer has read it.
@@ -203,60 +127,56 @@ _HEADERS: Final = [
 ]
 
 
-class StreamEndpoint(AdmittingEndpoint):
+class Streams:
     """Streams snapshots to viewers: each gets the latest one, however many it has missed."""
 
     def __init__(
         self,
-        context: EndpointContext,
-        spec: EndpointSpec,
+        registry: WaitRegistry,
         snapshots: Snapshots,
         worker: WorkerName,
         groups: frozenset[str],
-        max_stream: float,
-        clients: PerClientLimit,
     ) -> None:
-        """Stream `snapshots` for up to `max_stream` seconds, for a page that may use `groups`."""
-        super().__init__(context, spec)
-        self._clients = clients
-        self._max_stream = max_stream
-        self._snapshots = snapshots
+        """Stream `snapshots` for a page that may use `groups`, as long as `registry` allows."""
+        self.max_stream = registry.settings.max_stream
+        self.snapshots = snapshots
+        self._purgatory = registry.purgatory
+        self._clients = registry.clients
         self._worker = worker
         self._groups = groups
         # How many each client has open. Invariant: all(self._open.values())
         self._open: dict[str, int] = {}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stream until the client leaves or the process drains."""
-        raw = AsgiRequest(scope, "")
-        refused, limit = self.admit(raw), None
-        if refused is None:
-            try:
-                raw.permit.check(READ)
-                limit = STREAM.parse(raw)[SNAPSHOTS]
-                self._require_room(client := self._clients.key_of_raw(raw))
-            except Exception as exc:
-                refused = self.error_response(raw, exc)
-        if refused is not None:
-            await send_or_give_up(send, refused, self.context.unread)
-            return
-        viewer = _Viewer(self._snapshots, receive, send, self.context)
-        if not may_have_body(scope):
-            await viewer.read_empty_body()
+    async def dashboard_stream(
+        self,
+        request: AdmittedRequest,
+        limit: Annotated[
+            WholeNumber | None, Query(description="End after so many snapshots.")
+        ] = None,
+    ) -> Answer:
+        """Live statistics.
+
+        Stream a snapshot of the statistics of all workers each second.
+        """
+        client = self._clients.key_of_raw(request.raw)
+        self._require_room(client)
+        return _Stream(self, client, self._session(request.raw.permit), limit)
+
+    @contextmanager
+    def opened(self, client: str) -> Iterator[None]:
+        """Count a stream of `client` meanwhile."""
         self._open[client] = self._open.get(client, 0) + 1
         try:
-            with suppress(ResponseUnreadError):
-                await viewer.serve(self._session(raw.permit), limit, self._max_stream)
+            yield
         finally:
             self._open[client] -= 1
             if not self._open[client]:
                 del self._open[client]
 
     def _require_room(self, client: str) -> None:
-        purgatory = self.context.purgatory
-        if purgatory.is_draining:
+        if self._purgatory.is_draining:
             raise draining_problem()
-        if not purgatory.is_open:
+        if not self._purgatory.is_open:
             raise PurgatoryClosedError
         own, total = self._open.get(client, 0), sum(self._open.values())
         # As many as are left for others: one client cannot keep everyone else out.
@@ -286,16 +206,37 @@ class StreamEndpoint(AdmittingEndpoint):
         }
 
 
+class _Stream(Answer):
+    """A stream of snapshots, until the client leaves or the process drains."""
+
+    def __init__(
+        self, streams: Streams, client: str, session: dict[str, Any], limit: int | None
+    ) -> None:
+        super().__init__(RawResponse(200, _HEADERS, b""))
+        self._streams = streams
+        self._client = client
+        self._session = session
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the session, then snapshots."""
+        viewer = _Viewer(self._streams.snapshots, receive, send, self.unread)
+        if not may_have_body(scope):
+            await viewer.read_empty_body()
+        with self._streams.opened(self._client), suppress(ResponseUnreadError):
+            await viewer.serve(self._session, self._limit, self._streams.max_stream)
+
+
 class _Viewer(DisconnectListener):
     """One open dashboard. It waits in `receive()`, so that its leaving is seen at once."""
 
     def __init__(
-        self, snapshots: Snapshots, receive: Receive, send: Send, context: EndpointContext
+        self, snapshots: Snapshots, receive: Receive, send: Send, unread: UnreadResponses
     ) -> None:
         self._snapshots = snapshots
         self._receive = receive
         self._send = send
-        self._unread = context.unread
+        self._unread = unread
         self._task = None
         self._cancelling = 0
         self._sent: bytes | None = None
@@ -337,71 +278,56 @@ class _Viewer(DisconnectListener):
         await asyncio.sleep(0)
 
 
-_WAITS: Final = EndpointSpec(
-    name="list_waits",
-    method="GET",
-    path="/waits",
-    summary="List waits",
-    description="List what waits now, in all processes that share signals.",
-    action=Action.OPERATE,
-    parameters=WAITS,
-    response=WaitsResponse,
-    response_description="A page of waits.",
-    problems=("signals-unavailable",),
-)
-_PAGE: Final = EndpointSpec(
-    name="dashboard",
-    method="GET",
-    path="/dashboard",
-    allows_head=True,
-    summary="The dashboard",
-    description="Return the page of the dashboard, for a browser.",
-    action=None,
-    response_description="The page.",
-    responses={200: {"content": {"text/html": {}}}, 304: {"description": "As the browser has it."}},
-)
-_FILE: Final = EndpointSpec(
-    name="dashboard_file",
-    method="GET",
-    path="/dashboard/static/{file}",
-    allows_head=True,
-    summary="A file of the dashboard",
-    description="Return a script or a style of the dashboard.",
-    action=None,
-    parameters=ONE_FILE,
-    response_description="The file.",
-    responses={
-        200: {
-            "content": {"image/svg+xml": {}, "text/css": {}, "text/html": {}, "text/javascript": {}}
-        },
-        304: {"description": "As the browser has it."},
-    },
-    problems=("not-found",),
-)
-_STREAM: Final = EndpointSpec(
-    name="dashboard_stream",
-    method="GET",
-    path="/dashboard/stream",
-    summary="Live statistics",
-    description="Stream a snapshot of the statistics of all workers each second.",
-    action=Action.OPERATE,
-    parameters=STREAM,
-    response_description="Events `session` and `snapshot`; at the end `drained` if the process "
-    "shuts down, else `again`.",
-    responses={200: {"content": {"text/event-stream": {}}}},
-    problems=("full", "draining", "not-open"),
-)
-_ACTIONS: Final = EndpointSpec(
-    name="dashboard_actions",
-    method="POST",
-    path="/dashboard/actions",
-    summary="Act on keys, waits or jobs",
-    description="Do one action on up to 500 targets. Each is logged by `purgatory.audit`.",
-    action=Action.OPERATE,
-    response=ActionsResponse,
-    response_description="What became of each target, whether it was refused or not.",
-    problems=("bad-json", "body-too-large", "unsupported-media-type"),
-)
+class Waits:
+    """The handler of the list of waits."""
+
+    def __init__(self, waits: WaitList) -> None:
+        """Show the pages of `waits`."""
+        self._waits = waits
+
+    async def list_waits(
+        self,
+        key: Annotated[KeyText | None, Query(description="Only waits on this key.")] = None,
+        prefix: Annotated[
+            Prefix, Query(description="Only waits on keys that begin with this.")
+        ] = "",
+        order: Annotated[
+            Literal["age", "deadline"],
+            Query(description="`age`: the oldest first; `deadline`: those that expire next first."),
+        ] = "age",
+        limit: Annotated[WholeNumber, Query(description="Waits in the response.")] = 100,
+        after: Annotated[
+            str | None,
+            Query(
+                description="The `next` of the page before.",
+                json_schema_extra={"maxLength": 64, "pattern": AFTER_PATTERN},
+            ),
+        ] = None,
+    ) -> WaitsResponse:
+        """List waits.
+
+        List what waits now, in all processes that share signals.
+        """
+        where = WaitFilter(
+            key=key,
+            prefix=prefix,
+            is_by_deadline=order == "deadline",
+            limit=limit,
+            after=None if after is None else _after(after),
+        )
+        rows, following = await self._waits.page(where)
+        return WaitsResponse(waits=[ListedWait(**row) for row in rows], next=following)
+
+
+def _after(text: str) -> SortKey:
+    after = parse_after(text)
+    if after is None:
+        raise bad_parameter(
+            "after",
+            f"after is {text[:64]!r}, which no page ended with",
+            "the `next` of the page before, as it is; left out for the first page",
+        )
+    return after
 
 
 def add_dashboard_routes(router: APIRouter, registry: WaitRegistry, groups: frozenset[str]) -> None:
@@ -410,28 +336,50 @@ def add_dashboard_routes(router: APIRouter, registry: WaitRegistry, groups: froz
     worker = WorkerName()
     waits = WaitList(context.purgatory, worker, context.prefix)
     snapshots = Snapshots(context.purgatory, worker, context.prefix)
-    actions = Actions(context, waits, groups)
     page = Page()
-
-    async def list_waits(raw: RawRequest) -> RawResponse:
-        raw.permit.check(READ)
-        where = wait_filter(WAITS.parse(raw))
-        try:
-            rows, following = await waits.page(where)
-        except PurgatoryError as exc:
-            raise problem_of_error(exc) from exc
-        return RawResponse.from_document({"waits": rows, "next": following})
-
-    add_endpoint(router, _WAITS, TaskEndpoint(context, _WAITS, list_waits))
-    add_endpoint(router, _PAGE, RawEndpoint(context, _PAGE, page.page))
-    stream = StreamEndpoint(
-        *(context, _STREAM, snapshots, worker, groups),
-        registry.settings.max_stream,
-        registry.clients,
+    add = partial(add_handler, router, context)
+    add(
+        "GET /waits",
+        Waits(waits).list_waits,
+        READ,
+        response_description="A page of waits.",
+        problems=("signals-unavailable",),
     )
-    add_endpoint(router, _STREAM, stream)
-    spec = replace(_ACTIONS, body=actions.body)
-    acting = TaskEndpoint(context, spec, actions.respond)
-    acting.needs_client = True
-    add_endpoint(router, spec, acting)
-    add_endpoint(router, _FILE, RawEndpoint(context, _FILE, page.file))
+    add(
+        "GET /dashboard",
+        page.dashboard,
+        None,
+        allows_head=True,
+        response_description="The page.",
+        responses={200: {"content": {"text/html": {}}}, **_NOT_MODIFIED},
+    )
+    add(
+        "GET /dashboard/stream",
+        Streams(registry, snapshots, worker, groups).dashboard_stream,
+        READ,
+        response_description="Events `session` and `snapshot`; at the end `drained` if the process "
+        "shuts down, else `again`.",
+        responses={200: {"content": {"text/event-stream": {}}}},
+        problems=("full", "draining", "not-open"),
+    )
+    add(
+        "POST /dashboard/actions",
+        Actions(context, waits, groups).dashboard_actions,
+        Access(Action.OPERATE),
+        body=actions_json(context.purgatory.limits.max_value_bytes),
+        response_description="What became of each target, whether it was refused or not.",
+        problems=("bad-json", "body-too-large", "unsupported-media-type"),
+    )
+    types = ("image/svg+xml", "text/css", "text/html", "text/javascript")
+    add(
+        "GET /dashboard/static/{file}",
+        page.dashboard_file,
+        None,
+        allows_head=True,
+        response_description="The file.",
+        responses={200: {"content": {each: {} for each in types}}, **_NOT_MODIFIED},
+        problems=("not-found",),
+    )
+
+
+_NOT_MODIFIED: Final[Responses] = {304: {"description": "As the browser has it."}}

@@ -132,7 +132,8 @@ SLICE: Final = 500
 # Characters of the ids in one message to the other processes.
 _MAX_MESSAGE: Final = 64 * 1024
 _ID: Final = re.compile(r"([0-9a-f]{12})\.([0-9a-f]{16})\.([A-Za-z0-9_-]{2,1400})")
-_AFTER: Final = re.compile(r"(-?\d{1,18})\.([0-9a-f]{12})\.([0-9a-f]{16})")
+AFTER_PATTERN: Final = r"^(-?\d{1,18})\.([0-9a-f]{12})\.([0-9a-f]{16})$"
+_AFTER: Final = re.compile(AFTER_PATTERN)
 
 # A time, the token of the worker, and the name of the wait there.
 SortKey = tuple[int, str, str]

@@ -8,9 +8,11 @@ import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
-from purgatory.fastapi.http.parameters import Parameter
+from pydantic import PlainValidator
+
+from purgatory.fastapi.http.parameters import optional
 from purgatory.fastapi.http.problems import Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
@@ -54,22 +56,15 @@ def parse_idempotency_key(text: str) -> str:
     return match[1] or match[2]
 
 
-def idempotency_key(repeats: str) -> Parameter[str | None]:
-    """Declare the header; `repeats` says in OpenAPI what a repeat does."""
-    return Parameter(
-        name="Idempotency-Key",
-        location="header",
-        description=f"Names this request: {repeats}",
-        parse=parse_idempotency_key,
-        default=None,
-        schema={
-            "min_length": 1,
-            "max_length": 255,
-            # Without quotes: clients of a pattern with both would quote the quotes.
-            "pattern": r"^[!#-~]+$",
-            "examples": ["b7c0e5e2-3c0f-4f5e-9d0a-6f7b0c1d2e3f"],
-        },
-    )
+_SCHEMA: Final = {
+    "minLength": 1,
+    "maxLength": 255,
+    # Without quotes: clients of a pattern with both would quote the quotes.
+    "pattern": "^[!#-~]+$",
+    "examples": ["b7c0e5e2-3c0f-4f5e-9d0a-6f7b0c1d2e3f"],
+}
+IdempotencyKeyText = Annotated[str | None, PlainValidator(parse_idempotency_key), optional(_SCHEMA)]
+"""The header of a plain endpoint, which adds a `Header` that says what a repeat does."""
 
 
 def request_name(raw: RawRequest, key: str) -> tuple[str, str]:

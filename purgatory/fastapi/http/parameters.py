@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, ParamSpec, TypeVar
 from urllib.parse import parse_qsl
 
-from purgatory.errors import InvalidKeyError
-from purgatory.fastapi.http.problems import ALLOWED_KEY, Problem, bad_parameter, release_frames
+from fastapi import Path
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from purgatory.fastapi.http.problems import Problem, bad_parameter, release_frames
 from purgatory.fastapi.http.raw_request import RawRequest, only_line
 from purgatory.fastapi.http.schemas import KEY_PATTERN
-from purgatory.operations.watch_key import MAX_KEY_LENGTH, check_key
+from purgatory.operations.watch_key import MAX_KEY_LENGTH
 
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
@@ -208,33 +209,55 @@ def whole_number(
     )
 
 
-def key_filter(name: str, description: str) -> Parameter[str | None]:
-    """Declare a filter by a key, or by what is written as keys are: None if it is not given."""
-    return Parameter(
-        name=name,
-        location="query",
-        description=description,
-        parse=partial(_parse_key, name=name),
-        default=None,
-        schema={"min_length": 1, "max_length": MAX_KEY_LENGTH, "pattern": KEY_PATTERN},
-    )
+def _digits(text: Any) -> Any:
+    """Refuse what only pydantic takes for a whole number: " 5", "5.0", "1_0"."""
+    if isinstance(text, str) and not (
+        text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
+    ):
+        raise ValueError
+    return text
 
 
-def prefix_filter(description: str) -> Parameter[str]:
-    """Declare a filter by the beginning of keys, `prefix`: empty if it is not given."""
-    return Parameter(
-        name="prefix",
-        location="query",
-        description=description,
-        parse=_parse_prefix,
-        default="",
-        documented_default="",
-        schema={
-            "max_length": MAX_KEY_LENGTH,
-            "pattern": KEY_PATTERN.replace("+$", "*$"),
-            "examples": ["order:"],
-        },
-    )
+def _flag(text: Any) -> Any:
+    """Refuse what only pydantic takes for a boolean: "1", "yes", "TRUE"."""
+    if isinstance(text, str) and text not in ("true", "false"):
+        raise ValueError
+    return text
+
+
+# Types of parameters of plain endpoints, which add their `Query` or `Path`.
+WholeNumber = Annotated[int, Field(ge=1, le=MAX_LIMIT), BeforeValidator(_digits)]
+Flag = Annotated[bool, BeforeValidator(_flag)]
+KeyText = Annotated[str, Field(min_length=1, max_length=MAX_KEY_LENGTH, pattern=KEY_PATTERN)]
+"""A key, or what is written as keys are."""
+Prefix = Annotated[
+    str,
+    Field(max_length=MAX_KEY_LENGTH, pattern=KEY_PATTERN.replace("+$", "*$"), examples=["order:"]),
+]
+KeyInPath = Annotated[
+    str,
+    Path(
+        description="The key; a slash in it may be written as it is or percent-encoded.",
+        examples=["order:42:paid"],
+        # For OpenAPI: `RawRequest.key` and `check_key` validate it, with their own messages.
+        json_schema_extra={"minLength": 1, "maxLength": MAX_KEY_LENGTH, "pattern": KEY_PATTERN},
+    ),
+]
+
+
+def checked(parse: Callable[[str], object]) -> AfterValidator:
+    """Return what refuses texts as `parse` does; FastAPI takes other types for other things."""
+
+    def check(text: str) -> str:
+        parse(text)
+        return text
+
+    return AfterValidator(check)
+
+
+def optional(text: Mapping[str, Any]) -> WithJsonSchema:
+    """Return how OpenAPI describes a text that may be left out."""
+    return WithJsonSchema({"anyOf": [{"type": "string", **text}, {"type": "null"}]})
 
 
 def read_query(
@@ -297,20 +320,3 @@ def _query_fields(query_string: bytes) -> list[tuple[str, str]]:
             f"the query cannot be read ({exc})",
             "name=value pairs joined by &, UTF-8, percent-encoded",
         ) from None
-
-
-def _parse_key(text: str, name: str) -> str:
-    try:
-        check_key(text)
-    except InvalidKeyError as exc:
-        raise bad_parameter(name, f"{name}: {exc.detail}", ALLOWED_KEY) from exc
-    return text
-
-
-def _parse_prefix(text: str) -> str:
-    try:
-        check_key(text or "any")
-    except InvalidKeyError as exc:
-        allowed = "up to 256 characters, none of them control"
-        raise bad_parameter("prefix", f"no key begins with it: {exc.detail}", allowed) from exc
-    return text

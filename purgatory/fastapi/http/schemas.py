@@ -145,7 +145,7 @@ class BodySchema:
         return BodyField(
             (*path, *unknown),
             ".".join(names) or "body",
-            _fields(schemas) if is_unknown else self._words(schemas),
+            _fields(schemas) if is_unknown else self.words(schemas),
         )
 
     @property
@@ -177,7 +177,8 @@ class BodySchema:
             child = schema.get("properties", {}).get(part, schema.get("additionalProperties"))
         return self._alternatives(child) if isinstance(child, Mapping) else []
 
-    def _words(self, schemas: Iterable[Schema]) -> str:
+    def words(self, schemas: Iterable[Schema]) -> str:
+        """Return what `schemas` allow, in words."""
         return ", or ".join(self._word(schema) for schema in schemas)
 
     def _word(self, schema: Schema) -> str:
@@ -192,6 +193,8 @@ class BodySchema:
                 return " or ".join(json.dumps(value) for value in values)
             case {"type": "null"}:
                 return "null"
+            case {"type": "boolean"}:
+                return "true or false"
             case {"type": "integer"}:
                 return f"a whole number{_range(schema)}"
             case {"type": "number"}:
@@ -202,14 +205,20 @@ class BodySchema:
                 is_printable = ", none of them control" if "pattern" in schema else ""
                 return f"a text{_size(schema, 'Length', 'characters')}{is_printable}"
             case {"type": "array", "items": items}:
-                each = self._words(self._alternatives(items))
+                each = self.words(self._alternatives(items))
                 return f"a list{_size(schema, 'Items', 'items')}, each of them {each}"
             case {"type": "object", "properties": _}:
                 return f"an object with {_fields([schema])}"
             case {"type": "object", "additionalProperties": values}:
-                each = self._words(self._alternatives(values))
+                each = self.words(self._alternatives(values))
                 return f"an object{_size(schema, 'Properties', 'names')}, each of them with {each}"
         return "any JSON value"
+
+
+def allowed_words(schema: Schema) -> str:
+    """Return what the schema of a parameter allows, in words: null is what is not given."""
+    body = BodySchema(schema)
+    return body.words([one for one in body.root if one.get("type") != "null"])
 
 
 def _is_union(schemas: Iterable[Schema]) -> bool:

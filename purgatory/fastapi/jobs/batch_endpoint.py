@@ -11,17 +11,16 @@ from typing import Final
 from starlette.types import Receive, Scope, Send
 
 from purgatory.errors import PurgatoryError
-from purgatory.fastapi.http.eager_send import ResponseUnreadError, send_response, sending
+from purgatory.fastapi.http.eager_send import ResponseUnreadError, sending
 from purgatory.fastapi.http.idempotency import request_name
 from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import Problem, bad_parameter
-from purgatory.fastapi.http.raw_request import Access, Action, AsgiRequest, RawRequest
-from purgatory.fastapi.http.request_body import read_body
-from purgatory.fastapi.jobs import parameters
-from purgatory.fastapi.jobs.endpoints import add_problem, check_access, job_spec
+from purgatory.fastapi.http.raw_request import Access, RawRequest
+from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.jobs.endpoints import IdempotencyKey, add_problem, check_access, job_spec
 from purgatory.fastapi.jobs.schemas import JobBody, job_json, max_batch_bytes
-from purgatory.fastapi.routing.admission import check_content
 from purgatory.fastapi.routing.endpoint_spec import EndpointContext
+from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer
 from purgatory.jobs import JobLimits
 from purgatory.jobs.model import Added, AddStatus, JobSpec
 from purgatory.turn_budget import TurnBudget
@@ -39,54 +38,34 @@ _COUNTED: Final = 64 * 1024
 _SPACE: Final = b" \t\r\n"
 
 
-class JobBatchEndpoint:
-    """Acknowledges or refuses each line by itself, in order, as soon as it is stored.
-
-    The whole body, which is bounded, is read before the first result is sent: most clients send all
-    of it before they read anything.
-    """
+class JobBatch:
+    """The handler of `/jobs:batch`, which acknowledges or refuses each line by itself."""
 
     def __init__(self, context: EndpointContext, limits: JobLimits) -> None:
         """Add to the jobs of the purgatory of `context`, whose store has `limits`."""
         self.context = context
         self.max_body = max_batch_bytes(limits)
         self.job = job_json(limits)
-        self.path_parameter = ""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond to one request, a chunk of lines at a time."""
-        raw = AsgiRequest(scope, "")
-        try:
-            body, key = await self._body(raw, scope, receive)
-            count, lines = split_lines(body)
-        except Exception as exc:
-            await send_response(
-                send,
-                problem_of_exception(exc, "POST", raw.path).response(self.context.prefix, raw.path),
-            )
-            return
-        headers = [(b"content-type", b"application/jsonl"), (b"cache-control", b"no-store")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        with suppress(ResponseUnreadError):
-            refusals = _Refusals(self.context.prefix, raw.path, len(body), key)
-            async for results in self._results(raw, count, lines, refusals, key):
-                # The lines wait, and are held, for as long as the client reads no results.
-                with sending(len(body) + len(results), self.context.unread):
-                    await send({"type": "http.response.body", "body": results, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
+    async def add_jobs(
+        self, request: AdmittedRequest, idempotency_key: IdempotencyKey = None
+    ) -> Answer:
+        """Add many jobs.
 
-    async def _body(
-        self, raw: RawRequest, scope: Scope, receive: Receive
-    ) -> tuple[bytes, str | None]:
-        """Return the body and the Idempotency-Key; raise Problem."""
-        # Before the body: a client without a token need not send one.
-        raw.permit = self.context.authenticate(raw)
-        check_content(raw)
-        raw.permit.check(Access(Action.DEFER))
-        key = parameters.ADD.parse(raw)[parameters.IDEMPOTENCY_KEY]
-        # A closed purgatory or an unavailable store is reported before the body is read.
-        self.context.purgatory.jobs.ready()
-        return await read_body(scope, receive, self.max_body, self.context.incoming), key
+        Add up to 10,000 jobs: JSON Lines, each a job as in `POST /jobs`.
+
+        Each line is acknowledged or refused by itself; the response has a line for each, in order,
+        and is sent as the jobs are stored. With an `Idempotency-Key`, a repeat of the same lines
+        gets the same jobs, and adds those that are missing.
+
+        After 100 refused lines, or too many bytes of problems, the rest is not read: the last line
+        of the response has the number of the first of them as `line`, the status 424, and a problem
+        that says how many to send again; with an `Idempotency-Key`, under another one.
+        """
+        raw = request.raw
+        count, lines = split_lines(raw.body)
+        refusals = _Refusals(self.context.prefix, raw.path, len(raw.body), idempotency_key)
+        return _Results(len(raw.body), self._results(raw, count, lines, refusals, idempotency_key))
 
     async def _results(
         self,
@@ -176,6 +155,31 @@ class JobBatchEndpoint:
                 job_id = result.job.id.encode()
                 results[number] = b'{"line":%d,"status":%d,"id":"%b"}\n' % (number, status, job_id)
         return results
+
+
+class _Results(Answer):
+    """Sends results as soon as they are there.
+
+    The whole body, which is bounded, is read before the first one is sent: most clients send all
+    of it before they read anything.
+    """
+
+    def __init__(self, held_bytes: int, results: AsyncIterator[bytes]) -> None:
+        headers = [(b"content-type", b"application/jsonl"), (b"cache-control", b"no-store")]
+        super().__init__(RawResponse(200, headers, b""))
+        self._held_bytes = held_bytes
+        self._results = results
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send each part of the results."""
+        head = {"status": self.raw.status, "headers": self.raw.headers}
+        await send({"type": "http.response.start", **head})
+        with suppress(ResponseUnreadError):
+            async for results in self._results:
+                # The lines wait, and are held, for as long as the client reads no results.
+                with sending(self._held_bytes + len(results), self.unread):
+                    await send({"type": "http.response.body", "body": results, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
 
 
 class _Refusals:

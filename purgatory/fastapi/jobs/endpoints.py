@@ -1,34 +1,48 @@
-"""The handlers of delayed jobs: add, change, cancel, run, list."""
+"""The handlers of delayed jobs: add, get, change, cancel, run, list, pause."""
 
 from __future__ import annotations
 
 import json
 import re
 from dataclasses import replace
-from typing import Any, Final, cast
+from functools import partial
+from typing import Annotated, Any, Final, cast
 from urllib.parse import urlencode
 
+from fastapi import Header, Path, Query
+
 from purgatory.errors import BadCursorError, InvalidKeyError, PurgatoryError
-from purgatory.fastapi.http.idempotency import request_name
+from purgatory.fastapi.http.idempotency import IdempotencyKeyText, request_name
 from purgatory.fastapi.http.json_bodies import bad_field
-from purgatory.fastapi.http.parameters import NO_PARAMETERS, ParameterValues
+from purgatory.fastapi.http.parameters import Flag, KeyText, WholeNumber, checked, optional
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import ALLOWED_KEY, Problem, bad_parameter, release_frames
-from purgatory.fastapi.http.raw_request import READ, Access, Action, Permit, RawRequest
+from purgatory.fastapi.http.raw_request import Access, Action, Permit
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.http.request_headers import EntityTags
+from purgatory.fastapi.http.request_headers import (
+    ENTITY_TAGS_PATTERN,
+    parse_entity_tags,
+    parse_prefer,
+)
 from purgatory.fastapi.http.schemas import Location
-from purgatory.fastapi.jobs import parameters
+from purgatory.fastapi.jobs.responses import entity_tag, job_response, listed_job, watch_job
 from purgatory.fastapi.jobs.schemas import (
-    RESCHEDULE_JSON,
     CallbackBody,
     JobBody,
     PausedResponse,
+    RescheduleBody,
     RetriedResponse,
-    job_json,
+    State,
 )
-from purgatory.fastapi.jobs.watch_endpoint import entity_tag, job_response, listed_job
-from purgatory.jobs import DuplicateJobError, InvalidPayloadError, Job, JobLimits, JobNotFoundError
+from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer
+from purgatory.fastapi.watch.parked_requests import WaitRegistry
+from purgatory.jobs import (
+    DuplicateJobError,
+    InvalidPayloadError,
+    Job,
+    JobNotFoundError,
+    JobState,
+)
 from purgatory.jobs.callbacks import CALLBACK, Callback
 from purgatory.jobs.model import Added, AddStatus, JobOptions, JobSpec
 from purgatory.jobs.model.job import owned_dedupe_key, owner_of, shown_dedupe_key
@@ -41,23 +55,84 @@ _JOB_ID: Final = re.compile("[0-9a-f]{32}")
 _OPTIONS: Final = JobOptions.__annotations__.keys() & JobBody.model_fields.keys()
 
 
+JobId = Annotated[
+    str,
+    Path(
+        description="A job's id.",
+        examples=["019aa6d0f48b3f6c2e9d1a7b4c5d6e7f"],
+        # Any text may be an id: a job that does not exist is another problem.
+        json_schema_extra={"maxLength": 64},
+    ),
+]
+IdempotencyKey = Annotated[
+    IdempotencyKeyText,
+    Header(
+        description="Names this request: a repeat of it gets the same job, and adds none, for as "
+        "long as the job is kept."
+    ),
+]
+IfMatch = Annotated[
+    str | None,
+    checked(partial(parse_entity_tags, name="If-Match")),
+    optional({"pattern": ENTITY_TAGS_PATTERN}),
+    Header(description="ETags of the job: only if it is still at one of them."),
+]
+IfNoneMatch = Annotated[
+    str | None,
+    checked(partial(parse_entity_tags, name="If-None-Match")),
+    optional({"pattern": ENTITY_TAGS_PATTERN}),
+    Header(description="The ETag of the job as the client has it."),
+]
+Prefer = Annotated[
+    str | None,
+    checked(parse_prefer),
+    optional({"examples": ["wait=25"]}),
+    Header(description="`wait=25`: park while the job has that ETag."),
+]
+OfHandler = Annotated[KeyText | None, Query(description="Only jobs of this handler.")]
+OfKey = Annotated[KeyText | None, Query(description="Only jobs with this watch key.")]
+PausedHandler = Annotated[
+    KeyText | None,
+    Query(
+        description="The handler. Its name is not checked, as another service may have it: see "
+        "`unknown`. Exactly one of `handler` and `all=true` is needed."
+    ),
+]
+AllHandlers = Annotated[Flag, Query(description="`true`: all handlers.")]
+Limit = Annotated[WholeNumber, Query(description="Jobs in the response.")]
+After = Annotated[
+    str | None,
+    Query(
+        description="Continues the page before: use its `next` as it is.",
+        json_schema_extra={"maxLength": 64},
+    ),
+]
+
+
 class JobEndpoints:
-    """The handlers under `/jobs`, except those that wait or stream."""
+    """The handlers under `/jobs`, except that of batches."""
 
-    def __init__(self, purgatory: Purgatory, limits: JobLimits) -> None:
-        """Work on the jobs of `purgatory`, whose store has `limits`."""
-        self._purgatory = purgatory
-        self._job = job_json(limits)
+    def __init__(self, registry: WaitRegistry) -> None:
+        """Work on the jobs of the purgatory of `registry`, which counts those who wait."""
+        self._registry = registry
+        self._purgatory = registry.purgatory
 
-    async def add(self, raw: RawRequest) -> RawResponse:
-        """Add a job."""
-        raw.permit.check(Access(Action.DEFER))
-        key = parameters.ADD.parse(raw)[parameters.IDEMPOTENCY_KEY]
-        body = await self._job.parse_in_turns(raw.body)
+    async def add_job(
+        self, request: AdmittedRequest, body: JobBody, idempotency_key: IdempotencyKey = None
+    ) -> Answer:
+        """Add a job.
+
+        Do something later: at a deadline, when a key fires, or not at all if it fired.
+
+        With the response the job is stored: its handler runs at least once, or its callback is
+        made, and one outcome is recorded, whatever process dies. With an `Idempotency-Key`, a
+        repeat gets the same job, from whichever process, and adds none.
+        """
+        raw = request.raw
         check_access(raw.permit, body)
         spec = job_spec(self._purgatory, body, raw.permit)
-        if key is not None:
-            spec = spec.of_request(*request_name(raw, key))
+        if idempotency_key is not None:
+            spec = spec.of_request(*request_name(raw, idempotency_key))
         [added] = await self._purgatory.jobs.add([spec])
         if not isinstance(added, Added):
             raise add_problem(added, raw.address)
@@ -65,120 +140,214 @@ class JobEndpoints:
         status = 201 if added.status is AddStatus.ADDED else 200
         return job_response(added.job, raw.permit, status, location)
 
-    async def change(self, raw: RawRequest) -> RawResponse:
-        """Move a job's deadline."""
-        raw.permit.check(Access(Action.DEFER))
-        tags = parameters.CHANGE.parse(raw)[parameters.IF_MATCH]
-        body = RESCHEDULE_JSON.parse(raw.body)
-        job = await self._purgatory.jobs.reschedule(
-            raw.path_value, delay=body.delay, at=body.at, if_version=await self._version(raw, tags)
-        )
-        return job_response(job, raw.permit)
+    async def get_job(
+        self,
+        request: AdmittedRequest,
+        id: JobId,  # noqa: A002 - as OpenAPI has it
+        if_none_match: IfNoneMatch = None,
+        prefer: Prefer = None,
+    ) -> Answer:
+        """Look at a job, or wait for it.
 
-    async def run(self, raw: RawRequest) -> RawResponse:
-        """Have a job run now."""
-        raw.permit.check(Access(Action.DEFER))
-        tags = parameters.CHANGE.parse(raw)[parameters.IF_MATCH]
-        if_version = await self._version(raw, tags)
+        Return a job; with `If-None-Match` and `Prefer: wait=25`, once it has changed.
+        """
+        wait = None if prefer is None else parse_prefer(prefer).wait
+        tags = None if if_none_match is None else parse_entity_tags(if_none_match, "If-None-Match")
+        return await watch_job(self._registry, request, id, tags, wait)
+
+    async def reschedule_job(
+        self,
+        request: AdmittedRequest,
+        id: JobId,  # noqa: A002 - as OpenAPI has it
+        body: RescheduleBody,
+        if_match: IfMatch = None,
+    ) -> Answer:
+        """Move a job's deadline.
+
+        Move the deadline of a waiting job, though not beyond its ceiling.
+        """
+        if_version = await self._version(id, if_match)
+        job = await self._purgatory.jobs.reschedule(
+            id, delay=body.delay, at=body.at, if_version=if_version
+        )
+        return job_response(job, request.raw.permit)
+
+    async def run_job(
+        self,
+        request: AdmittedRequest,
+        id: JobId,  # noqa: A002 - as OpenAPI has it
+        if_match: IfMatch = None,
+    ) -> Answer:
+        """Run a job now.
+
+        Run a waiting job at once, in whichever process.
+
+        Its outcome is `expired`, as at its deadline, and `by_hand` is true. If its handler is
+        paused, `paused` is true, and it starts once that is resumed.
+        """
+        if_version = await self._version(id, if_match)
         # Before the change: a store that fails in between must not hide that the job is due.
         paused = await self._purgatory.jobs.paused()
-        job = await self._purgatory.jobs.run_now(raw.path_value, if_version=if_version)
-        return job_response(job, raw.permit, is_paused=paused.covers(job.handler))
+        job = await self._purgatory.jobs.run_now(id, if_version=if_version)
+        return job_response(job, request.raw.permit, is_paused=paused.covers(job.handler))
 
-    async def retry(self, raw: RawRequest) -> RawResponse:
-        """Have a failed job run again."""
-        raw.permit.check(Access(Action.OPERATE))
-        tags = parameters.CHANGE.parse(raw)[parameters.IF_MATCH]
-        if_version = await self._version(raw, tags)
-        job = await self._purgatory.jobs.retry(raw.path_value, if_version=if_version)
-        return job_response(job, raw.permit)
+    async def retry_job(
+        self,
+        request: AdmittedRequest,
+        id: JobId,  # noqa: A002 - as OpenAPI has it
+        if_match: IfMatch = None,
+    ) -> Answer:
+        """Retry a failed job.
 
-    async def retry_batch(self, raw: RawRequest) -> RawResponse:
-        """Have a batch of the failed jobs run again."""
-        raw.permit.check(Access(Action.OPERATE))
-        values = parameters.parse_retry(raw)
-        after = values[parameters.AFTER]
-        if after is not None:
-            await self._check_after(after)
+        Run a failed job again, at once and with all its attempts.
+        """
+        if_version = await self._version(id, if_match)
+        job = await self._purgatory.jobs.retry(id, if_version=if_version)
+        return job_response(job, request.raw.permit)
+
+    async def cancel_job(
+        self,
+        request: AdmittedRequest,
+        id: JobId,  # noqa: A002 - as OpenAPI has it
+        if_match: IfMatch = None,
+    ) -> Answer:
+        """Cancel a job.
+
+        Cancel a waiting job: from then on it never runs. Repeating is safe.
+        """
+        if_version = await self._version(id, if_match)
+        job = await self._purgatory.jobs.cancel(id, if_version=if_version)
+        return job_response(job, request.raw.permit)
+
+    async def retry_jobs(
+        self,
+        request: AdmittedRequest,
+        handler: OfHandler = None,
+        key: OfKey = None,
+        all: Annotated[  # noqa: A002 - as OpenAPI has it
+            Flag,
+            Query(
+                description="`true`: all failed jobs, or all that match. One of `handler`, `key` "
+                "and `all=true` is needed."
+            ),
+        ] = False,
+        limit: Limit = 100,
+        after: After = None,
+    ) -> RetriedResponse:
+        """Retry failed jobs.
+
+        Run failed jobs again, a batch at a time, about the newest first.
+
+        At least one of `handler`, `key` and `all=true` is needed; a body is refused. Continue with
+        `next`: then each is retried once, even if it fails again meanwhile.
+        """
+        _refuse_body(request, "?handler=NAME, ?key=KEY or ?all=true")
+        if handler is None and key is None and not all:
+            raise bad_parameter(
+                "handler",
+                "nothing says which failed jobs",
+                "?handler=NAME, ?key=KEY, both, ?all=true",
+            )
+        await self._check_after(after)
         page = await self._purgatory.jobs.retry_all(
-            handler=values[parameters.HANDLER],
-            key=values[parameters.KEY],
-            after=after,
-            limit=values[parameters.LIMIT],
+            handler=handler, key=key, after=after, limit=limit
         )
-        following = None
-        if page.next is not None:
-            following = f"{raw.address}?{urlencode(_chosen(values, page.next))}"
-        document = RetriedResponse(retried=page.retried, next=following)
-        return RawResponse.from_json(200, document.model_dump_json().encode())
+        return RetriedResponse(retried=page.retried, next=_following(request, page.next))
 
-    async def pause(self, raw: RawRequest) -> RawResponse:
-        """Pause a handler, or all."""
-        raw.permit.check(Access(Action.OPERATE))
-        await self._purgatory.jobs.pause(parameters.parse_paused_handler(raw))
-        return await self._paused()
+    async def pause_handler(
+        self,
+        request: AdmittedRequest,
+        handler: PausedHandler = None,
+        all: AllHandlers = False,  # noqa: A002 - as OpenAPI has it
+    ) -> PausedResponse:
+        """Pause a handler.
 
-    async def resume(self, raw: RawRequest) -> RawResponse:
-        """Resume a handler, or all."""
-        raw.permit.check(Access(Action.OPERATE))
-        await self._purgatory.jobs.resume(parameters.parse_paused_handler(raw))
-        return await self._paused()
+        Start no more jobs of a handler, or of all, in any process. What runs goes on.
 
-    async def paused(self, raw: RawRequest) -> RawResponse:
-        """Show which handlers are paused."""
-        raw.permit.check(READ)
-        NO_PARAMETERS.parse(raw)
-        return await self._paused()
+        Exactly one of `handler` and `all=true` is needed; a body is refused.
+        """
+        _check_choice(request, handler, is_all=all)
+        await self._purgatory.jobs.pause(handler)
+        return await self.paused_handlers()
 
-    async def _paused(self) -> RawResponse:
+    async def resume_handler(
+        self,
+        request: AdmittedRequest,
+        handler: PausedHandler = None,
+        all: AllHandlers = False,  # noqa: A002 - as OpenAPI has it
+    ) -> PausedResponse:
+        """Resume a handler.
+
+        End the pause of that handler, or of all: what was due meanwhile runs now.
+
+        Exactly one of `handler` and `all=true` is needed; a body is refused. A handler that is
+        paused by name stays so when all are resumed.
+        """
+        _check_choice(request, handler, is_all=all)
+        await self._purgatory.jobs.resume(handler)
+        return await self.paused_handlers()
+
+    async def paused_handlers(self) -> PausedResponse:
+        """List paused handlers.
+
+        Return the handlers that are paused, and how many jobs wait for that to end.
+        """
         paused = await self._purgatory.jobs.paused()
-        document = PausedResponse(
+        return PausedResponse(
             handlers=list(paused.handlers),
             all=paused.is_all,
             parked=paused.parked,
             unknown=[name for name in paused.handlers if not self._purgatory.handlers.knows(name)],
         )
-        return RawResponse.from_json(200, document.model_dump_json().encode())
 
-    async def cancel(self, raw: RawRequest) -> RawResponse:
-        """Cancel a job."""
-        raw.permit.check(Access(Action.DEFER))
-        tags = parameters.CHANGE.parse(raw)[parameters.IF_MATCH]
-        if_version = await self._version(raw, tags)
-        job = await self._purgatory.jobs.cancel(raw.path_value, if_version=if_version)
-        return job_response(job, raw.permit)
+    async def list_jobs(
+        self,
+        request: AdmittedRequest,
+        state: Annotated[State | None, Query(description="Only jobs in this state.")] = None,
+        handler: OfHandler = None,
+        key: OfKey = None,
+        concurrency_key: Annotated[
+            KeyText | None,
+            Query(description="Only jobs with this concurrency key, whichever client added them."),
+        ] = None,
+        blocked: Annotated[
+            Flag,
+            Query(
+                description="`true`: only jobs that are due and wait for a place of their handler, "
+                "or until it is resumed: `blocked_by` is not null."
+            ),
+        ] = False,
+        limit: Limit = 100,
+        after: After = None,
+    ) -> Answer:
+        """List jobs.
 
-    async def list_jobs(self, raw: RawRequest) -> RawResponse:
-        """List jobs, a page at a time."""
-        raw.permit.check(READ)
-        values = parameters.LIST.parse(raw)
-        after = values[parameters.AFTER]
-        if after is not None:
-            await self._check_after(after)
+        List jobs, about the newest first, without their payloads.
+        """
+        await self._check_after(after)
         page = await self._purgatory.jobs.list(
-            state=values[parameters.STATE],
-            handler=values[parameters.HANDLER],
-            key=values[parameters.KEY],
-            concurrency_key=values[parameters.CONCURRENCY_KEY],
-            blocked=values[parameters.BLOCKED],
+            state=None if state is None else JobState(state),
+            handler=handler,
+            key=key,
+            concurrency_key=concurrency_key,
+            blocked=blocked,
             after=after,
-            limit=values[parameters.LIMIT],
+            limit=limit,
         )
-        following, more = None, b""
-        if page.next is not None:
-            following = f"{raw.address}?{urlencode(_chosen(values, page.next))}"
-            more = f'link: <{following}>; rel="next"\r\n'.encode("ascii")
+        following = _following(request, page.next)
+        more = b"" if following is None else f'link: <{following}>; rel="next"\r\n'.encode("ascii")
+        # Not by FastAPI, which would encode a thousand jobs in one turn.
         budget = TurnBudget()
         rows: list[bytes] = []
         for job in page.jobs:
             rows.append(listed_job(job).model_dump_json().encode())
             await budget.yield_if_spent()
         fields = b",".join(rows), json.dumps(following).encode()
-        return RawResponse.from_json(200, b'{"jobs":[%b],"next":%b}' % fields, more)
+        return Answer(RawResponse.from_json(200, b'{"jobs":[%b],"next":%b}' % fields, more))
 
-    async def _check_after(self, after: str) -> None:
+    async def _check_after(self, after: str | None) -> None:
         """Raise Problem unless a page can have ended with that job."""
-        if _JOB_ID.fullmatch(after):
+        if after is None or _JOB_ID.fullmatch(after):
             return
         try:
             # Jobs that are added in Python may have ids of their own.
@@ -190,28 +359,52 @@ class JobEndpoints:
                 "the `after` of a `next` address, as it is; left out for the first page",
             ) from exc
 
-    async def _version(self, raw: RawRequest, tags: EntityTags | None) -> int | None:
+    async def _version(self, job_id: str, if_match: str | None) -> int | None:
         """Return the version that If-Match names; raise Problem if the job has another one."""
-        if tags is None or tags.is_any:
+        if if_match is None:
+            return None
+        tags = parse_entity_tags(if_match, "If-Match")
+        if tags.is_any:
             return None
         if len(tags.strong_tags) == 1:
             version = _version_of(*tags.strong_tags)
             if version is not None:
                 return version
         # One of several, or a tag that is no version.
-        job = await self._purgatory.jobs.get(raw.path_value)
+        job = await self._purgatory.jobs.get(job_id)
         if not tags.match_strongly(entity_tag(job).encode()):
-            raise changed(job, ", ".join(raw.headers_named(b"if-match")))
+            raise changed(job, if_match)
         return job.version
 
 
-def _chosen(values: ParameterValues, after: str) -> dict[str, Any]:
-    """Return the parameters of the page that follows."""
-    chosen = {**values.by_name(), "after": after}
-    return {
-        name: str(value).lower() if isinstance(value, bool) else value
-        for name, value in chosen.items()
-    }
+def _following(request: AdmittedRequest, after: str | None) -> str | None:
+    """Return the address of the page that follows; None after the last one."""
+    if after is None:
+        return None
+    return f"{request.raw.address}?{urlencode({**request.query_params, 'after': after})}"
+
+
+def _check_choice(request: AdmittedRequest, handler: str | None, *, is_all: bool) -> None:
+    """Raise Problem unless either one handler is chosen, or all."""
+    _refuse_body(request, "?handler=NAME or ?all=true")
+    if is_all == (handler is not None):
+        given = "neither is" if handler is None else "both are"
+        raise bad_parameter(
+            "handler",
+            f"exactly one of handler and all=true is needed, and {given} given",
+            "?handler=NAME, ?all=true",
+        )
+
+
+def _refuse_body(request: AdmittedRequest, parameters: str) -> None:
+    """Raise Problem for a request with a body: ignored, it would not choose what it names."""
+    lengths = request.raw.headers_named(b"content-length")
+    if "transfer-encoding" in request.headers or any(length.strip("0") for length in lengths):
+        raise bad_parameter(
+            "body",
+            f"the request has a body, which this endpoint does not read: choose with {parameters}",
+            "no body",
+        )
 
 
 def _version_of(tag: bytes) -> int | None:

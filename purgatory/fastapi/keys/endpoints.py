@@ -6,10 +6,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from heapq import nsmallest
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from zlib import compress, decompressobj
 from zlib import error as ZlibError  # noqa: N812 - an error, and named like one here
+
+from fastapi import APIRouter, Header, Query
 
 from purgatory.errors import (
     InvalidKeyError,
@@ -20,12 +23,14 @@ from purgatory.errors import (
     SignalsNotReadyError,
 )
 from purgatory.fastapi.http.idempotency import (
+    IdempotencyKeyText,
     RepeatedRequests,
     fingerprint_of,
     key_reused,
     request_name,
 )
 from purgatory.fastapi.http.json_bodies import bad_field
+from purgatory.fastapi.http.parameters import KeyInPath, Prefix, WholeNumber
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import (
     ALLOWED_KEY,
@@ -39,21 +44,29 @@ from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.http.request_headers import EntityTags
 from purgatory.fastapi.keys.schemas import (
     FIRE,
-    FIRE_BATCH,
     IDEMPOTENCY_KEY,
     IF_MATCH,
-    LIMIT,
-    LIST,
     MAX_BATCH,
-    ONE_KEY,
-    PREFIX,
+    REPEATED,
     BatchItem,
+    DropKeyResponse,
+    FireBatchResponse,
+    FireResponse,
+    KeyResponse,
+    WaitingCount,
+    WatchedKey,
+    WatchedKeysResponse,
     batch_json,
     fired_json,
     has_fired,
     signal_json,
 )
+from purgatory.fastapi.routing.endpoint_spec import EndpointContext, EndpointSpec
+from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer, add_handler
+from purgatory.fastapi.routing.raw_endpoint import RawEndpoint
+from purgatory.fastapi.routing.raw_route import add_endpoint
 from purgatory.json_value import decode_json
+from purgatory.limits import Limits
 from purgatory.operations.watch_key import check_key
 from purgatory.outcome import FireResult
 from purgatory.purgatory import Purgatory
@@ -159,6 +172,8 @@ BYTES_TOGETHER: Final = 64 * 1024
 
 _CONDITIONS: Final = frozenset({b"if-match"})
 
+IdempotencyKey = Annotated[IdempotencyKeyText, Header(description=REPEATED)]
+
 
 class KeyEndpoints:
     """The handlers under `/keys`."""
@@ -167,7 +182,6 @@ class KeyEndpoints:
         """Work on the keys of `purgatory`."""
         self._purgatory = purgatory
         self._signal = signal_json(purgatory.limits)
-        self._batch = batch_json(purgatory.limits)
         self._repeats = RepeatedRequests(purgatory.clock)
         has_others = purgatory.shared_signals is not None
         self._shared = SharedFires(purgatory) if has_others else None
@@ -208,12 +222,21 @@ class KeyEndpoints:
         if self._purgatory.is_draining and self._shared is None:
             raise draining_problem("its signals would be lost")
 
-    async def fire_batch(self, raw: RawRequest) -> RawResponse:
-        """Fire several keys: all of them or, if one is invalid, none."""
-        values = FIRE_BATCH.parse(raw)
+    async def fire_keys(
+        self,
+        request: AdmittedRequest,
+        body: list[BatchItem],
+        idempotency_key: IdempotencyKey = None,
+    ) -> Answer:
+        """Fire several keys.
+
+        Fire several keys: all of them or, if one is refused, none.
+
+        `If-Match` is refused, since each key has a cursor of its own.
+        """
+        raw, items = request.raw, body
         _refuse_condition(raw)
         # Before a kept response: a client without permission gets none.
-        items = await self._batch.parse_in_turns(raw.body)
         budget = TurnBudget()
         for start in range(0, len(items), FIRED_TOGETHER):
             some = items[start : start + FIRED_TOGETHER]
@@ -222,7 +245,7 @@ class KeyEndpoints:
         if self._shared is not None:
             await self._groups(items)
             pairs = [(item.key, item.value) for item in items]
-            return await self._shared.fire(pairs, raw, values[IDEMPOTENCY_KEY], is_batch=True)
+            return Answer(await self._shared.fire(pairs, raw, idempotency_key, is_batch=True))
 
         async def fire_all() -> RawResponse:
             groups = await self._groups(items)
@@ -230,7 +253,7 @@ class KeyEndpoints:
             items.clear()
             return await self._fire_all(groups, raw.permit.identity)
 
-        return await self._repeats.respond(values[IDEMPOTENCY_KEY], raw, fire_all)
+        return Answer(await self._repeats.respond(idempotency_key, raw, fire_all))
 
     async def _fire_all(self, groups: deque[list[BatchItem]], owner: str | None) -> RawResponse:
         # Once: a batch that has begun fires all.
@@ -271,45 +294,45 @@ class KeyEndpoints:
                 raise end
         return fired
 
-    async def describe(self, raw: RawRequest) -> RawResponse:
-        """Return the cursor of a key, and the number of its waiters."""
-        key = raw.key()
-        raw.permit.check_keys(Action.WAIT, (key,))
-        ONE_KEY.parse(raw)
+    async def describe_key(self, key: KeyInPath) -> KeyResponse:
+        """Look at a key.
+
+        Return the cursor of a key, and the number of its waiters. Does not park.
+        """
         check_key(key)
         signals = self._purgatory.signals
         waiting = self._purgatory.waiting(key)
         everywhere = await self._purgatory.waiting_everywhere(key)
-        document = {
-            "key": key,
-            "cursor": signals.cursor_of((key,)),
-            "earliest": signals.cursor(signals.earliest(key)),
-            "waiting": {"here": waiting, "everywhere": everywhere},
-        }
-        return RawResponse.from_document(document)
+        return KeyResponse(
+            key=key,
+            cursor=signals.cursor_of((key,)),
+            earliest=signals.cursor(signals.earliest(key)),
+            waiting=WaitingCount(here=waiting, everywhere=everywhere),
+        )
 
-    async def drop(self, raw: RawRequest) -> RawResponse:
-        """End the waits on a key, and drop its history."""
-        raw.permit.check(Access(Action.OPERATE))
-        ONE_KEY.parse(raw)
-        cancelled = await self._purgatory.cancel(raw.key())
-        signals = self._purgatory.signals
-        document = {"cancelled": cancelled, "cursor": signals.cursor_of((raw.key(),))}
-        return RawResponse.from_document(document)
+    async def drop_key(self, key: KeyInPath) -> DropKeyResponse:
+        """Drop a key.
 
-    async def list_watched(self, raw: RawRequest) -> RawResponse:
-        """List the watched keys, in order."""
-        raw.permit.check(READ)
-        values = LIST.parse(raw)
-        limit, prefix = values[LIMIT], values[PREFIX]
+        End every wait on the key with reason "cancelled", and drop its history.
+        """
+        cancelled = await self._purgatory.cancel(key)
+        cursor = self._purgatory.signals.cursor_of((key,))
+        return DropKeyResponse(cancelled=cancelled, cursor=cursor)
+
+    async def list_keys(
+        self,
+        prefix: Annotated[Prefix, Query(description="Only keys that begin with this.")] = "",
+        limit: Annotated[WholeNumber, Query(description="Keys in the response.")] = 100,
+    ) -> WatchedKeysResponse:
+        """List watched keys.
+
+        List the watched keys, in order, and the number of waiters of each.
+        """
         watched = self._purgatory.watched_keys()
         # One more than in the response: 100,000 may be watched, and need not all be sorted.
         keys = nsmallest(limit + 1, (key for key in watched if key.startswith(prefix)))
-        document = {
-            "keys": [{"key": key, "waiting": watched[key]} for key in keys[:limit]],
-            "more": len(keys) > limit,
-        }
-        return RawResponse.from_document(document)
+        rows = [WatchedKey(key=key, waiting=watched[key]) for key in keys[:limit]]
+        return WatchedKeysResponse(keys=rows, more=len(keys) > limit)
 
     def _check_head(self, key: str, tags: EntityTags | None) -> None:
         """Raise Problem if `key` fired since every cursor that If-Match names."""
@@ -357,3 +380,72 @@ def _refuse_condition(raw: RawRequest) -> None:
             "a batch has no condition, since each key has a cursor of its own",
             "left out; to fire one key only if nothing has fired since, send it alone",
         )
+
+
+_KEY_PATH: Final = "/keys/{key:watch_key}"
+_STORING: Final = ("not-open", "signals-unavailable")
+_WRITING: Final = ("bad-json", "body-too-large", "unsupported-media-type", *_STORING)
+
+
+def add_key_routes(router: APIRouter, context: EndpointContext) -> None:
+    """Add the routes of keys to `router`."""
+    endpoints = KeyEndpoints(context.purgatory)
+    fire = _fire(context.purgatory.limits)
+    add_endpoint(router, fire, RawEndpoint(context, fire, endpoints.fire))
+    add = partial(add_handler, router, context)
+    add(
+        "POST /keys",
+        endpoints.fire_keys,
+        Access(Action.FIRE),
+        body=batch_json(context.purgatory.limits),
+        status_code=201,
+        response_model=FireBatchResponse,
+        response_description="All of them have fired.",
+        problems=(*_WRITING, "draining", "idempotency-conflict"),
+    )
+    add(
+        f"GET {_KEY_PATH}",
+        endpoints.describe_key,
+        Access(Action.WAIT),
+        response_description="The cursor of the key, and the number of its waiters.",
+    )
+    add(
+        f"DELETE {_KEY_PATH}",
+        endpoints.drop_key,
+        Access(Action.OPERATE),
+        response_description="Its waits have ended, and its history is gone.",
+        problems=_STORING,
+    )
+    add(
+        "GET /keys",
+        endpoints.list_keys,
+        READ,
+        response_description="The first of them, in order.",
+    )
+
+
+def _fire(limits: Limits) -> EndpointSpec:
+    return EndpointSpec(
+        name="fire_key",
+        method="POST",
+        path=_KEY_PATH,
+        summary="Fire a key",
+        description="""Fire a key: keep the signal, and wake its waiters.
+
+        With an `Idempotency-Key`, a repeat within ten minutes gets the first response and fires
+        nothing.""",
+        action=Action.FIRE,
+        parameters=FIRE,
+        body=signal_json(limits),
+        response=FireResponse,
+        response_description="The signal is kept, and the waiters are woken.",
+        status=201,
+        problems=(
+            *_WRITING,
+            "draining",
+            "bad-cursor",
+            "cursor-expired",
+            "precondition-failed",
+            "idempotency-conflict",
+        ),
+    )

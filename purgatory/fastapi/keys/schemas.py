@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from purgatory.fastapi.http.idempotency import idempotency_key
+from purgatory.fastapi.http.idempotency import IdempotencyKeyText, parse_idempotency_key
 from purgatory.fastapi.http.json_bodies import JsonBody
-from purgatory.fastapi.http.parameters import Parameter, Parameters, prefix_filter, whole_number
+from purgatory.fastapi.http.parameters import Parameter, Parameters
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.request_headers import EntityTags, parse_entity_tags
 from purgatory.fastapi.http.schemas import (
@@ -148,8 +148,17 @@ class WatchedKeysResponse(BaseModel):
     more: bool = Field(description="There are more than `limit`.")
 
 
-IDEMPOTENCY_KEY: Final = idempotency_key(
-    "a repeat of it within ten minutes gets the first response, and does nothing."
+REPEATED: Final = (
+    "Names this request: a repeat of it within ten minutes gets the first response, and does "
+    "nothing."
+)
+IDEMPOTENCY_KEY: Final[Parameter[str | None]] = Parameter(
+    name="Idempotency-Key",
+    location="header",
+    description=REPEATED,
+    parse=parse_idempotency_key,
+    default=None,
+    type=IdempotencyKeyText,
 )
 IF_MATCH: Final[Parameter[EntityTags | None]] = Parameter(
     name="If-Match",
@@ -159,13 +168,7 @@ IF_MATCH: Final[Parameter[EntityTags | None]] = Parameter(
     default=None,
     is_list=True,
 )
-PREFIX: Final = prefix_filter("Only keys that begin with this.")
-LIMIT: Final = whole_number("limit", default=100, description="Keys in the response.")
-
 FIRE: Final = Parameters(KEY, IDEMPOTENCY_KEY, IF_MATCH)
-FIRE_BATCH: Final = Parameters(IDEMPOTENCY_KEY)
-ONE_KEY: Final = Parameters(KEY)
-LIST: Final = Parameters(PREFIX, LIMIT)
 
 
 def fired_json(fired: FireResult) -> bytes:

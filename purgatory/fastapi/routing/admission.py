@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, Final
 
-from starlette.types import Receive, Scope
+from starlette.types import Receive, Scope, Send
 
 from purgatory.errors import PurgatoryClosedError
+from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.http.raw_request import Access, Action, RawRequest
+from purgatory.fastapi.http.raw_request import Access, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.http.request_body import body_too_large, read_body
-from purgatory.fastapi.routing.endpoint_spec import EndpointContext, EndpointSpec
+from purgatory.fastapi.routing.endpoint_spec import EndpointContext
 
 # Sent without a preflight (Fetch: CORS-safelisted request header).
 _OF_FORMS: Final = frozenset(
@@ -91,20 +94,39 @@ def _refuse_encodings(raw: RawRequest) -> None:
 class AdmittingEndpoint:
     """An endpoint that refuses requests by their head alone, whatever the server interface."""
 
-    def __init__(self, context: EndpointContext, spec: EndpointSpec) -> None:
-        """Serve what `spec` declares."""
+    def __init__(
+        self,
+        context: EndpointContext,
+        method: str,
+        access: Access | None,
+        check_parameters: Callable[[RawRequest], object],
+        *,
+        path_parameter: str = "",
+        body: JsonBody[Any] | None = None,
+        max_body: int = 0,
+    ) -> None:
+        """Let clients that have `access` make requests; None: let anyone.
+
+        `check_parameters` raises Problem. `max_body` is for a body that is not JSON.
+        """
         self.context = context
-        self._method = spec.method
-        self.path_parameter = spec.path_parameter
-        self.max_body = spec.max_body
-        self._action = spec.action
-        self._parameters = spec.parameters
-        self._takes_content = spec.takes_content
+        self.access = access
+        self.path_parameter = path_parameter
+        self.body = body
+        self.max_body = max_body if body is None else body.max_bytes
+        self.accesses_of_lines: Callable[[bytes], Awaitable[list[Access]]] | None = None
+        """Returns the further access that a body of JSON Lines needs."""
+        self.check_ready: Callable[[], object] = self._require_open
+        """Raises an error if what reads a body cannot work."""
+        self._method = method
+        self._check_parameters = check_parameters
+        # Also a POST that needs no body refuses one of the wrong kind.
+        self._takes_content = method in ("PATCH", "POST")
 
     def admit(self, raw: RawRequest) -> RawResponse | None:
         """Set the permit of a request; return the response if it is refused."""
         try:
-            if self._action is not None:
+            if self.access is not None:
                 raw.permit = self.context.authenticate(raw)
             if self._takes_content:
                 check_content(raw)
@@ -115,27 +137,30 @@ class AdmittingEndpoint:
     def admit_body(self, raw: RawRequest, size: int) -> RawResponse | None:
         """Return the response if an admitted request, with a body of `size` bytes, is refused.
 
-        The handler checks the same, and what is in the body, once that has been read.
+        What is in the body is checked once that has been read.
         """
         try:
             if size > self.max_body:
                 raise body_too_large(self.max_body)
-            if self._action is not None:
-                raw.permit.check(self._access(raw, self._action))
-            self._parameters.parse(raw)
-            if self.max_body and not self.context.purgatory.is_open:
-                # Nothing drains it, either: a client that sends half a body would delay the exit.
-                raise PurgatoryClosedError
+            if self.access is not None:
+                raw.permit.check(self._access_of(raw, self.access))
+            self._check_parameters(raw)
+            if self.max_body:
+                self.check_ready()
         except Exception as exc:
             return self.error_response(raw, exc)
         return None
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Return what responds to one request, to be awaited."""
+        raise NotImplementedError
 
     async def read_body(
         self, raw: RawRequest, scope: Scope, receive: Receive
     ) -> RawResponse | None:
         """Read the body of an admitted request; return the response if it is refused."""
         refused = self.admit_body(raw, 0)
-        if refused is None:
+        if refused is None and self.max_body:
             try:
                 raw.body = await read_body(scope, receive, self.max_body, self.context.incoming)
             except Problem as problem:
@@ -147,8 +172,11 @@ class AdmittingEndpoint:
         problem = problem_of_exception(error, self._method, raw.path)
         return problem.response(self.context.prefix, raw.path)
 
-    def _access(self, raw: RawRequest, action: Action) -> Access:
-        if self.path_parameter == "key":
-            return Access(action, raw.key())
+    def _require_open(self) -> None:
+        if not self.context.purgatory.is_open:
+            # Nothing drains it, either: a client that sends half a body would delay the exit.
+            raise PurgatoryClosedError
+
+    def _access_of(self, raw: RawRequest, access: Access) -> Access:
         # Without a key: any scope of that action.
-        return Access(action)
+        return replace(access, key=raw.key()) if self.path_parameter == "key" else access

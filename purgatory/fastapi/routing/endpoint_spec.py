@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
@@ -14,7 +14,7 @@ from purgatory.fastapi.http.bounds import IncomingRequests, UnreadResponses
 from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.parameters import NO_PARAMETERS, Parameter, Parameters
 from purgatory.fastapi.http.problems import KINDS, MEDIA_TYPE, ProblemKind
-from purgatory.fastapi.http.raw_request import ALLOW_ANYONE, Action, Authenticate
+from purgatory.fastapi.http.raw_request import ALLOW_ANYONE, Access, Action, Authenticate
 from purgatory.fastapi.http.schemas import ProblemDetails
 from purgatory.purgatory import Purgatory
 
@@ -76,6 +76,14 @@ def problem_responses(*slugs: str) -> Responses:
     return responses
 
 
+def all_problems(access: Access | None, problems: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the kinds of problems of an endpoint, in the order in which requests are checked."""
+    of_access = () if access is None else ("unauthorized", "forbidden")
+    # Of requests with a body.
+    receiving = ("request-timeout", "receiving-full") if "body-too-large" in problems else ()
+    return (*of_access, "bad-parameter", *problems, *receiving)
+
+
 def _description(kinds: list[ProblemKind]) -> str:
     lines = [f"`{kind.slug}`: {kind.title}." for kind in kinds]
     # Markdown: a list if there are several.
@@ -114,13 +122,11 @@ class EndpointSpec:
     """Below the prefix of the router, with Starlette's convertors."""
     summary: str
     description: str
-    allows_head: bool = False
-    """HEAD is served like GET; servers leave out the body."""
-    action: Action | None
-    """What the endpoint lets a client do; None if everyone may."""
+    action: Action
+    """What the endpoint lets a client do."""
     parameters: Parameters = NO_PARAMETERS
     body: JsonBody[Any] | None = None
-    """The body in JSON; None if there is none, or `openapi_extra` describes another."""
+    """The body in JSON; None if there is none."""
     response: Any = None
     """The model of the response; None if it is empty, or `responses` describes it."""
     response_description: str
@@ -129,7 +135,6 @@ class EndpointSpec:
     """More about responses, or other responses, by status."""
     problems: tuple[str, ...] = ()
     """The kinds of problems besides those that every endpoint has."""
-    openapi_extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def path_parameter(self) -> str:
@@ -138,28 +143,9 @@ class EndpointSpec:
         return names[0] if names else ""
 
     @property
-    def max_body(self) -> int:
-        """The maximum size of the body in bytes; 0 if the endpoint takes none."""
-        return 0 if self.body is None else self.body.max_bytes
-
-    @property
-    def takes_content(self) -> bool:
-        """True iff a body of the wrong kind is refused; so it is by a POST that needs none."""
-        return self.method in ("PATCH", "POST")
-
-    @property
     def signature(self) -> inspect.Signature:
         """The signature that FastAPI would find on a function that parses all of this."""
         return inspect.Signature(list(self._arguments()))
-
-    @property
-    def all_problems(self) -> tuple[str, ...]:
-        """The kinds of problems, in the order in which requests are checked."""
-        access = () if self.action is None else ("unauthorized", "forbidden")
-        # Of requests with a body.
-        receiving = ("request-timeout", "receiving-full")
-        has_body = "body-too-large" in self.problems
-        return (*access, "bad-parameter", *self.problems, *(receiving if has_body else ()))
 
     def _arguments(self) -> Iterator[inspect.Parameter]:
         if self.body is not None:

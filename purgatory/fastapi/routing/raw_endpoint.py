@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from typing import Any, Protocol
@@ -10,7 +9,7 @@ from typing import Any, Protocol
 from starlette.types import Receive, Scope, Send
 
 from purgatory.fastapi.http.eager_send import Resumed, finish_in_task, send_or_give_up
-from purgatory.fastapi.http.raw_request import AsgiRequest, RawRequest
+from purgatory.fastapi.http.raw_request import Access, AsgiRequest, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.admission import AdmittingEndpoint
 from purgatory.fastapi.routing.endpoint_spec import EndpointContext, EndpointSpec
@@ -81,7 +80,14 @@ class RawEndpoint(AdmittingEndpoint):
 
     def __init__(self, context: EndpointContext, spec: EndpointSpec, handler: Handler) -> None:
         """Serve what `spec` declares with `handler`."""
-        super().__init__(context, spec)
+        super().__init__(
+            context,
+            spec.method,
+            Access(spec.action),
+            spec.parameters.parse,
+            path_parameter=spec.path_parameter,
+            body=spec.body,
+        )
         self._handler = handler
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -97,14 +103,14 @@ class RawEndpoint(AdmittingEndpoint):
             response = await self.read_body(raw, scope, receive)
         if response is None:
             try:
-                response = await self._handle(raw)
+                response = await self._handler(raw)
             except Exception as exc:
                 response = self.error_response(raw, exc)
         await send_or_give_up(send, response, self.context.unread)
 
     def begin(self, raw: RawRequest, connection: Connection) -> None:
         """Respond on `connection` to an admitted request with its body, as a rule at once."""
-        handling = self._handle(raw)
+        handling = self._handler(raw)
         try:
             pending = handling.send(None)
         except StopIteration as finished:
@@ -124,22 +130,6 @@ class RawEndpoint(AdmittingEndpoint):
         except Exception as exc:
             response = self.error_response(raw, exc)
         connection.respond(response)
-
-    def _handle(self, raw: RawRequest) -> Coroutine[Any, Any, RawResponse]:
-        return self._handler(raw)
-
-
-class TaskEndpoint(RawEndpoint):
-    """An endpoint whose handler runs in a task from its first step on, as `asyncio.timeout` needs.
-
-    A RawEndpoint runs its handler in the callback that reads from the connection, and creates a
-    task only if the handler waits. That is enough for handlers that work in memory; a job store
-    may need the current task at any time.
-    """
-
-    async def _handle(self, raw: RawRequest) -> RawResponse:
-        await asyncio.sleep(0)
-        return await self._handler(raw)
 
 
 def path_parameter(scope: Scope, name: str) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from threading import RLock
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.params import Depends
@@ -17,10 +17,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from purgatory.fastapi.http.eager_send import send_response
 from purgatory.fastapi.http.problems import Problem
+from purgatory.fastapi.routing.admission import AdmittingEndpoint
 from purgatory.fastapi.routing.endpoint_spec import (
     DEFAULT_PREFIX,
-    EndpointContext,
     EndpointSpec,
+    Responses,
+    all_problems,
     problem_responses,
 )
 from purgatory.fastapi.routing.request_internals import cached_body, effective_route, is_body_read
@@ -126,18 +128,6 @@ class _Delegated(Response):
         return receive_again
 
 
-class BoundedApp(Protocol):
-    """An ASGI application that reads bodies up to a bound."""
-
-    context: EndpointContext
-    max_body: int
-    """Bytes; 0 if it reads none."""
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Respond to one request."""
-        ...
-
-
 class DeclaredEndpoint:
     """The endpoint function as FastAPI sees it: described by its signature, and never called.
 
@@ -146,20 +136,36 @@ class DeclaredEndpoint:
     """
 
     def __init__(
-        self, spec: EndpointSpec, raw: BoundedApp, prefix: str, methods: list[str]
+        self,
+        name: str,
+        signature: inspect.Signature,
+        raw: AdmittingEndpoint,
+        prefix: str,
+        *,
+        allows_head: bool = False,
+        problems: tuple[str, ...] = (),
+        responses: Responses | None = None,
+        **options: Any,
     ) -> None:
-        """Describe `spec`, which `raw` serves; `methods` are those of all routes at its path."""
-        self.__name__ = spec.name
-        self.spec = spec
-        self.route_options = _route_options(spec)
-        self.raw = raw
-        self.methods = methods
-        self._prefix = prefix
+        """Describe what `raw` serves; `name` is the operation id.
 
-    @property
-    def __signature__(self) -> inspect.Signature:
-        """The signature that FastAPI reads."""
-        return self.spec.signature
+        With `allows_head`, HEAD is served like GET: servers leave out the body. `problems` are
+        those besides what every endpoint has. `options` are what APIRoute takes besides a path.
+        """
+        self.__name__ = name
+        # That which FastAPI reads.
+        self.__signature__ = signature
+        self.raw = raw
+        self.allows_head = allows_head
+        self.methods: list[str] = []
+        """Those of all routes at its path."""
+        self._prefix = prefix
+        described = problem_responses(*all_problems(raw.access, problems))
+        self.route_options: dict[str, Any] = {
+            **options,
+            "responses": {**described, **(responses or {})},
+            "route_class_override": RawRoute,
+        }
 
     def __call__(self) -> None:
         """Raise: requests go to `raw`."""
@@ -197,7 +203,7 @@ class RawRoute(LazyRoute):
         method = scope["method"]
         # HEAD is no method of the route: FastAPI would put it into OpenAPI.
         if method not in (self.methods or ()) and not (
-            method == "HEAD" and self.declared.spec.allows_head
+            method == "HEAD" and self.declared.allows_head
         ):
             await self.declared.refuse_method(scope, receive, send)
             return
@@ -219,17 +225,39 @@ class RawRoute(LazyRoute):
         return self._guarded[id(included)][1]
 
 
-def add_endpoint(router: APIRouter, spec: EndpointSpec, raw: BoundedApp) -> None:
+def add_endpoint(router: APIRouter, spec: EndpointSpec, raw: AdmittingEndpoint) -> None:
     """Add a route that `spec` describes in OpenAPI and `raw` serves."""
+    endpoint = DeclaredEndpoint(
+        spec.name,
+        spec.signature,
+        raw,
+        router.prefix,
+        problems=spec.problems,
+        responses=spec.responses,
+        methods=[spec.method],
+        status_code=spec.status,
+        summary=spec.summary,
+        description=inspect.cleandoc(spec.description),
+        response_description=spec.response_description,
+        response_model=spec.response,
+    )
+    add_route(router, spec.path, endpoint)
+
+
+def add_route(router: APIRouter, path: str, endpoint: DeclaredEndpoint) -> None:
+    """Add a route below the prefix of `router`."""
     siblings = [
         route.declared
         for route in router.routes
-        if isinstance(route, RawRoute) and route.path == router.prefix + spec.path
+        if isinstance(route, RawRoute) and route.path == router.prefix + path
     ]
-    methods = siblings[0].methods if siblings else []
-    methods += [spec.method, "HEAD"] if spec.allows_head else [spec.method]
-    endpoint = DeclaredEndpoint(spec, raw, router.prefix, methods)
-    router.add_api_route(spec.path, endpoint, **endpoint.route_options)
+    if siblings:
+        endpoint.methods = siblings[0].methods
+    options = endpoint.route_options
+    endpoint.methods += [*options["methods"], *(["HEAD"] if endpoint.allows_head else [])]
+    # Of the path as it is in the document: without the convertors.
+    options["generate_unique_id_function"] = partial(_operation_id, compile_path(path)[1])
+    router.add_api_route(path, endpoint, **options)
 
 
 def include_in_app(app: FastAPI, router: APIRouter) -> None:
@@ -249,23 +277,6 @@ def include_in_app(app: FastAPI, router: APIRouter) -> None:
         )
     # Still with its lifespan.
     app.include_router(router)
-
-
-def _route_options(spec: EndpointSpec) -> dict[str, Any]:
-    """Return the arguments of `add_api_route` that an endpoint decides."""
-    return {
-        "methods": [spec.method],
-        "status_code": spec.status,
-        "summary": spec.summary,
-        "description": inspect.cleandoc(spec.description),
-        "response_description": spec.response_description,
-        # Of the path as it is in the document: without the convertors.
-        "generate_unique_id_function": partial(_operation_id, compile_path(spec.path)[1]),
-        "response_model": spec.response,
-        "responses": {**problem_responses(*spec.all_problems), **spec.responses},
-        "route_class_override": RawRoute,
-        "openapi_extra": dict(spec.openapi_extra) or None,
-    }
 
 
 def _operation_id(own_path: str, route: Any) -> str:

@@ -162,17 +162,7 @@ WAIT_ID: Final[Parameter[str | None]] = Parameter(
     default=None,
     schema={"pattern": WAIT_ID_PATTERN},
 )
-ENDED_WAIT_ID: Final[Parameter[str]] = Parameter(
-    name="id",
-    location="path",
-    description="A Wait-Id.",
-    parse=parse_wait_id,
-    default="",
-    schema={"pattern": WAIT_ID_PATTERN},
-)
-
 WATCH_SEVERAL: Final = Parameters(PREFER, WAIT_ID)
-END_WAIT: Final = Parameters(ENDED_WAIT_ID)
 
 
 class WatchParameters:
@@ -329,11 +319,6 @@ def owned_wait_id(raw: RawRequest, wait_id: str) -> str:
     """Return a wait id with its owner, so that no client can end the wait of another."""
     owner = raw.permit.identity
     return wait_id if owner is None else f"{owner}/{wait_id}"
-
-
-def parse_ended_wait(raw: RawRequest) -> str:
-    """Return the owned id of the wait that `DELETE .../waits/{id}` ends; raise Problem."""
-    return owned_wait_id(raw, parse_wait_id(raw.path_value))
 
 
 # Cached: each poll has another cursor, as a rule, and the terms of the one before.

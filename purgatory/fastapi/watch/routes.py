@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Path
 from starlette.types import Receive, Scope, Send
 
 from purgatory.fastapi.http.bounds import UnreadResponses
@@ -20,9 +20,9 @@ from purgatory.fastapi.http.raw_request import Access, Action, AsgiRequest, RawR
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.admission import AdmittingEndpoint
 from purgatory.fastapi.routing.endpoint_spec import EndpointSpec, response_header
+from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer, add_handler
 from purgatory.fastapi.routing.raw_endpoint import (
     Connection,
-    RawEndpoint,
     Responder,
     path_parameter,
 )
@@ -30,11 +30,12 @@ from purgatory.fastapi.routing.raw_route import add_endpoint
 from purgatory.fastapi.watch.interruptible_receive import LEFT, DisconnectListener
 from purgatory.fastapi.watch.parked_requests import ParkedRequest, WaitRegistry
 from purgatory.fastapi.watch.request_parser import (
-    END_WAIT,
+    WAIT_ID_PATTERN,
     WATCH_SEVERAL,
     WatchParser,
     WatchRequest,
-    parse_ended_wait,
+    owned_wait_id,
+    parse_wait_id,
 )
 from purgatory.fastapi.watch.schemas import WatchManyResponse
 
@@ -133,7 +134,14 @@ class WatchEndpoint(AdmittingEndpoint):
 
     def __init__(self, registry: WaitRegistry, spec: EndpointSpec, parse: Parse) -> None:
         """Park requests in `registry`, once `parse` has checked them."""
-        super().__init__(registry.context, spec)
+        super().__init__(
+            registry.context,
+            spec.method,
+            Access(spec.action),
+            spec.parameters.parse,
+            path_parameter=spec.path_parameter,
+            body=spec.body,
+        )
         self.needs_client = registry.clients.is_active
         self.needs_scope = registry.clients.needs_scope
         self.registry = registry
@@ -207,18 +215,9 @@ PROBLEMS: Final = (
     "not-open",
     "signals-unavailable",
 )
-_END_WAIT: Final = EndpointSpec(
-    name="cancel_wait",
-    method="DELETE",
-    path="/waits/{id}",
-    summary="End a wait",
-    description='End the wait of that Wait-Id: its response has the reason "cancelled".',
-    action=Action.WAIT,
-    parameters=END_WAIT,
-    response_description="The wait has ended, and its request has a response.",
-    status=204,
-    problems=("unknown-wait", "signals-unavailable"),
-)
+_EndedWaitId = Annotated[
+    str, Path(description="A Wait-Id.", json_schema_extra={"pattern": WAIT_ID_PATTERN})
+]
 
 
 def add_watch_routes(router: APIRouter, registry: WaitRegistry) -> None:
@@ -227,13 +226,24 @@ def add_watch_routes(router: APIRouter, registry: WaitRegistry) -> None:
     several = _watch_several(parser)
     add_endpoint(router, several, WatchEndpoint(registry, several, parser.parse_several))
 
-    async def end_wait(raw: RawRequest) -> RawResponse:
-        raw.permit.check(Access(Action.WAIT))
-        END_WAIT.parse(raw)
-        await registry.cancel(parse_ended_wait(raw))
-        return RawResponse.empty(204)
+    async def cancel_wait(request: AdmittedRequest, id: _EndedWaitId) -> Answer:  # noqa: A002 - as OpenAPI has it
+        """End a wait.
 
-    add_endpoint(router, _END_WAIT, RawEndpoint(registry.context, _END_WAIT, end_wait))
+        End the wait of that Wait-Id: its response has the reason "cancelled".
+        """
+        await registry.cancel(owned_wait_id(request.raw, parse_wait_id(id)))
+        return Answer(RawResponse.empty(204))
+
+    add_handler(
+        router,
+        registry.context,
+        "DELETE /waits/{id}",
+        cancel_wait,
+        Access(Action.WAIT),
+        status_code=204,
+        response_description="The wait has ended, and its request has a response.",
+        problems=("unknown-wait", "signals-unavailable"),
+    )
 
 
 def _watch_several(parser: WatchParser) -> EndpointSpec:

@@ -21,13 +21,9 @@ from tests.needs import BODY_LIMIT, TELEMETRY
 
 ALL = {
     ("GET", "/purgatory/watch/"),
+    ("GET", "/purgatory/watch"),
     ("POST", "/purgatory/watch"),
-    ("GET", "/purgatory/keys/"),
     ("POST", "/purgatory/keys/"),
-    ("DELETE", "/purgatory/keys/"),
-    ("GET", "/purgatory/keys"),
-    ("POST", "/purgatory/keys"),
-    ("GET", "/purgatory/statistics"),
 }
 
 
@@ -47,12 +43,12 @@ def nothing() -> None:
 
 
 def test_our_endpoints_have_fast_routes() -> None:
-    """In an application without anything in front of them."""
+    """The hot ones, in an application without anything in front of them."""
     app = FastAPI()
     app.add_api_route("/orders/{order}", endpoint)
     install(app, Purgatory(), authorize=ALLOW_ANYONE)
     app.add_api_route("/{everything:path}", endpoint)
-    assert found(app) >= ALL
+    assert found(app) == ALL
 
 
 def test_a_route_that_comes_first() -> None:
@@ -60,12 +56,12 @@ def test_a_route_that_comes_first() -> None:
     for path, gone in [
         ("/purgatory/watch/special", {("GET", "/purgatory/watch/")}),
         ("/purgatory/watch/{key}/x", {("GET", "/purgatory/watch/")}),
-        ("/purgatory/{what}x", {("GET", "/purgatory/watch/"), ("GET", "/purgatory/keys/")}),
-        ("/purgatory/{what}/{key}", {("GET", "/purgatory/watch/"), ("GET", "/purgatory/keys/")}),
+        ("/purgatory/{what}x", {("GET", "/purgatory/watch/")}),
+        ("/purgatory/{what}/{key}", {("GET", "/purgatory/watch/")}),
         ("/purgatory/{what}", None),
         ("/{everything:path}", None),
-        ("/purgatory/keys", {("GET", "/purgatory/keys")}),
-        ("/purgatory/watch", set()),
+        ("/purgatory/keys", set()),
+        ("/purgatory/watch", {("GET", "/purgatory/watch")}),
         ("/purgatory/watching/{key}", set()),
         ("/purgator", set()),
         ("/other/{everything:path}", set()),
@@ -177,7 +173,7 @@ def test_bypassing_middleware() -> None:
     install(app, Purgatory(), bypass_middleware=True, authorize=ALLOW_ANYONE)
     app.include_router(create_router(Purgatory(), prefix="/other", authorize=ALLOW_ANYONE))
     app.add_middleware(Around)
-    assert found(app) >= ALL
+    assert found(app) == ALL
     assert not any(path.startswith("/other") for _, path in found(app))
 
 

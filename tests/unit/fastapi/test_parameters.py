@@ -16,8 +16,7 @@ from purgatory.fastapi.http.parameters import (
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.request_headers import Preferences, parse_prefer
-from purgatory.fastapi.jobs import parameters as job_parameters
-from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
+from purgatory.fastapi.keys.schemas import FIRE, IF_MATCH
 from purgatory.fastapi.watch.request_parser import WatchParser, WatchRequest
 from purgatory.fastapi.watch.settings import WaitSettings
 from tests.cases import cases
@@ -71,7 +70,7 @@ def test_lines_of_a_list_are_one_value() -> None:
     raw = _raw(b"", (b"prefer", b"wait=2"), (b"prefer", b"return=minimal"))
     assert PARAMETERS.parse(raw)[LIST_HEADER] == Preferences(2.0, is_minimal=True)
     twice = _raw(b"", (b"if-match", b'"1"'), (b"if-match", b'"2"'))
-    tags = job_parameters.CHANGE.parse(twice)[job_parameters.IF_MATCH]
+    tags = FIRE.parse(twice)[IF_MATCH]
     assert tags is not None and tags.opaque_tags == {b'"1"', b'"2"'}
 
 
@@ -79,23 +78,3 @@ def test_polls_with_other_cursors_share_their_terms() -> None:
     """There are as many of them as parked requests."""
     head = PURGATORY.signals.cursor(PURGATORY.signals.head())
     assert _watch(f"cursor={head}&limit=7".encode()).terms is _watch(b"limit=7&cursor=0").terms
-
-
-def test_a_declaration_has_the_bounds_of_its_endpoint() -> None:
-    """The end of the path, the size of the body, and whether its type is checked."""
-    spec = EndpointSpec(
-        name="n",
-        method="POST",
-        path="/jobs/{id}",
-        summary="S",
-        description="D",
-        action=None,
-        parameters=job_parameters.CHANGE,
-        body=PARSER.body,
-        response_description="R",
-        problems=("full",),
-    )
-    assert (spec.path_parameter, spec.max_body) == ("id", PARSER.body.max_bytes)
-    assert spec.takes_content
-    assert list(spec.signature.parameters) == ["body", "id", "if_match"]
-    assert spec.all_problems == ("bad-parameter", "full")

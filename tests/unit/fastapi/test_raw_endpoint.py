@@ -12,10 +12,10 @@ from fastapi import FastAPI
 
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, create_router
-from purgatory.fastapi.http.raw_request import Authenticate, RawRequest
+from purgatory.fastapi.http.raw_request import Action, Authenticate, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.endpoint_spec import EndpointContext, EndpointSpec
-from purgatory.fastapi.routing.raw_endpoint import RawEndpoint, TaskEndpoint
+from purgatory.fastapi.routing.raw_endpoint import RawEndpoint
 from purgatory.testing import AutojumpEventLoop
 from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange
@@ -26,7 +26,7 @@ SPEC = EndpointSpec(
     path="/probe",
     summary="",
     description="",
-    action=None,
+    action=Action.FIRE,
     response_description="",
 )
 
@@ -63,13 +63,10 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
     return "asyncio", {"loop_factory": AutojumpEventLoop}
 
 
-@pytest.mark.parametrize(
-    ("make", "turns"), [(RawEndpoint, 0), (RawEndpoint, 1), (RawEndpoint, 3), (TaskEndpoint, 0)]
-)
+@pytest.mark.parametrize("turns", [0, 1, 3])
 @pytest.mark.parametrize("is_failing", [False, True])
 async def test_a_handler_responds_on_a_connection_at_once_or_when_it_has_waited(
     purgatory: Purgatory,
-    make: type[RawEndpoint],
     turns: int,
     caplog: pytest.LogCaptureFixture,
     *,
@@ -85,10 +82,9 @@ async def test_a_handler_responds_on_a_connection_at_once_or_when_it_has_waited(
         return RawResponse.empty(204)
 
     connection = Connection()
-    endpoint = make(EndpointContext(purgatory), SPEC, handle)
+    endpoint = RawEndpoint(EndpointContext(purgatory), SPEC, handle)
     endpoint.begin(RawRequest("/probe\n", b"/probe%0A", b"", []), connection)
-    is_at_once = make is RawEndpoint and not turns
-    assert bool(connection.responses) is is_at_once
+    assert bool(connection.responses) is (turns == 0)
     await until_in_turns(lambda: bool(connection.responses))
     assert [response.status for response in connection.responses] == [500 if is_failing else 204]
     assert caplog.messages == [f"{SPEC.method} /probe%0A failed"] * is_failing

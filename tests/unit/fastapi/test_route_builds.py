@@ -33,7 +33,7 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def test_install_and_requests_build_nothing(builds: Counter[str]) -> None:
-    """FastAPI builds routes for its own parsing, which ours do not use, and for OpenAPI."""
+    """The routes of an application are built for OpenAPI only: requests have one of their own."""
     app = FastAPI()
     install(app, Purgatory(jobs=MemoryJobStore()), authorize=ALLOW_ANYONE)
     with TestClient(app) as client:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive
 
 from purgatory.errors import LimitReachedError
-from purgatory.fastapi.http.eager_send import send_response
-from purgatory.fastapi.http.problem_mapping import problem_of_error, problem_of_exception
-from purgatory.fastapi.http.raw_request import Access, Action, AsgiRequest, Permit, RawRequest
+from purgatory.fastapi.http.problem_mapping import problem_of_error
+from purgatory.fastapi.http.raw_request import Access, Action, Permit
 from purgatory.fastapi.http.raw_response import RawResponse, header_lines, retry_after
 from purgatory.fastapi.http.request_headers import EntityTags, jittered
-from purgatory.fastapi.jobs.parameters import GET, IF_NONE_MATCH, PREFER
 from purgatory.fastapi.jobs.schemas import JobResponse, ListedJob, RunJobResponse
-from purgatory.fastapi.routing.raw_endpoint import path_parameter
+from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer
 from purgatory.fastapi.watch.interruptible_receive import (
     LEFT,
     DisconnectListener,
@@ -42,7 +40,7 @@ def job_response(
     headers: Mapping[str, str] | None = None,
     *,
     is_paused: bool | None = None,
-) -> RawResponse:
+) -> Answer:
     """Return the response with a job, its ETag and `headers`.
 
     It says whether the handler is paused, unless `is_paused` is None. The fired value is
@@ -54,7 +52,7 @@ def job_response(
         document = RunJobResponse(**document.model_dump(), paused=is_paused)
     if job.fired_key is not None and not permit.allows(Access(Action.WAIT, job.fired_key)):
         document.fired_value = None
-    return RawResponse.from_json(status, document.model_dump_json().encode(), more)
+    return Answer(RawResponse.from_json(status, document.model_dump_json().encode(), more))
 
 
 def listed_job(job: Job) -> ListedJob:
@@ -119,62 +117,40 @@ def _timestamp(wall_ms: int | None) -> str | None:
     return None if wall_ms is None else rfc3339(utc(wall_ms))
 
 
-class JobWatchEndpoint:
-    """Responds with a job; with If-None-Match and `Prefer: wait`, once that has changed.
+async def watch_job(
+    registry: WaitRegistry,
+    request: AdmittedRequest,
+    job_id: str,
+    tags: EntityTags | None,
+    asked: float | None,
+) -> Answer:
+    """Return a job; with `tags`, once it has changed, for up to `asked` seconds.
 
     While it waits, the request's task is in `receive()`, which a change interrupts; so a client
     that leaves ends the wait at once. It counts as a parked request.
     """
-
-    max_body = 0
-
-    def __init__(self, registry: WaitRegistry, *, path_parameter: str) -> None:
-        """Serve the jobs of the purgatory of `registry`."""
-        self.context = registry.context
-        self.path_parameter = path_parameter
-        self._registry = registry
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond to one request, now or later."""
-        raw = AsgiRequest(scope, path_parameter(scope, self.path_parameter))
-        try:
-            answer = await self._answer(raw, scope, receive)
-        except Exception as exc:
-            answer = problem_of_exception(exc, "GET", raw.path).response(
-                self.context.prefix, raw.path
-            )
-        await send_response(send, answer)
-
-    async def _answer(self, raw: RawRequest, scope: Scope, receive: Receive) -> RawResponse:
-        raw.permit = self.context.authenticate(raw)
-        raw.permit.check(Access(Action.DEFER))
-        purgatory = self.context.purgatory
-        values = GET.parse(raw)
-        tags, asked = values[IF_NONE_MATCH], values[PREFER].wait
-        wait = min(asked or 0.0, self._registry.settings.max_wait)
-        applied = {} if asked is None else {"Preference-Applied": f"wait={wait:g}"}
-        if tags is None:
-            return job_response(
-                await purgatory.jobs.get(raw.path_value), raw.permit, headers=applied
-            )
-        clients = self._registry.clients
-        client = clients.key_of_raw(raw)
-        watch = _JobWatch(tags, receive, client=client[1:] or None)
-        if not may_have_body(scope):
-            await watch.read_empty_body()
-        try:
-            counted = clients.enter(client if wait and clients.is_active else "")
-        except LimitReachedError as exc:
-            raise problem_of_error(exc) from exc
-        try:
-            job, status = await watch.run(purgatory.jobs, raw.path_value, wait)
-        finally:
-            clients.leave(counted)
-        if status is Status.CANCELLED:
-            return LEFT
-        if watch.is_news(job):
-            return job_response(job, raw.permit, headers=applied)
-        return _not_modified(job, applied, status)
+    raw, jobs, clients = request.raw, registry.purgatory.jobs, registry.clients
+    wait = min(asked or 0.0, registry.settings.max_wait)
+    applied = {} if asked is None else {"Preference-Applied": f"wait={wait:g}"}
+    if tags is None:
+        return job_response(await jobs.get(job_id), raw.permit, headers=applied)
+    client = clients.key_of_raw(raw)
+    watch = _JobWatch(tags, request.receive, client=client[1:] or None)
+    if not may_have_body(request.scope):
+        await watch.read_empty_body()
+    try:
+        counted = clients.enter(client if wait and clients.is_active else "")
+    except LimitReachedError as exc:
+        raise problem_of_error(exc) from exc
+    try:
+        job, status = await watch.run(jobs, job_id, wait)
+    finally:
+        clients.leave(counted)
+    if status is Status.CANCELLED:
+        return Answer(LEFT)
+    if watch.is_news(job):
+        return job_response(job, raw.permit, headers=applied)
+    return Answer(_not_modified(job, applied, status))
 
 
 class _JobWatch(DisconnectListener):
