@@ -20,8 +20,8 @@ from purgatory.fastapi.lifespan import refuse_several_workers
 from purgatory.fastapi.long_poll.endpoint_call import LongPollKey
 from purgatory.fastapi.long_poll.middleware import LongPollMiddleware
 from purgatory.fastapi.router import Authorize, EndpointGroup, create_router
-from purgatory.fastapi.routing.endpoint_spec import DEFAULT_PREFIX, response_header
-from purgatory.fastapi.routing.raw_route import LazyRoute, RawRoute, include_in_app
+from purgatory.fastapi.routing.admission import DEFAULT_PREFIX
+from purgatory.fastapi.routing.raw_route import LazyRoute, RawRoute, include_in_app, response_header
 from purgatory.fastapi.servers.fastapi_internals import original_route, route_contexts
 from purgatory.fastapi.watch.settings import ClientOf, WaitSettings
 from purgatory.purgatory import Purgatory

@@ -12,12 +12,13 @@ from urllib.parse import quote
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
 from purgatory import Limits, Purgatory, PurgatoryError
 from purgatory.fastapi import BearerTokens, Problem, WaitSettings
 from purgatory.fastapi.http.idempotency import parse_idempotency_key
 from purgatory.fastapi.http.json_bodies import JsonBody
-from purgatory.fastapi.http.parameters import MAX_LIMIT, ParameterErrors, read_query, whole_number
+from purgatory.fastapi.http.parameters import MAX_LIMIT, ParameterErrors, WholeNumber, read_query
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.request_headers import (
@@ -38,7 +39,7 @@ PURGATORY = Purgatory()
 SETTINGS = WaitSettings()
 PARSER = WatchParser(PURGATORY, SETTINGS)
 QUERY = frozenset({"cursor", "wait", "limit", "min"})
-NUMBER = whole_number("limit", default=1, description="A number.")
+NUMBER: TypeAdapter[int] = TypeAdapter(WholeNumber)
 BODIES: list[JsonBody[Any]] = [
     signal_json(Limits()),
     batch_json(Limits()),
@@ -208,8 +209,11 @@ def test_queries(query: bytes, name: str) -> None:
     parameters = _result_or_problem(_read_query, query)
     if parameters is not None:
         assert parameters.keys() <= QUERY
-        number = _result_or_problem(NUMBER.parse, parameters.get(name, "1"))
-        assert number is None or 1 <= number <= MAX_LIMIT
+        try:
+            number = NUMBER.validate_python(parameters.get(name, "1"))
+        except ValidationError:
+            return
+        assert 1 <= number <= MAX_LIMIT
 
 
 def _read_query(query: bytes) -> dict[str, str]:

@@ -33,8 +33,8 @@ from purgatory.fastapi.http.parameters import KeyText, Prefix, WholeNumber
 from purgatory.fastapi.http.problems import Problem, bad_parameter, draining_problem
 from purgatory.fastapi.http.raw_request import READ, Access, Action, Permit
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.endpoint_spec import Responses
 from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer, add_handler
+from purgatory.fastapi.routing.raw_route import Responses
 from purgatory.fastapi.watch.interruptible_receive import DisconnectListener, may_have_body
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
 

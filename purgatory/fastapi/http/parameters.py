@@ -1,27 +1,34 @@
-"""Parameters of endpoints: one declaration makes the strict parser and the OpenAPI description.
+"""Parameters of endpoints: one annotation makes the strict parser and the OpenAPI description.
 
-Values are not parsed by pydantic: reading texts, it takes " 5", "5.0" and "1_0" for whole numbers,
-and its errors do not name what is allowed in the words that clients of these endpoints know.
+Reading texts, pydantic takes " 5", "5.0" and "1_0" for whole numbers: the types here do not. Its
+errors become ours, which name the value and what is allowed in words.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, ParamSpec, TypeVar
+from functools import cached_property
+from typing import Annotated, Any, Final, ParamSpec, TypeVar, get_args
 from urllib.parse import parse_qsl
 
-from fastapi import Path
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from fastapi import Path, params
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+)
 
 from purgatory.fastapi.http.problems import Problem, bad_parameter, release_frames
 from purgatory.fastapi.http.raw_request import RawRequest, only_line
-from purgatory.fastapi.http.schemas import KEY_PATTERN
+from purgatory.fastapi.http.schemas import KEY_PATTERN, allowed_words
 from purgatory.operations.watch_key import MAX_KEY_LENGTH
 
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
-Value = TypeVar("Value")
 
 # Parameters in a query, all endpoints together, are fewer than ten.
 MAX_QUERY_FIELDS: Final = 20
@@ -79,134 +86,106 @@ def _errors(problem: Problem) -> list[dict[str, object]]:
     ]
 
 
-# Compared by identity, and so hashed as fast as any object: it is the key of its value.
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Parameter(Generic[Value]):
-    """One parameter: how its text is parsed, and how OpenAPI describes it."""
-
-    name: str
-    """As clients write it; headers are found in any case."""
-    location: Literal["path", "query", "header"]
-    description: str
-    parse: Callable[[str], Value]
-    """Returns the value of a text; raises Problem."""
-    default: Value
-    """The value of a request without this parameter."""
-    documented_default: Any = None
-    """The same as clients would write it; None if leaving it out has a meaning of its own."""
-    type: Any = str
-    """The type in OpenAPI, of a value that is given."""
-    schema: Mapping[str, Any] = field(default_factory=dict)
-    """Bounds and examples in OpenAPI, as keywords of FastAPI's `Query`, `Path` and `Header`."""
-    is_list: bool = False
-    """True iff several header lines make one value, as if joined by commas (RFC 9110, 5.3)."""
-    is_required: bool = False
-    """True iff OpenAPI says that it must be given, as it does of those in the path."""
-
-    def join(self, lines: Sequence[str]) -> str:
-        """Return several header lines as one text; raise Problem unless it is a list."""
-        return ", ".join(lines) if self.is_list else only_line(lines, self.name)
+SEVERAL_LINES: Final = object()
+"""Annotates a header whose lines make one value, as if joined by commas (RFC 9110, 5.3)."""
+_SPELLINGS: Final = {"last-event-id": "Last-Event-ID"}
 
 
-class ParameterValues(dict["Parameter[Any]", Any]):
-    """The values that one request gives to parameters: `values[PARAMETER]`."""
+class _Parameter:
+    """One parameter, by its annotation."""
 
-    if TYPE_CHECKING:
+    def __init__(self, name: str, annotation: Any) -> None:
+        self._name = name
+        self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+        self._validate = self._adapter.validator.validate_python
+        self._is_list = SEVERAL_LINES in get_args(annotation)
 
-        def __getitem__(self, parameter: Parameter[Value]) -> Value:
-            """Return the value of `parameter`, or its default."""
-            ...
+    def parse(self, text: str) -> Any:
+        """Return the value of a text; raise Problem."""
+        try:
+            return self._validate(text)
+        except ValidationError as exc:
+            words = allowed_words(self._adapter.json_schema())
+            raise bad_parameter(self._name, f"{self._name} is {text[:64]!r}", words) from exc
 
-    def __missing__(self, parameter: Parameter[Value]) -> Value:
-        """Return the default of a parameter that was not given."""
-        return parameter.default
-
-    def by_name(self) -> dict[str, Any]:
-        """Return the values by the names of their parameters."""
-        return {parameter.name: value for parameter, value in self.items()}
-
-
-# Shared, and never filled.
-NO_VALUES: Final = ParameterValues()
+    def parse_lines(self, lines: Sequence[str]) -> Any:
+        """Return the value of a header; raise Problem."""
+        text = ", ".join(lines) if self._is_list else only_line(lines, self._name)
+        return self.parse(text)
 
 
-class Parameters:
-    """All parameters of one endpoint: anything else in a query is refused, and so are repeats."""
+class HeadParser:
+    """Parses the queries and headers of requests by the annotations of a function, as FastAPI's.
 
-    def __init__(self, *declared: Parameter[Any]) -> None:
-        """Declare the parameters, those in the path among them; see `routing.endpoint_spec`."""
-        self.declared = declared
-        self._query = {item.name: item for item in declared if item.location == "query"}
+    Unlike FastAPI, it refuses unknown and repeated parameters, and reports all errors at once.
+    """
+
+    def __init__(self, signature: inspect.Signature) -> None:
+        """Take the parameters of `signature` with a `Query` or a `Header`."""
+        self._query = _annotations(signature, params.Query)
+        self._headers = _annotations(signature, params.Header)
         self._query_names = frozenset(self._query)
-        self._headers = [
-            (item.name.lower().encode(), item) for item in declared if item.location == "header"
-        ]
-        self.header_names = frozenset(name for name, _ in self._headers)
+        self._header_names = {name.replace("_", "-").encode(): name for name in self._headers}
+        self.header_names = frozenset(self._header_names)
         """The lower-case names of the headers."""
+        self.path_parameter = next(iter(_annotations(signature, params.Path)), "")
+        """The name of the parameter in the path; empty if there is none."""
 
-    def parse(self, raw: RawRequest) -> ParameterValues:
-        """Return the values in a request; raise one Problem for all that are wrong."""
+    # Made for the first request: pydantic takes a while for each.
+    @cached_property
+    def _parameters(self) -> dict[str, _Parameter]:
+        found = {name: _Parameter(name, annotation) for name, annotation in self._query.items()}
+        for header, name in self._header_names.items():
+            text = header.decode()
+            spelling = _SPELLINGS.get(text, text.title())
+            found[name] = _Parameter(spelling, self._headers[name])
+        return found
+
+    def parse(self, raw: RawRequest) -> dict[str, Any]:
+        """Return the values that a request gives; raise one Problem for all that are wrong.
+
+        By the names in the signature, such as `if_match`.
+        """
+        values: dict[str, Any] = {}
         # Most requests of most endpoints have no parameter at all.
-        if not raw.query_string and not (self.header_names and raw.has_any(self.header_names)):
-            return NO_VALUES
-        errors = ParameterErrors()
-        values = ParameterValues()
-        self.parse_query(raw.query_string, values, errors)
-        if self._headers:
+        if raw.query_string or raw.has_any(self.header_names):
+            errors = ParameterErrors()
+            self.parse_query(raw.query_string, values, errors)
             self.parse_headers(raw, values, errors)
-        errors.raise_if_any()
+            errors.raise_if_any()
         return values
 
     def parse_query(
-        self, query_string: bytes, values: ParameterValues, errors: ParameterErrors
+        self, query_string: bytes, values: dict[str, Any], errors: ParameterErrors
     ) -> None:
         """Add the values in a query to `values`, and what is wrong with it to `errors`."""
+        parameters = self._parameters
         for name, text in read_query(query_string, self._query_names, errors).items():
-            parameter = self._query[name]
             try:
-                values[parameter] = parameter.parse(text)
+                values[name] = parameters[name].parse(text)
             except Problem as problem:
                 errors.add(problem)
 
     def parse_headers(
-        self, raw: RawRequest, values: ParameterValues, errors: ParameterErrors
+        self, raw: RawRequest, values: dict[str, Any], errors: ParameterErrors
     ) -> None:
         """Add the values in the headers to `values`, and what is wrong with them to `errors`."""
-        for name, parameter in self._headers:
-            lines = raw.headers_named(name)
+        for header, name in self._header_names.items():
+            lines = raw.headers_named(header)
             if lines:
                 try:
-                    text = lines[0] if len(lines) == 1 else parameter.join(lines)
-                    values[parameter] = parameter.parse(text)
+                    values[name] = self._parameters[name].parse_lines(lines)
                 except Problem as problem:
                     errors.add(problem)
 
 
-NO_PARAMETERS: Final = Parameters()
-
-
-def whole_number(
-    name: str, *, default: int, description: str, maximum: int = MAX_LIMIT
-) -> Parameter[int]:
-    """Declare a number in the query, from 1 to `maximum`."""
-
-    def parse(text: str) -> int:
-        if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS:
-            number = int(text)
-            if 1 <= number <= maximum:
-                return number
-        raise bad_parameter(name, f"{name} is {text[:64]!r}", f"a whole number from 1 to {maximum}")
-
-    return Parameter(
-        name=name,
-        location="query",
-        description=description,
-        parse=parse,
-        default=default,
-        documented_default=default,
-        type=int,
-        schema={"ge": 1, "le": maximum},
-    )
+def _annotations(signature: inspect.Signature, kind: type[params.Param]) -> dict[str, Any]:
+    """Return the annotations of the parameters that `signature` has in a place."""
+    return {
+        each.name: each.annotation
+        for each in signature.parameters.values()
+        if any(isinstance(item, kind) for item in get_args(each.annotation)[1:])
+    }
 
 
 def _digits(text: Any) -> Any:
@@ -225,8 +204,15 @@ def _flag(text: Any) -> Any:
     return text
 
 
-# Types of parameters of plain endpoints, which add their `Query` or `Path`.
+# Types of parameters: an endpoint adds its `Query` or `Header`.
 WholeNumber = Annotated[int, Field(ge=1, le=MAX_LIMIT), BeforeValidator(_digits)]
+
+
+def whole_number(maximum: int) -> Any:
+    """Return the type of a number from 1 to `maximum`."""
+    return Annotated[int, Field(ge=1, le=maximum), BeforeValidator(_digits)]
+
+
 Flag = Annotated[bool, BeforeValidator(_flag)]
 KeyText = Annotated[str, Field(min_length=1, max_length=MAX_KEY_LENGTH, pattern=KEY_PATTERN)]
 """A key, or what is written as keys are."""
@@ -246,7 +232,7 @@ KeyInPath = Annotated[
 
 
 def checked(parse: Callable[[str], object]) -> AfterValidator:
-    """Return what refuses texts as `parse` does; FastAPI takes other types for other things."""
+    """Return what refuses texts as `parse` does; FastAPI is confused by values of other types."""
 
     def check(text: str) -> str:
         parse(text)

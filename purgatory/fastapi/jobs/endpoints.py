@@ -14,7 +14,14 @@ from fastapi import Header, Path, Query
 from purgatory.errors import BadCursorError, InvalidKeyError, PurgatoryError
 from purgatory.fastapi.http.idempotency import IdempotencyKeyText, request_name
 from purgatory.fastapi.http.json_bodies import bad_field
-from purgatory.fastapi.http.parameters import Flag, KeyText, WholeNumber, checked, optional
+from purgatory.fastapi.http.parameters import (
+    SEVERAL_LINES,
+    Flag,
+    KeyText,
+    WholeNumber,
+    checked,
+    optional,
+)
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import ALLOWED_KEY, Problem, bad_parameter, release_frames
 from purgatory.fastapi.http.raw_request import Access, Action, Permit
@@ -74,18 +81,21 @@ IdempotencyKey = Annotated[
 IfMatch = Annotated[
     str | None,
     checked(partial(parse_entity_tags, name="If-Match")),
+    SEVERAL_LINES,
     optional({"pattern": ENTITY_TAGS_PATTERN}),
     Header(description="ETags of the job: only if it is still at one of them."),
 ]
 IfNoneMatch = Annotated[
     str | None,
     checked(partial(parse_entity_tags, name="If-None-Match")),
+    SEVERAL_LINES,
     optional({"pattern": ENTITY_TAGS_PATTERN}),
     Header(description="The ETag of the job as the client has it."),
 ]
 Prefer = Annotated[
     str | None,
     checked(parse_prefer),
+    SEVERAL_LINES,
     optional({"examples": ["wait=25"]}),
     Header(description="`wait=25`: park while the job has that ETag."),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -30,7 +31,14 @@ from purgatory.fastapi.http.idempotency import (
     request_name,
 )
 from purgatory.fastapi.http.json_bodies import bad_field
-from purgatory.fastapi.http.parameters import KeyInPath, Prefix, WholeNumber
+from purgatory.fastapi.http.parameters import (
+    SEVERAL_LINES,
+    HeadParser,
+    KeyInPath,
+    Prefix,
+    WholeNumber,
+    checked,
+)
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import (
     ALLOWED_KEY,
@@ -41,18 +49,15 @@ from purgatory.fastapi.http.problems import (
 )
 from purgatory.fastapi.http.raw_request import READ, Access, Action, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.http.request_headers import EntityTags
+from purgatory.fastapi.http.request_headers import EntityTags, parse_entity_tags
 from purgatory.fastapi.keys.schemas import (
-    FIRE,
-    IDEMPOTENCY_KEY,
-    IF_MATCH,
     MAX_BATCH,
-    REPEATED,
     BatchItem,
     DropKeyResponse,
     FireBatchResponse,
     FireResponse,
     KeyResponse,
+    SignalBody,
     WaitingCount,
     WatchedKey,
     WatchedKeysResponse,
@@ -61,12 +66,11 @@ from purgatory.fastapi.keys.schemas import (
     has_fired,
     signal_json,
 )
-from purgatory.fastapi.routing.endpoint_spec import EndpointContext, EndpointSpec
+from purgatory.fastapi.routing.admission import EndpointContext
 from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer, add_handler
 from purgatory.fastapi.routing.raw_endpoint import RawEndpoint
-from purgatory.fastapi.routing.raw_route import add_endpoint
+from purgatory.fastapi.routing.raw_route import add_route
 from purgatory.json_value import decode_json
-from purgatory.limits import Limits
 from purgatory.operations.watch_key import check_key
 from purgatory.outcome import FireResult
 from purgatory.purgatory import Purgatory
@@ -172,7 +176,38 @@ BYTES_TOGETHER: Final = 64 * 1024
 
 _CONDITIONS: Final = frozenset({b"if-match"})
 
-IdempotencyKey = Annotated[IdempotencyKeyText, Header(description=REPEATED)]
+IdempotencyKey = Annotated[
+    IdempotencyKeyText,
+    Header(
+        description="Names this request: a repeat of it within ten minutes gets the first "
+        "response, and does nothing."
+    ),
+]
+_IfMatch = Annotated[
+    str | None,
+    checked(partial(parse_entity_tags, name="If-Match")),
+    SEVERAL_LINES,
+    Header(description='`"<cursor>"`: only if nothing fired since.'),
+]
+
+
+def fire_key(
+    key: KeyInPath,
+    body: SignalBody,
+    idempotency_key: IdempotencyKey = None,
+    if_match: _IfMatch = None,
+) -> FireResponse:
+    """Fire a key.
+
+    Fire a key: keep the signal, and wake its waiters.
+
+    With an `Idempotency-Key`, a repeat within ten minutes gets the first response and fires
+    nothing.
+    """
+    raise NotImplementedError
+
+
+_HEAD_OF_FIRE: Final = HeadParser(inspect.signature(fire_key, eval_str=True))
 
 
 class KeyEndpoints:
@@ -190,7 +225,7 @@ class KeyEndpoints:
         """Fire one key."""
         key = raw.key()
         raw.permit.check_keys(Action.FIRE, (key,))
-        values = FIRE.parse(raw)
+        values = _HEAD_OF_FIRE.parse(raw)
         value: Any = None
         if body := raw.body:
             # Before a condition: an invalid body is reported, whether that is met or not.
@@ -202,15 +237,16 @@ class KeyEndpoints:
         if not values:
             # Most fires have no condition.
             return await self._fire(key, value, raw)
+        name, if_match = values.get("idempotency_key"), values.get("if_match")
+        tags = None if if_match is None else parse_entity_tags(if_match, "If-Match")
         if self._shared is not None:
-            matched = self._matched(key, values[IF_MATCH])
-            return await self._shared.fire([(key, value)], raw, values[IDEMPOTENCY_KEY], matched)
+            return await self._shared.fire([(key, value)], raw, name, self._matched(key, tags))
 
         async def fire_if() -> RawResponse:
-            self._check_head(key, values[IF_MATCH])
+            self._check_head(key, tags)
             return await self._fire(key, value, raw)
 
-        return await self._repeats.respond(values[IDEMPOTENCY_KEY], raw, fire_if)
+        return await self._repeats.respond(name, raw, fire_if)
 
     async def _fire(self, key: str, value: Any, raw: RawRequest) -> RawResponse:
         self._require_reach()
@@ -390,8 +426,31 @@ _WRITING: Final = ("bad-json", "body-too-large", "unsupported-media-type", *_STO
 def add_key_routes(router: APIRouter, context: EndpointContext) -> None:
     """Add the routes of keys to `router`."""
     endpoints = KeyEndpoints(context.purgatory)
-    fire = _fire(context.purgatory.limits)
-    add_endpoint(router, fire, RawEndpoint(context, fire, endpoints.fire))
+    add_route(
+        router,
+        _KEY_PATH,
+        fire_key,
+        RawEndpoint(
+            endpoints.fire,
+            context,
+            "POST",
+            fire_key,
+            Access(Action.FIRE),
+            body=signal_json(context.purgatory.limits),
+        ),
+        methods=["POST"],
+        status_code=201,
+        response_model=FireResponse,
+        response_description="The signal is kept, and the waiters are woken.",
+        problems=(
+            *_WRITING,
+            "draining",
+            "bad-cursor",
+            "cursor-expired",
+            "precondition-failed",
+            "idempotency-conflict",
+        ),
+    )
     add = partial(add_handler, router, context)
     add(
         "POST /keys",
@@ -421,31 +480,4 @@ def add_key_routes(router: APIRouter, context: EndpointContext) -> None:
         endpoints.list_keys,
         READ,
         response_description="The first of them, in order.",
-    )
-
-
-def _fire(limits: Limits) -> EndpointSpec:
-    return EndpointSpec(
-        name="fire_key",
-        method="POST",
-        path=_KEY_PATH,
-        summary="Fire a key",
-        description="""Fire a key: keep the signal, and wake its waiters.
-
-        With an `Idempotency-Key`, a repeat within ten minutes gets the first response and fires
-        nothing.""",
-        action=Action.FIRE,
-        parameters=FIRE,
-        body=signal_json(limits),
-        response=FireResponse,
-        response_description="The signal is kept, and the waiters are woken.",
-        status=201,
-        problems=(
-            *_WRITING,
-            "draining",
-            "bad-cursor",
-            "cursor-expired",
-            "precondition-failed",
-            "idempotency-conflict",
-        ),
     )

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from purgatory.fastapi.http.idempotency import IdempotencyKeyText, parse_idempotency_key
 from purgatory.fastapi.http.json_bodies import JsonBody
-from purgatory.fastapi.http.parameters import Parameter, Parameters
 from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.http.request_headers import EntityTags, parse_entity_tags
 from purgatory.fastapi.http.schemas import (
     ENVELOPE,
     ESCAPED,
@@ -21,7 +18,6 @@ from purgatory.fastapi.http.schemas import (
     any_json,
     with_fields,
 )
-from purgatory.fastapi.watch.request_parser import KEY
 from purgatory.limits import Limits
 from purgatory.outcome import FireResult
 from purgatory.purgatory import Purgatory
@@ -146,29 +142,6 @@ class WatchedKeysResponse(BaseModel):
 
     keys: list[WatchedKey] = Field(description="In order.")
     more: bool = Field(description="There are more than `limit`.")
-
-
-REPEATED: Final = (
-    "Names this request: a repeat of it within ten minutes gets the first response, and does "
-    "nothing."
-)
-IDEMPOTENCY_KEY: Final[Parameter[str | None]] = Parameter(
-    name="Idempotency-Key",
-    location="header",
-    description=REPEATED,
-    parse=parse_idempotency_key,
-    default=None,
-    type=IdempotencyKeyText,
-)
-IF_MATCH: Final[Parameter[EntityTags | None]] = Parameter(
-    name="If-Match",
-    location="header",
-    description='`"<cursor>"`: only if nothing fired since.',
-    parse=partial(parse_entity_tags, name="If-Match"),
-    default=None,
-    is_list=True,
-)
-FIRE: Final = Parameters(KEY, IDEMPOTENCY_KEY, IF_MATCH)
 
 
 def fired_json(fired: FireResult) -> bytes:

@@ -1,21 +1,54 @@
-"""Checks of a request before its body is read."""
+"""Admission: what refuses a request before its body is read."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final
 
+from fastapi import Body
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.types import Receive, Scope, Send
 
 from purgatory.errors import PurgatoryClosedError
+from purgatory.fastapi.http.bounds import IncomingRequests, UnreadResponses
 from purgatory.fastapi.http.json_bodies import JsonBody
+from purgatory.fastapi.http.parameters import HeadParser
 from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.http.raw_request import Access, RawRequest
+from purgatory.fastapi.http.raw_request import ALLOW_ANYONE, Access, Authenticate, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.http.request_body import body_too_large, read_body
-from purgatory.fastapi.routing.endpoint_spec import EndpointContext
+from purgatory.purgatory import Purgatory
+
+DEFAULT_PREFIX: Final = "/purgatory"
+
+
+class _KeyConvertor(PathConvertor):
+    # Starlette's own ends at a newline: a key with one would not be found, or be taken for another.
+    regex = "(?s:.*)"
+
+
+register_url_convertor("watch_key", _KeyConvertor())
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointContext:
+    """The purgatory that the endpoints of a router serve, their address and access check."""
+
+    purgatory: Purgatory
+    prefix: str = DEFAULT_PREFIX
+    """The path before every endpoint and every problem type."""
+    authenticate: Authenticate = ALLOW_ANYONE
+    """Returns the permit of a request; raises Problem 401."""
+    bypass_middleware: bool = False
+    """True iff requests may be served without the application's middleware."""
+    incoming: IncomingRequests = field(default_factory=IncomingRequests)
+    """The requests of all these endpoints that have not arrived completely."""
+    unread: UnreadResponses = field(default_factory=UnreadResponses)
+    """The responses of all these endpoints that have not been sent completely."""
+
 
 # Sent without a preflight (Fetch: CORS-safelisted request header).
 _OF_FORMS: Final = frozenset(
@@ -98,20 +131,22 @@ class AdmittingEndpoint:
         self,
         context: EndpointContext,
         method: str,
+        function: Callable[..., Any],
         access: Access | None,
-        check_parameters: Callable[[RawRequest], object],
         *,
-        path_parameter: str = "",
         body: JsonBody[Any] | None = None,
         max_body: int = 0,
     ) -> None:
         """Let clients that have `access` make requests; None: let anyone.
 
-        `check_parameters` raises Problem. `max_body` is for a body that is not JSON.
+        `function` has FastAPI's annotations of the parameters, and a parameter `body` if there is
+        one in JSON. `max_body` is for a body that is not JSON.
         """
         self.context = context
         self.access = access
-        self.path_parameter = path_parameter
+        self.signature = _signature(function, body)
+        self._head = HeadParser(self.signature)
+        self.path_parameter = self._head.path_parameter
         self.body = body
         self.max_body = max_body if body is None else body.max_bytes
         self.accesses_of_lines: Callable[[bytes], Awaitable[list[Access]]] | None = None
@@ -119,7 +154,6 @@ class AdmittingEndpoint:
         self.check_ready: Callable[[], object] = self._require_open
         """Raises an error if what reads a body cannot work."""
         self._method = method
-        self._check_parameters = check_parameters
         # Also a POST that needs no body refuses one of the wrong kind.
         self._takes_content = method in ("PATCH", "POST")
 
@@ -144,7 +178,7 @@ class AdmittingEndpoint:
                 raise body_too_large(self.max_body)
             if self.access is not None:
                 raw.permit.check(self._access_of(raw, self.access))
-            self._check_parameters(raw)
+            self._head.parse(raw)
             if self.max_body:
                 self.check_ready()
         except Exception as exc:
@@ -180,3 +214,17 @@ class AdmittingEndpoint:
     def _access_of(self, raw: RawRequest, access: Access) -> Access:
         # Without a key: any scope of that action.
         return replace(access, key=raw.key()) if self.path_parameter == "key" else access
+
+
+def _signature(function: Callable[..., Any], body: JsonBody[Any] | None) -> inspect.Signature:
+    """Return the signature of `function` with the model of `body`, which depends on limits."""
+    signature = inspect.signature(function, eval_str=True)
+    found = []
+    for each in signature.parameters.values():
+        # Else those without a default could not follow others.
+        parameter = each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        if body is not None and each.name == "body":
+            annotation: Any = Annotated[body.annotation, Body(**body.bounds)]
+            parameter = parameter.replace(annotation=annotation, default=body.default)
+        found.append(parameter)
+    return signature.replace(parameters=found)

@@ -9,10 +9,9 @@ from typing import Any, Protocol
 from starlette.types import Receive, Scope, Send
 
 from purgatory.fastapi.http.eager_send import Resumed, finish_in_task, send_or_give_up
-from purgatory.fastapi.http.raw_request import Access, AsgiRequest, RawRequest
+from purgatory.fastapi.http.raw_request import AsgiRequest, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.admission import AdmittingEndpoint
-from purgatory.fastapi.routing.endpoint_spec import EndpointContext, EndpointSpec
 
 
 class Responder(Protocol):
@@ -78,16 +77,9 @@ class RawEndpoint(AdmittingEndpoint):
     needs_scope = False
     """True iff it is only for ASGI requests, and `begin` is not called."""
 
-    def __init__(self, context: EndpointContext, spec: EndpointSpec, handler: Handler) -> None:
-        """Serve what `spec` declares with `handler`."""
-        super().__init__(
-            context,
-            spec.method,
-            Access(spec.action),
-            spec.parameters.parse,
-            path_parameter=spec.path_parameter,
-            body=spec.body,
-        )
+    def __init__(self, handler: Handler, *args: Any, **options: Any) -> None:
+        """Have `handler` respond to what an AdmittingEndpoint of the other arguments admits."""
+        super().__init__(*args, **options)
         self._handler = handler
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:

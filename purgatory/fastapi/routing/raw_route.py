@@ -16,16 +16,73 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from purgatory.fastapi.http.eager_send import send_response
-from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.routing.admission import AdmittingEndpoint
-from purgatory.fastapi.routing.endpoint_spec import (
-    DEFAULT_PREFIX,
-    EndpointSpec,
-    Responses,
-    all_problems,
-    problem_responses,
-)
+from purgatory.fastapi.http.problems import KINDS, MEDIA_TYPE, Problem, ProblemKind
+from purgatory.fastapi.http.raw_request import Access
+from purgatory.fastapi.http.schemas import ProblemDetails
+from purgatory.fastapi.routing.admission import DEFAULT_PREFIX, AdmittingEndpoint
 from purgatory.fastapi.routing.request_internals import cached_body, effective_route, is_body_read
+
+Responses = dict[int | str, dict[str, Any]]
+
+_PROBLEM_SCHEMA: Final = ProblemDetails.model_json_schema()
+
+
+def response_header(name: str, description: str, kind: str = "string") -> dict[str, Any]:
+    """Describe a header of a response; `kind` is a JSON type."""
+    return {name: {"description": description, "schema": {"type": kind}}}
+
+
+RETRY_AFTER: Final = response_header("Retry-After", "Seconds; jittered.", "integer")
+
+
+def problem_responses(*slugs: str) -> Responses:
+    """Return OpenAPI responses for kinds of problems: their statuses, and `default` for the body.
+
+    The schema and an example stand once, under `default`: repeated for each status, they make a
+    page of Swagger UI several screens long.
+    """
+    by_status: dict[int | str, list[ProblemKind]] = {}
+    for kind in (KINDS[slug] for slug in slugs):
+        by_status.setdefault(kind.status, []).append(kind)
+    responses: Responses = {
+        status: {
+            "description": _description(kinds),
+            "content": {MEDIA_TYPE: {}},
+            **({"headers": RETRY_AFTER} if status in (429, 503) else {}),
+        }
+        for status, kinds in by_status.items()
+    }
+    responses["default"] = {
+        "description": "The body of every error (RFC 9457). `type` is the URL of a page about it.",
+        # Not a model: FastAPI would declare it as application/json.
+        "content": {MEDIA_TYPE: {"schema": _PROBLEM_SCHEMA, "example": _example(KINDS[slugs[0]])}},
+    }
+    return responses
+
+
+def all_problems(access: Access | None, problems: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the kinds of problems of an endpoint, in the order in which requests are checked."""
+    of_access = () if access is None else ("unauthorized", "forbidden")
+    # Of requests with a body.
+    receiving = ("request-timeout", "receiving-full") if "body-too-large" in problems else ()
+    return (*of_access, "bad-parameter", *problems, *receiving)
+
+
+def _description(kinds: list[ProblemKind]) -> str:
+    lines = [f"`{kind.slug}`: {kind.title}." for kind in kinds]
+    # Markdown: a list if there are several.
+    return lines[0] if len(lines) == 1 else "\n".join(f"- {line}" for line in lines)
+
+
+def _example(kind: ProblemKind) -> dict[str, Any]:
+    return {
+        "type": f"{DEFAULT_PREFIX}/problems/{kind.slug}",
+        "title": kind.title,
+        "status": kind.status,
+        "detail": kind.remedy,
+        "instance": f"{DEFAULT_PREFIX}/...",
+    }
+
 
 _BUILDING: Final = RLock()
 
@@ -136,36 +193,22 @@ class DeclaredEndpoint:
     """
 
     def __init__(
-        self,
-        name: str,
-        signature: inspect.Signature,
-        raw: AdmittingEndpoint,
-        prefix: str,
-        *,
-        allows_head: bool = False,
-        problems: tuple[str, ...] = (),
-        responses: Responses | None = None,
-        **options: Any,
+        self, name: str, raw: AdmittingEndpoint, prefix: str, *, allows_head: bool, **options: Any
     ) -> None:
         """Describe what `raw` serves; `name` is the operation id.
 
-        With `allows_head`, HEAD is served like GET: servers leave out the body. `problems` are
-        those besides what every endpoint has. `options` are what APIRoute takes besides a path.
+        With `allows_head`, HEAD is served like GET: servers leave out the body. `options` are what
+        APIRoute takes besides a path.
         """
         self.__name__ = name
         # That which FastAPI reads.
-        self.__signature__ = signature
+        self.__signature__ = raw.signature
         self.raw = raw
         self.allows_head = allows_head
+        self.route_options = options
         self.methods: list[str] = []
         """Those of all routes at its path."""
         self._prefix = prefix
-        described = problem_responses(*all_problems(raw.access, problems))
-        self.route_options: dict[str, Any] = {
-            **options,
-            "responses": {**described, **(responses or {})},
-            "route_class_override": RawRoute,
-        }
 
     def __call__(self) -> None:
         """Raise: requests go to `raw`."""
@@ -225,27 +268,42 @@ class RawRoute(LazyRoute):
         return self._guarded[id(included)][1]
 
 
-def add_endpoint(router: APIRouter, spec: EndpointSpec, raw: AdmittingEndpoint) -> None:
-    """Add a route that `spec` describes in OpenAPI and `raw` serves."""
+def add_route(
+    router: APIRouter,
+    path: str,
+    function: Callable[..., Any],
+    raw: AdmittingEndpoint,
+    *,
+    methods: Sequence[str],
+    allows_head: bool = False,
+    problems: tuple[str, ...] = (),
+    responses: Responses | None = None,
+    **options: Any,
+) -> None:
+    """Add a route at `path`, below the prefix of `router`: `raw` serves what `function` describes.
+
+    OpenAPI has the name of the function as operation id, the first line of its docstring as
+    summary, and the others as description. `problems` are the kinds besides those of every
+    endpoint, `responses` more about responses by status, and `options` those of APIRoute.
+    """
+    summary, _, description = inspect.cleandoc(function.__doc__ or "").partition("\n")
     endpoint = DeclaredEndpoint(
-        spec.name,
-        spec.signature,
+        function.__name__,
         raw,
         router.prefix,
-        problems=spec.problems,
-        responses=spec.responses,
-        methods=[spec.method],
-        status_code=spec.status,
-        summary=spec.summary,
-        description=inspect.cleandoc(spec.description),
-        response_description=spec.response_description,
-        response_model=spec.response,
+        allows_head=allows_head,
+        **options,
+        methods=methods,
+        summary=summary.rstrip("."),
+        description=description.strip() or summary,
+        responses={
+            **problem_responses(*all_problems(raw.access, problems)),
+            **(responses or {}),
+        },
+        # Of the path as it is in the document: without the convertors.
+        generate_unique_id_function=partial(_operation_id, compile_path(path)[1]),
+        route_class_override=RawRoute,
     )
-    add_route(router, spec.path, endpoint)
-
-
-def add_route(router: APIRouter, path: str, endpoint: DeclaredEndpoint) -> None:
-    """Add a route below the prefix of `router`."""
     siblings = [
         route.declared
         for route in router.routes
@@ -253,11 +311,8 @@ def add_route(router: APIRouter, path: str, endpoint: DeclaredEndpoint) -> None:
     ]
     if siblings:
         endpoint.methods = siblings[0].methods
-    options = endpoint.route_options
-    endpoint.methods += [*options["methods"], *(["HEAD"] if endpoint.allows_head else [])]
-    # Of the path as it is in the document: without the convertors.
-    options["generate_unique_id_function"] = partial(_operation_id, compile_path(path)[1])
-    router.add_api_route(path, endpoint, **options)
+    endpoint.methods += [*methods, *(["HEAD"] if allows_head else [])]
+    router.add_api_route(path, endpoint, **endpoint.route_options)
 
 
 def include_in_app(app: FastAPI, router: APIRouter) -> None:

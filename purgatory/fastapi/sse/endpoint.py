@@ -13,7 +13,6 @@ from starlette.types import Receive, Send
 from purgatory.fastapi.http.eager_send import ResponseUnreadError, send_response, sending
 from purgatory.fastapi.http.raw_request import AsgiRequest, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
 from purgatory.fastapi.routing.raw_endpoint import Connection
 from purgatory.fastapi.sse.events import CHUNKED_HEAD, COMMENT, HEAD, StreamRequest
 from purgatory.fastapi.sse.parked_stream import EventStreams, ParkedStream
@@ -238,16 +237,16 @@ class StreamEndpoint(WatchEndpoint):
     def __init__(
         self,
         registry: WaitRegistry,
-        spec: EndpointSpec,
+        function: Callable[..., object],
         streams: EventStreams,
         parse_stream: ParseStream,
         parse: Parse | None = None,
     ) -> None:
-        """Stream what `parse_stream` has checked.
+        """Stream what `function` declares and `parse_stream` has checked.
 
         With `parse`, requests that do not ask for events are waits, as of a WatchEndpoint.
         """
-        super().__init__(registry, spec, _no_wait if parse is None else parse)
+        super().__init__(registry, "GET", function, _no_wait if parse is None else parse)
         self._streams = streams
         self._parse_stream = parse_stream
         self._is_shared = parse is not None

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, Final
 from urllib.parse import unquote_to_bytes
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 
 from purgatory.errors import BadCursorError, PurgatoryError
 from purgatory.fastapi.http.parameters import (
     MAX_QUERY_FIELDS,
-    Parameter,
+    HeadParser,
     ParameterErrors,
-    Parameters,
-    ParameterValues,
 )
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import ALLOWED_KEY, bad_parameter
 from purgatory.fastapi.http.raw_request import Action, RawRequest
-from purgatory.fastapi.http.request_headers import WAIT_PATTERN, wait_seconds
-from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
-from purgatory.fastapi.routing.raw_route import add_endpoint
+from purgatory.fastapi.routing.raw_route import add_route
 from purgatory.fastapi.sse.endpoint import StreamEndpoint
 from purgatory.fastapi.sse.events import END_ID, StreamRequest, positions_of_cursor
 from purgatory.fastapi.sse.parked_stream import EventStreams
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
 from purgatory.fastapi.watch.request_parser import (
-    CURSOR,
-    KEY,
-    WAIT_ID,
-    WatchParameters,
+    LastEventId,
+    WaitId,
     WatchParser,
     WatchRequest,
     WatchTerms,
     owned_wait_id,
+    wait_text_of,
 )
 from purgatory.fastapi.watch.routes import ETAG, PREFERENCE_APPLIED, PROBLEMS, PURGATORY_CURSOR
 from purgatory.fastapi.watch.schemas import WatchResponse
@@ -45,63 +42,58 @@ from purgatory.purgatory import Purgatory
 # A part for each log of signals that has a key, 40 characters at most.
 MAX_CURSOR: Final = 4000
 
-LAST_EVENT_ID: Final[Parameter[str | None]] = Parameter(
-    name="Last-Event-ID",
-    location="header",
-    description="The id of the last event of a stream: it resumes after that. Precedes `cursor`.",
-    parse=str,
-    default=None,
-    schema={"examples": ["8c1f0a9be2d4-1"]},
-)
-_STREAM_CURSOR: Final[Parameter[str | None]] = Parameter(
-    name="cursor",
-    location="query",
-    description="The id of an event, or a cursor of these keys; 0: the earliest that has all "
-    "signals of each key; without it: from now.",
-    parse=str,
-    default=None,
-    schema={"max_length": MAX_CURSOR, "examples": ["8c1f0a9be2d4-1"]},
-)
+_Cursor = Annotated[
+    str | None,
+    Query(
+        description="The id of an event, or a cursor of these keys; 0: the earliest that has all "
+        "signals of each key; without it: from now.",
+        examples=["8c1f0a9be2d4-1"],
+        json_schema_extra={"maxLength": MAX_CURSOR},
+    ),
+]
 
 
-def _parse_wait(text: str) -> float:
-    return wait_seconds(text, "wait")
+def declare_follow(limits: Limits, settings: WaitSettings) -> Callable[..., None]:
+    """Return what declares `GET .../watch`, by the keys of `limits` and the time of `settings`."""
+
+    def follow_keys(
+        key: Any,
+        cursor: _Cursor = None,
+        wait: Any = None,
+        last_event_id: LastEventId = None,
+        wait_id: WaitId = None,
+    ) -> None:
+        """Follow keys.
+
+        A stream of server-sent events, one for each signal of the keys.
+
+        The id of an event is a cursor: a client that reconnects with `Last-Event-ID`, as
+        EventSource does, misses nothing. What a client can repair by reconnecting, and
+        `cursor-expired`, are events, too; other errors have their own status.
+        """
+
+    keys = Query(
+        description="A key; several as several parameters.",
+        min_length=1,
+        max_length=limits.max_keys_per_operation,
+        examples=[["a", "b"]],
+    )
+    follow_keys.__annotations__ |= {
+        "key": Annotated[list[str], keys],
+        "wait": wait_text_of(
+            f"Seconds that the stream lasts at most: {settings.max_stream:g} by default, and more "
+            "is taken as that. 0 sends what there is, and ends.",
+            "600",
+        ),
+    }
+    return follow_keys
 
 
-class StreamParameters:
-    """The parameters of streams, which depend on limits and settings."""
-
-    def __init__(self, limits: Limits, settings: WaitSettings) -> None:
-        """Bound the number of keys by `limits`; `settings` has the default of `wait`."""
-        self.max_keys = limits.max_keys_per_operation
-        self.wait: Parameter[float | None] = Parameter(
-            name="wait",
-            location="query",
-            description=f"Seconds that the stream lasts at most: {settings.max_stream:g} by "
-            "default, and more is taken as that. 0 sends what there is, and ends.",
-            parse=_parse_wait,
-            default=None,
-            schema={"pattern": WAIT_PATTERN, "examples": ["600"]},
-        )
-        self.keys: Parameter[Any] = Parameter(
-            name="key",
-            location="query",
-            description="A key; several as several parameters.",
-            parse=str,
-            default=(),
-            type=list[str],
-            schema={"min_length": 1, "max_length": self.max_keys, "examples": [["a", "b"]]},
-            is_required=True,
-        )
-        self.one = Parameters(KEY, CURSOR, self.wait, LAST_EVENT_ID, WAIT_ID)
-        self.several = Parameters(_STREAM_CURSOR, self.wait, LAST_EVENT_ID, WAIT_ID)
-        self.documented_several = Parameters(
-            self.keys, _STREAM_CURSOR, self.wait, LAST_EVENT_ID, WAIT_ID
-        )
-
-    def with_stream(self, watch: WatchParameters) -> Parameters:
-        """Return the parameters of a wait and of a stream, at the address that they share."""
-        return Parameters(*watch.all.declared, LAST_EVENT_ID)
+def _without_keys(signature: inspect.Signature) -> inspect.Signature:
+    """Return what remains of the parameters of a stream once its keys are split off."""
+    return signature.replace(
+        parameters=[each for each in signature.parameters.values() if each.name != "key"]
+    )
 
 
 def split_keys(query_string: bytes, max_keys: int) -> tuple[tuple[str, ...], bytes]:
@@ -139,7 +131,9 @@ class StreamParser:
         """Parse by the limits and cursors of `purgatory`."""
         self._purgatory = purgatory
         self._settings = settings
-        self.parameters = StreamParameters(purgatory.limits, settings)
+        self.declared = declare_follow(purgatory.limits, settings)
+        self._head = HeadParser(_without_keys(inspect.signature(self.declared, eval_str=True)))
+        self._max_keys = purgatory.limits.max_keys_per_operation
         # Most streams last as long as they may: they share one object.
         self._terms = WatchTerms(settings.max_stream)
 
@@ -148,35 +142,34 @@ class StreamParser:
 
         None for a client that reconnects to a stream that has ended for good.
         """
-        return self._parse(raw, (raw.key(),), raw.query_string, self.parameters.one)
+        return self._parse(raw, (raw.key(),), raw.query_string)
 
     def parse_several(self, raw: RawRequest) -> StreamRequest | None:
         """Return what `GET .../watch?key=a&key=b` asks for; as `parse`."""
-        keys, rest = split_keys(raw.query_string, self.parameters.max_keys)
-        return self._parse(raw, keys, rest, self.parameters.several)
+        keys, rest = split_keys(raw.query_string, self._max_keys)
+        return self._parse(raw, keys, rest)
 
     def _parse(
-        self, raw: RawRequest, keys: tuple[str, ...], query_string: bytes, parameters: Parameters
+        self, raw: RawRequest, keys: tuple[str, ...], query_string: bytes
     ) -> StreamRequest | None:
         # First: whether a cursor is valid says something about the key.
         raw.permit.check_keys(Action.WAIT, keys)
         errors = ParameterErrors()
-        values = ParameterValues()
+        values: dict[str, Any] = {}
         for key in keys:
             errors.collect(_check, key)
-        parameters.parse_query(query_string, values, errors)
-        parameters.parse_headers(raw, values, errors)
+        self._head.parse_query(query_string, values, errors)
+        self._head.parse_headers(raw, values, errors)
         errors.raise_if_any()
-        by_name = values.by_name()
-        header = LAST_EVENT_ID.name if by_name.get(LAST_EVENT_ID.name) else ""
-        cursor: str | None = by_name.get(header or CURSOR.name)
+        header = "Last-Event-ID" if values.get("last_event_id") else ""
+        cursor: str | None = values["last_event_id"] if header else values.get("cursor")
         if cursor == END_ID:
             return None
-        wait_id = values[WAIT_ID]
+        wait_id = values.get("wait_id")
         watch = WatchRequest(
             keys,
             self._positions(keys, cursor, header),
-            self._terms_of(values[self.parameters.wait]),
+            self._terms_of(values.get("wait")),
             None if wait_id is None else owned_wait_id(raw, wait_id),
         )
         return StreamRequest(watch, cursor is None)
@@ -226,28 +219,13 @@ def add_stream_routes(router: APIRouter, registry: WaitRegistry) -> None:
     streams = EventStreams(registry)
     waits = WatchParser(registry.purgatory, registry.settings)
     parser = StreamParser(registry.purgatory, registry.settings)
-    one, several = _watch_key(waits, parser), _follow_keys(parser)
-    add_endpoint(router, one, StreamEndpoint(registry, one, streams, parser.parse, waits.parse))
-    add_endpoint(router, several, StreamEndpoint(registry, several, streams, parser.parse_several))
-
-
-def _watch_key(parser: WatchParser, streams: StreamParser) -> EndpointSpec:
-    return EndpointSpec(
-        name="watch_key",
-        method="GET",
-        path="/watch/{key:watch_key}",
-        summary="Wait for a key",
-        description="""Park until the key fires, or the wait is over.
-
-        The response is 200 however the wait ended. It comes after 90-100 % of a wait of 5 s and
-        more, and never before a shorter one is over. Continue with the cursor of the response:
-        what fires between two requests is in the next response.
-
-        With `Accept: text/event-stream`, a stream of events, as `follow_keys` has; of the
-        parameters it takes `cursor` and `wait`.""",
-        action=Action.WAIT,
-        parameters=streams.parameters.with_stream(parser.parameters),
-        response=WatchResponse,
+    add_route(
+        router,
+        "/watch/{key:watch_key}",
+        waits.declared,
+        StreamEndpoint(registry, waits.declared, streams, parser.parse, waits.parse),
+        methods=["GET"],
+        response_model=WatchResponse,
         response_description="How the wait ended: always this, whatever ended it.",
         responses={
             200: {"headers": ETAG | PREFERENCE_APPLIED, "content": EVENT_STREAM},
@@ -263,21 +241,13 @@ def _watch_key(parser: WatchParser, streams: StreamParser) -> EndpointSpec:
         },
         problems=PROBLEMS,
     )
-
-
-def _follow_keys(parser: StreamParser) -> EndpointSpec:
-    return EndpointSpec(
-        name="follow_keys",
-        method="GET",
-        path="/watch",
-        summary="Follow keys",
-        description="""A stream of server-sent events, one for each signal of the keys.
-
-        The id of an event is a cursor: a client that reconnects with `Last-Event-ID`, as
-        EventSource does, misses nothing. What a client can repair by reconnecting, and
-        `cursor-expired`, are events, too; other errors have their own status.""",
-        action=Action.WAIT,
-        parameters=parser.parameters.documented_several,
+    add_route(
+        router,
+        "/watch",
+        parser.declared,
+        StreamEndpoint(registry, parser.declared, streams, parser.parse_several),
+        methods=["GET"],
+        response_model=None,
         response_description="The events, until the stream ends.",
         responses={
             200: {"content": EVENT_STREAM},

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
+
+from fastapi import Header, Query
+from pydantic import PlainValidator, WithJsonSchema
 
 from purgatory.errors import BadCursorError, PurgatoryError
 from purgatory.fastapi.http.json_bodies import MAX_ERRORS_SHOWN, bad_field
 from purgatory.fastapi.http.parameters import (
-    Parameter,
+    SEVERAL_LINES,
+    HeadParser,
+    KeyInPath,
     ParameterErrors,
-    Parameters,
-    ParameterValues,
+    WholeNumber,
+    checked,
+    optional,
     whole_number,
 )
 from purgatory.fastapi.http.problem_mapping import problem_of_error
@@ -27,8 +35,15 @@ from purgatory.fastapi.http.request_headers import (
     parse_prefer,
     wait_seconds,
 )
-from purgatory.fastapi.http.schemas import KEY_PATTERN, pointer
-from purgatory.fastapi.watch.schemas import CountOfKeys, WatchBody, wait_text, watch_json
+from purgatory.fastapi.http.schemas import pointer
+from purgatory.fastapi.watch.schemas import (
+    CountOfKeys,
+    WatchBody,
+    WatchManyResponse,
+    WatchResponse,
+    wait_text,
+    watch_json,
+)
 from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.limits import Limits
 from purgatory.operations.watch_key import check_key
@@ -113,83 +128,100 @@ def _parse_wait(text: str) -> float:
     return wait_seconds(text, "wait")
 
 
-KEY: Final[Parameter[str]] = Parameter(
-    name="key",
-    location="path",
-    description="The key; a slash in it may be written as it is or percent-encoded.",
-    # The path is decoded by the server, and `RawRequest.key` checks how.
-    parse=str,
-    default="",
-    schema={
-        "min_length": 1,
-        "max_length": 256,
-        "pattern": KEY_PATTERN,
-        "examples": ["order:42:paid"],
-    },
-)
-CURSOR: Final[Parameter[str | None]] = Parameter(
-    name="cursor",
-    location="query",
-    description="From an earlier response; 0: the earliest kept; without it: from now.",
-    parse=str,
-    default=None,
-    schema={"max_length": 64, "examples": ["8c1f0a9be2d4-1"]},
-)
-LIMIT: Final = whole_number("limit", default=100, description="Signals in the response.")
-IF_NONE_MATCH: Final[Parameter[str | None]] = Parameter(
-    name="If-None-Match",
-    location="header",
-    description='`"<cursor>"`: a wait that expires ends with 304.',
+Cursor = Annotated[
+    str | None,
+    Query(
+        description="From an earlier response; 0: the earliest kept; without it: from now.",
+        examples=["8c1f0a9be2d4-1"],
+        json_schema_extra={"maxLength": 64},
+    ),
+]
+Prefer = Annotated[
+    str | None,
+    checked(parse_prefer),
+    optional({"examples": ["wait=25"]}),
+    SEVERAL_LINES,
+    Header(description="`wait=25`, and `return=minimal` for 204 in place of an empty 200."),
+]
+WaitId = Annotated[
+    str | None,
+    PlainValidator(parse_wait_id),
+    optional({"pattern": WAIT_ID_PATTERN}),
+    Header(description="A UUID that names this wait."),
+]
+LastEventId = Annotated[
+    str | None,
+    Header(
+        description="The id of the last event of a stream: it resumes after that. Precedes "
+        "`cursor`.",
+        examples=["8c1f0a9be2d4-1"],
+    ),
+]
+_CursorTag = Annotated[
+    str | None,
     # Parsed with the query: beside `cursor` it does not matter, but has to be well-formed.
-    parse=str,
-    default=None,
-    schema={"pattern": ETAG_CURSOR_PATTERN},
-)
-PREFER: Final[Parameter[Preferences]] = Parameter(
-    name="Prefer",
-    location="header",
-    description="`wait=25`, and `return=minimal` for 204 in place of an empty 200.",
-    parse=parse_prefer,
-    default=Preferences(),
-    schema={"examples": ["wait=25"]},
-    is_list=True,
-)
-WAIT_ID: Final[Parameter[str | None]] = Parameter(
-    name="Wait-Id",
-    location="header",
-    description="A UUID that names this wait.",
-    parse=parse_wait_id,
-    default=None,
-    schema={"pattern": WAIT_ID_PATTERN},
-)
-WATCH_SEVERAL: Final = Parameters(PREFER, WAIT_ID)
+    optional({"pattern": ETAG_CURSOR_PATTERN}),
+    Header(description='`"<cursor>"`: a wait that expires ends with 304.'),
+]
+_WAIT_SCHEMA: Final = {"type": "string", "pattern": WAIT_PATTERN}
 
 
-class WatchParameters:
-    """The parameters of a wait for one key, which depend on limits and settings."""
+def wait_text_of(description: str, *examples: str) -> Any:
+    """Return the annotation of a wait in a query."""
+    schema = WithJsonSchema({**_WAIT_SCHEMA, "examples": [*examples]})
+    return Annotated[str, PlainValidator(_parse_wait), schema, Query(description=description)]
 
-    def __init__(self, limits: Limits, settings: WaitSettings) -> None:
-        """Bound `min` by `limits`; `settings` has the default of `wait`, and its maximum."""
-        self.wait: Parameter[float | None] = Parameter(
-            name="wait",
-            location="query",
-            description="Seconds, or with a unit: 500ms, 25s, 1m. 0 asks and does not park; "
-            f"the default is {settings.default_wait:g} s, more than "
-            f"{settings.max_wait:g} s is taken as that.",
-            parse=_parse_wait,
-            default=None,
-            documented_default=f"{settings.default_wait:g}",
-            schema={"pattern": WAIT_PATTERN, "examples": ["25", "500ms"]},
-        )
-        self.min_signals = whole_number(
-            "min",
-            default=1,
-            maximum=limits.max_signals_per_key,
-            description="Park until there are so many signals: as many as are kept, at most.",
-        )
-        self.all = Parameters(
-            KEY, CURSOR, self.wait, LIMIT, self.min_signals, IF_NONE_MATCH, PREFER, WAIT_ID
-        )
+
+def declare_watch(limits: Limits, settings: WaitSettings) -> Callable[..., WatchResponse]:
+    """Return what declares `GET .../watch/{key}`, by `limits` and the waits of `settings`."""
+
+    def watch_key(
+        key: KeyInPath,
+        cursor: Cursor = None,
+        wait: Any = f"{settings.default_wait:g}",
+        limit: Annotated[WholeNumber, Query(description="Signals in the response.")] = 100,
+        min: Any = 1,  # noqa: A002 - as OpenAPI has it
+        if_none_match: _CursorTag = None,
+        prefer: Prefer = None,
+        wait_id: WaitId = None,
+        last_event_id: LastEventId = None,
+    ) -> WatchResponse:
+        """Wait for a key.
+
+        Park until the key fires, or the wait is over.
+
+        The response is 200 however the wait ended. It comes after 90-100 % of a wait of 5 s and
+        more, and never before a shorter one is over. Continue with the cursor of the response:
+        what fires between two requests is in the next response.
+
+        With `Accept: text/event-stream`, a stream of events, as `follow_keys` has; of the
+        parameters it takes `cursor` and `wait`.
+        """
+        raise NotImplementedError
+
+    watch_key.__annotations__ |= {
+        "wait": wait_text_of(
+            "Seconds, or with a unit: 500ms, 25s, 1m. 0 asks and does not park; the default is "
+            f"{settings.default_wait:g} s, more than {settings.max_wait:g} s is taken as that.",
+            "25",
+            "500ms",
+        ),
+        "min": Annotated[
+            whole_number(limits.max_signals_per_key),
+            Query(
+                description="Park until there are so many signals: as many as are kept, at most."
+            ),
+        ],
+    }
+    return watch_key
+
+
+def watch_keys(body: WatchBody, prefer: Prefer = None, wait_id: WaitId = None) -> WatchManyResponse:
+    """Wait for several keys.
+
+    Park until any, all or some number of several keys have fired, or the wait is over.
+    """
+    raise NotImplementedError
 
 
 _NO_PREFERENCES: Final = Preferences()
@@ -204,8 +236,10 @@ class WatchParser:
         """Parse by the limits and cursors of `purgatory`."""
         self._purgatory = purgatory
         self._settings = settings
-        self.parameters = WatchParameters(purgatory.limits, settings)
-        self._header_names = self.parameters.all.header_names
+        self.declared = declare_watch(purgatory.limits, settings)
+        self._head = HeadParser(inspect.signature(self.declared, eval_str=True))
+        self._header_names = self._head.header_names
+        self._head_of_several = HeadParser(inspect.signature(watch_keys, eval_str=True))
         self.body = watch_json(purgatory.limits)
         # Cached: clients ask for few different things, each again and again.
         self._cached_terms = lru_cache(maxsize=1024)(self._terms)
@@ -216,24 +250,25 @@ class WatchParser:
         key = raw.key()
         raw.permit.check_keys(Action.WAIT, (key,))
         errors = ParameterErrors()
-        preferences = etag = wait_id = None
+        prefer = etag = wait_id = None
         if raw.has_any(self._header_names):
-            headers = ParameterValues()
-            self.parameters.all.parse_headers(raw, headers, errors)
-            preferences, etag, wait_id = headers[PREFER], headers[IF_NONE_MATCH], headers[WAIT_ID]
+            headers: dict[str, Any] = {}
+            self._head.parse_headers(raw, headers, errors)
+            prefer, etag = headers.get("prefer"), headers.get("if_none_match")
+            wait_id = headers.get("wait_id")
         size = len(raw.query_string) + len(etag or "")
         terms_of = self._cached_terms if size <= MAX_CACHED else self._terms
         try:
             keys = _checked(key)
-            terms, cursor = terms_of(raw.query_string, preferences, etag)
+            terms, cursor = terms_of(raw.query_string, prefer, etag)
         except Problem:
             # Once more, for all that is wrong.
             errors.collect(_checked, key)
-            errors.collect(terms_of, raw.query_string, preferences, etag)
+            errors.collect(terms_of, raw.query_string, prefer, etag)
             errors.raise_if_any()
             raise
         errors.raise_if_any()
-        header = IF_NONE_MATCH.name if terms.is_conditional else ""
+        header = "If-None-Match" if terms.is_conditional else ""
         return WatchRequest(
             keys,
             self._position(key, cursor, header),
@@ -242,24 +277,24 @@ class WatchParser:
         )
 
     def _terms(
-        self, query_string: bytes, preferences: Preferences | None, etag: str | None
+        self, query_string: bytes, prefer: str | None, etag: str | None
     ) -> tuple[WatchTerms, str | None]:
         """Return the terms of a wait, and its cursor; raise Problem."""
         errors = ParameterErrors()
-        values = ParameterValues()
-        self.parameters.all.parse_query(query_string, values, errors)
-        cursor: str | None = values.get(CURSOR)
+        values: dict[str, Any] = {}
+        self._head.parse_query(query_string, values, errors)
+        cursor: str | None = values.get("cursor")
         etag_cursor = None if etag is None else errors.collect(parse_etag_cursor, etag)
         errors.raise_if_any()
         is_conditional = cursor is None and etag is not None
         if is_conditional:
             cursor = etag_cursor
-        preferences = preferences or _NO_PREFERENCES
-        wait, applied = self._granted_wait(preferences, values.get(self.parameters.wait))
+        preferences = _preferences(prefer)
+        wait, applied = self._granted_wait(preferences, values.get("wait"))
         terms = _shared_terms(
             wait,
-            values[LIMIT],
-            values[self.parameters.min_signals],
+            values.get("limit", 100),
+            values.get("min", 1),
             is_conditional,
             preferences.is_minimal,
             applied,
@@ -276,11 +311,12 @@ class WatchParser:
 
     def parse_several(self, raw: RawRequest) -> WatchRequest:
         """Return what `POST .../watch` asks for; raise Problem."""
-        values = WATCH_SEVERAL.parse(raw)
+        values = self._head_of_several.parse(raw)
+        preferences = _preferences(values.get("prefer"))
         body = self.body.parse(raw.body)
         raw.permit.check_keys(Action.WAIT, body.keys)
         asked = None if body.wait is None else wait_seconds(wait_text(body.wait), "wait")
-        wait, applied = self._granted_wait(values[PREFER], asked)
+        wait, applied = self._granted_wait(preferences, asked)
         positions = _positions(self._purgatory, dict(body.keys))
         terms = WatchTerms(
             wait,
@@ -288,10 +324,10 @@ class WatchParser:
             body.min,
             _needed_keys(body),
             is_single=False,
-            is_minimal=values[PREFER].is_minimal,
+            is_minimal=preferences.is_minimal,
             applied=applied,
         )
-        wait_id = values[WAIT_ID]
+        wait_id = values.get("wait_id")
         return WatchRequest(
             tuple(positions),
             tuple(positions.values()),
@@ -313,6 +349,10 @@ class WatchParser:
         if preferences.is_minimal:
             applied += ("return=minimal",)
         return granted, applied
+
+
+def _preferences(prefer: str | None) -> Preferences:
+    return _NO_PREFERENCES if prefer is None else parse_prefer(prefer)
 
 
 def owned_wait_id(raw: RawRequest, wait_id: str) -> str:

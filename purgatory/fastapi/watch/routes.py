@@ -16,28 +16,28 @@ from purgatory.fastapi.http.eager_send import (
     send_or_give_up,
     send_response,
 )
+from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.raw_request import Access, Action, AsgiRequest, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.admission import AdmittingEndpoint
-from purgatory.fastapi.routing.endpoint_spec import EndpointSpec, response_header
 from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer, add_handler
 from purgatory.fastapi.routing.raw_endpoint import (
     Connection,
     Responder,
     path_parameter,
 )
-from purgatory.fastapi.routing.raw_route import add_endpoint
+from purgatory.fastapi.routing.raw_route import add_route, response_header
 from purgatory.fastapi.watch.interruptible_receive import LEFT, DisconnectListener
 from purgatory.fastapi.watch.parked_requests import ParkedRequest, WaitRegistry
 from purgatory.fastapi.watch.request_parser import (
     WAIT_ID_PATTERN,
-    WATCH_SEVERAL,
     WatchParser,
     WatchRequest,
     owned_wait_id,
     parse_wait_id,
+    watch_keys,
 )
-from purgatory.fastapi.watch.schemas import WatchManyResponse
+from purgatory.fastapi.watch.schemas import WatchBody, WatchManyResponse
 
 
 class AsgiWait(DisconnectListener, ParkedRequest):
@@ -132,16 +132,16 @@ Parse = Callable[[RawRequest], WatchRequest]
 class WatchEndpoint(AdmittingEndpoint):
     """Parks requests: as an `AsgiWait` or, on a connection without ASGI, as a `DirectWait`."""
 
-    def __init__(self, registry: WaitRegistry, spec: EndpointSpec, parse: Parse) -> None:
-        """Park requests in `registry`, once `parse` has checked them."""
-        super().__init__(
-            registry.context,
-            spec.method,
-            Access(spec.action),
-            spec.parameters.parse,
-            path_parameter=spec.path_parameter,
-            body=spec.body,
-        )
+    def __init__(
+        self,
+        registry: WaitRegistry,
+        method: str,
+        function: Callable[..., Any],
+        parse: Parse,
+        body: JsonBody[WatchBody] | None = None,
+    ) -> None:
+        """Park in `registry` what `function` declares, once `parse` has checked it."""
+        super().__init__(registry.context, method, function, Access(Action.WAIT), body=body)
         self.needs_client = registry.clients.is_active
         self.needs_scope = registry.clients.needs_scope
         self.registry = registry
@@ -223,8 +223,23 @@ _EndedWaitId = Annotated[
 def add_watch_routes(router: APIRouter, registry: WaitRegistry) -> None:
     """Add the routes of waits to `router`."""
     parser = WatchParser(registry.purgatory, registry.settings)
-    several = _watch_several(parser)
-    add_endpoint(router, several, WatchEndpoint(registry, several, parser.parse_several))
+    add_route(
+        router,
+        "/watch",
+        watch_keys,
+        WatchEndpoint(registry, "POST", watch_keys, parser.parse_several, parser.body),
+        methods=["POST"],
+        response_model=WatchManyResponse,
+        response_description="How the wait ended, with an entry for each key that fired.",
+        responses={
+            200: {"headers": PREFERENCE_APPLIED},
+            204: {
+                "description": "Nothing fired, with `Prefer: return=minimal`.",
+                "headers": PREFERENCE_APPLIED | PURGATORY_CURSOR,
+            },
+        },
+        problems=("bad-json", *PROBLEMS, "body-too-large", "unsupported-media-type"),
+    )
 
     async def cancel_wait(request: AdmittedRequest, id: _EndedWaitId) -> Answer:  # noqa: A002 - as OpenAPI has it
         """End a wait.
@@ -243,28 +258,4 @@ def add_watch_routes(router: APIRouter, registry: WaitRegistry) -> None:
         status_code=204,
         response_description="The wait has ended, and its request has a response.",
         problems=("unknown-wait", "signals-unavailable"),
-    )
-
-
-def _watch_several(parser: WatchParser) -> EndpointSpec:
-    return EndpointSpec(
-        name="watch_keys",
-        method="POST",
-        path="/watch",
-        summary="Wait for several keys",
-        description="Park until any, all or some number of several keys have fired, or the wait "
-        "is over.",
-        action=Action.WAIT,
-        parameters=WATCH_SEVERAL,
-        body=parser.body,
-        response=WatchManyResponse,
-        response_description="How the wait ended, with an entry for each key that fired.",
-        responses={
-            200: {"headers": PREFERENCE_APPLIED},
-            204: {
-                "description": "Nothing fired, with `Prefer: return=minimal`.",
-                "headers": PREFERENCE_APPLIED | PURGATORY_CURSOR,
-            },
-        },
-        problems=("bad-json", *PROBLEMS, "body-too-large", "unsupported-media-type"),
     )

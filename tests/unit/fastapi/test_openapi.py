@@ -22,7 +22,7 @@ from purgatory.fastapi.http.problems import KINDS
 from purgatory.fastapi.http.schemas import KEY_PATTERN, ProblemDetails
 from purgatory.fastapi.jobs.schemas import JobBody, JobResponse, ListedJob, RescheduleBody
 from purgatory.fastapi.keys.schemas import BatchItem, FireResponse, SignalBody
-from purgatory.fastapi.routing.endpoint_spec import problem_responses
+from purgatory.fastapi.routing.raw_route import problem_responses
 from purgatory.fastapi.service_routes import StatisticsResponse
 from purgatory.fastapi.watch.request_parser import ETAG_CURSOR_PATTERN
 from purgatory.fastapi.watch.schemas import WatchBody, WatchManyResponse, WatchResponse

@@ -12,23 +12,17 @@ from fastapi import FastAPI
 
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, create_router
-from purgatory.fastapi.http.raw_request import Action, Authenticate, RawRequest
+from purgatory.fastapi.http.raw_request import Authenticate, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.endpoint_spec import EndpointContext, EndpointSpec
+from purgatory.fastapi.routing.admission import EndpointContext
 from purgatory.fastapi.routing.raw_endpoint import RawEndpoint
 from purgatory.testing import AutojumpEventLoop
 from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange
 
-SPEC = EndpointSpec(
-    name="probe",
-    method="POST",
-    path="/probe",
-    summary="",
-    description="",
-    action=Action.FIRE,
-    response_description="",
-)
+
+def probe() -> None:
+    """Declare no parameters."""
 
 
 class Connection:
@@ -82,12 +76,12 @@ async def test_a_handler_responds_on_a_connection_at_once_or_when_it_has_waited(
         return RawResponse.empty(204)
 
     connection = Connection()
-    endpoint = RawEndpoint(EndpointContext(purgatory), SPEC, handle)
+    endpoint = RawEndpoint(handle, EndpointContext(purgatory), "POST", probe, None)
     endpoint.begin(RawRequest("/probe\n", b"/probe%0A", b"", []), connection)
     assert bool(connection.responses) is (turns == 0)
     await until_in_turns(lambda: bool(connection.responses))
     assert [response.status for response in connection.responses] == [500 if is_failing else 204]
-    assert caplog.messages == [f"{SPEC.method} /probe%0A failed"] * is_failing
+    assert caplog.messages == ["POST /probe%0A failed"] * is_failing
 
 
 async def _status_without_body(
