@@ -7,7 +7,7 @@ version of uvicorn lacks private names that the class needs, `ParkingProtocol` i
 protocol, and a warning says so.
 
 This path is stable, because it is used on command lines; the code is in
-`purgatory.fastapi.servers.uvicorn`. Importing it raises ImportError if FastAPI, uvicorn or
+`purgatory.fastapi.servers`. Importing it raises ImportError if FastAPI, uvicorn or
 httptools is not installed.
 """
 
@@ -36,8 +36,8 @@ def choose_protocol() -> type[asyncio.Protocol]:
     """Return the class that parks, or uvicorn's own if this version of it lacks what that needs."""
     try:
         # Not at the top: an ImportError of these is one of the ways in which a version differs.
-        from purgatory.fastapi.servers.uvicorn.fallback_protocol import missing_internals
-        from purgatory.fastapi.servers.uvicorn.parking_protocol import ParkingProtocol
+        from purgatory.fastapi.servers.fallback_protocol import missing_internals
+        from purgatory.fastapi.servers.parking_protocol import ParkingProtocol
 
         missing = missing_internals()
     except (AttributeError, ImportError, TypeError) as exc:

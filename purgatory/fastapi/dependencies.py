@@ -15,10 +15,10 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import Receive, Scope
 
 from purgatory.errors import CursorExpiredError, LimitReachedError, WrongThreadError
+from purgatory.fastapi.http.bounds import read_body
 from purgatory.fastapi.http.problems import Problem, draining_problem
 from purgatory.fastapi.http.raw_request import Access, Action
 from purgatory.fastapi.http.raw_response import retry_after
-from purgatory.fastapi.http.request_body import read_body
 from purgatory.fastapi.routing.raw_route import DeclaredEndpoint
 from purgatory.fastapi.routing.request_internals import (
     cache_body,

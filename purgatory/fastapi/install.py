@@ -20,7 +20,7 @@ from purgatory.fastapi.lifespan import refuse_several_workers
 from purgatory.fastapi.long_poll.endpoint_call import LongPollKey
 from purgatory.fastapi.long_poll.middleware import LongPollMiddleware
 from purgatory.fastapi.router import Authorize, EndpointGroup, create_router
-from purgatory.fastapi.routing.admission import DEFAULT_PREFIX
+from purgatory.fastapi.routing.raw_endpoint import DEFAULT_PREFIX
 from purgatory.fastapi.routing.raw_route import LazyRoute, RawRoute, include_in_app, response_header
 from purgatory.fastapi.servers.fastapi_internals import original_route, route_contexts
 from purgatory.fastapi.watch.settings import ClientOf, WaitSettings

@@ -23,7 +23,7 @@ from purgatory.fastapi.http.eager_send import send_response
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import ALLOW_ANYONE
 from purgatory.fastapi.lifespan import lifespan_with
-from purgatory.fastapi.routing.admission import DEFAULT_PREFIX, EndpointContext
+from purgatory.fastapi.routing.raw_endpoint import DEFAULT_PREFIX, EndpointContext
 from purgatory.fastapi.routing.request_internals import require_effective_routes
 from purgatory.fastapi.service_routes import (
     add_javascript_route,

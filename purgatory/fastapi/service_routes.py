@@ -19,8 +19,8 @@ from pydantic import BaseModel, Field
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.http.problems import KINDS, Problem
 from purgatory.fastapi.http.raw_request import READ, Access, Action
-from purgatory.fastapi.routing.admission import EndpointContext
 from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer, add_handler
+from purgatory.fastapi.routing.raw_endpoint import EndpointContext
 from purgatory.fastapi.servers.server_process import running_workers
 from purgatory.purgatory import Purgatory
 

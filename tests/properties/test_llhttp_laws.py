@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from purgatory.fastapi.servers.fast_routes import FastRoute
-from purgatory.fastapi.servers.uvicorn.request_reader import DirectRequest, RequestReader
+from purgatory.fastapi.servers.request_reader import DirectRequest, RequestReader
 from tests.nightly import by_night
 
 MAX_BODY = 100

@@ -16,8 +16,8 @@ from purgatory.fastapi.dashboard.wait_list import (
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import Problem, release_frames
 from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.routing.admission import EndpointContext
 from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest
+from purgatory.fastapi.routing.raw_endpoint import EndpointContext
 from purgatory.log_text import escaped
 from purgatory.turn_budget import TurnBudget
 

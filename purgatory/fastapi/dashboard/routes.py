@@ -19,7 +19,6 @@ from purgatory.fastapi.dashboard.actions import Actions
 from purgatory.fastapi.dashboard.snapshots import Snapshots, WorkerName
 from purgatory.fastapi.dashboard.wait_list import (
     AFTER_PATTERN,
-    ListedWait,
     SortKey,
     WaitFilter,
     WaitList,
@@ -33,7 +32,12 @@ from purgatory.fastapi.http.parameters import KeyText, Prefix, WholeNumber
 from purgatory.fastapi.http.problems import Problem, bad_parameter, draining_problem
 from purgatory.fastapi.http.raw_request import READ, Access, Action, Permit
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer, add_handler
+from purgatory.fastapi.routing.plain_endpoint import (
+    AdmittedRequest,
+    Answer,
+    add_handler,
+    joined_in_turns,
+)
 from purgatory.fastapi.routing.raw_route import Responses
 from purgatory.fastapi.watch.interruptible_receive import DisconnectListener, may_have_body
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
@@ -303,7 +307,7 @@ class Waits:
                 json_schema_extra={"maxLength": 64, "pattern": AFTER_PATTERN},
             ),
         ] = None,
-    ) -> WaitsResponse:
+    ) -> Answer:
         """List waits.
 
         List what waits now, in all processes that share signals.
@@ -316,7 +320,9 @@ class Waits:
             after=None if after is None else _after(after),
         )
         rows, following = await self._waits.page(where)
-        return WaitsResponse(waits=[ListedWait(**row) for row in rows], next=following)
+        encoded = await joined_in_turns(json.dumps(row).encode() for row in rows)
+        fields = encoded, json.dumps(following).encode()
+        return Answer(RawResponse.from_json(200, b'{"waits":[%b],"next":%b}' % fields))
 
 
 def _after(text: str) -> SortKey:
@@ -342,6 +348,7 @@ def add_dashboard_routes(router: APIRouter, registry: WaitRegistry, groups: froz
         "GET /waits",
         Waits(waits).list_waits,
         READ,
+        response_model=WaitsResponse,
         response_description="A page of waits.",
         problems=("signals-unavailable",),
     )

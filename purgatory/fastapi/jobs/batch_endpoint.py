@@ -19,8 +19,8 @@ from purgatory.fastapi.http.raw_request import Access, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.jobs.endpoints import IdempotencyKey, add_problem, check_access, job_spec
 from purgatory.fastapi.jobs.schemas import JobBody, job_json, max_batch_bytes
-from purgatory.fastapi.routing.admission import EndpointContext
 from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer
+from purgatory.fastapi.routing.raw_endpoint import EndpointContext
 from purgatory.jobs import JobLimits
 from purgatory.jobs.model import Added, AddStatus, JobSpec
 from purgatory.turn_budget import TurnBudget

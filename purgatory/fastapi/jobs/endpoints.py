@@ -41,7 +41,7 @@ from purgatory.fastapi.jobs.schemas import (
     RetriedResponse,
     State,
 )
-from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer
+from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer, joined_in_turns
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
 from purgatory.jobs import (
     DuplicateJobError,
@@ -55,7 +55,6 @@ from purgatory.jobs.model import Added, AddStatus, JobOptions, JobSpec
 from purgatory.jobs.model.job import owned_dedupe_key, owner_of, shown_dedupe_key
 from purgatory.operations.watch_key import check_key
 from purgatory.purgatory import Purgatory
-from purgatory.turn_budget import TurnBudget
 
 # As `new_job_id` makes them.
 _JOB_ID: Final = re.compile("[0-9a-f]{32}")
@@ -346,13 +345,8 @@ class JobEndpoints:
         )
         following = _following(request, page.next)
         more = b"" if following is None else f'link: <{following}>; rel="next"\r\n'.encode("ascii")
-        # Not by FastAPI, which would encode a thousand jobs in one turn.
-        budget = TurnBudget()
-        rows: list[bytes] = []
-        for job in page.jobs:
-            rows.append(listed_job(job).model_dump_json().encode())
-            await budget.yield_if_spent()
-        fields = b",".join(rows), json.dumps(following).encode()
+        rows = (listed_job(job).model_dump_json().encode() for job in page.jobs)
+        fields = await joined_in_turns(rows), json.dumps(following).encode()
         return Answer(RawResponse.from_json(200, b'{"jobs":[%b],"next":%b}' % fields, more))
 
     async def _check_after(self, after: str | None) -> None:

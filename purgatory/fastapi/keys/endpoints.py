@@ -66,9 +66,8 @@ from purgatory.fastapi.keys.schemas import (
     has_fired,
     signal_json,
 )
-from purgatory.fastapi.routing.admission import EndpointContext
 from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer, add_handler
-from purgatory.fastapi.routing.raw_endpoint import RawEndpoint
+from purgatory.fastapi.routing.raw_endpoint import EndpointContext, RawEndpoint
 from purgatory.fastapi.routing.raw_route import add_route
 from purgatory.json_value import decode_json
 from purgatory.operations.watch_key import check_key

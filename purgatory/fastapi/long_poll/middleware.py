@@ -11,7 +11,7 @@ from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.request_headers import EntityTags, parse_preferences
 from purgatory.fastapi.long_poll.endpoint_call import WATCHED_KEYS, without_key_header
 from purgatory.fastapi.long_poll.long_poll_request import LongPoll, LongPollRequest, UnparkedRoutes
-from purgatory.fastapi.routing.admission import DEFAULT_PREFIX
+from purgatory.fastapi.routing.raw_endpoint import DEFAULT_PREFIX
 from purgatory.fastapi.watch.settings import ClientOf, PerClientLimit, WaitSettings, installed_limit
 from purgatory.purgatory import Purgatory
 

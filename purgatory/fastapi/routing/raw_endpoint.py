@@ -1,17 +1,245 @@
-"""Endpoints as raw ASGI applications, which the direct path of our servers can also call."""
+"""Raw endpoints: admission of a request by its head, and responses without FastAPI."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final, Protocol
 
+from fastapi import Body
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.types import Receive, Scope, Send
 
+from purgatory.errors import PurgatoryClosedError
+from purgatory.fastapi.http.bounds import (
+    IncomingRequests,
+    UnreadResponses,
+    body_too_large,
+    read_body,
+)
 from purgatory.fastapi.http.eager_send import Resumed, finish_in_task, send_or_give_up
-from purgatory.fastapi.http.raw_request import AsgiRequest, RawRequest
+from purgatory.fastapi.http.json_bodies import JsonBody
+from purgatory.fastapi.http.parameters import HeadParser
+from purgatory.fastapi.http.problem_mapping import problem_of_exception
+from purgatory.fastapi.http.problems import Problem
+from purgatory.fastapi.http.raw_request import (
+    ALLOW_ANYONE,
+    Access,
+    AsgiRequest,
+    Authenticate,
+    RawRequest,
+)
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.admission import AdmittingEndpoint
+from purgatory.purgatory import Purgatory
+
+DEFAULT_PREFIX: Final = "/purgatory"
+
+
+class _KeyConvertor(PathConvertor):
+    # Starlette's own ends at a newline: a key with one would not be found, or be taken for another.
+    regex = "(?s:.*)"
+
+
+register_url_convertor("watch_key", _KeyConvertor())
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointContext:
+    """The purgatory that the endpoints of a router serve, their address and access check."""
+
+    purgatory: Purgatory
+    prefix: str = DEFAULT_PREFIX
+    """The path before every endpoint and every problem type."""
+    authenticate: Authenticate = ALLOW_ANYONE
+    """Returns the permit of a request; raises Problem 401."""
+    bypass_middleware: bool = False
+    """True iff requests may be served without the application's middleware."""
+    incoming: IncomingRequests = field(default_factory=IncomingRequests)
+    """The requests of all these endpoints that have not arrived completely."""
+    unread: UnreadResponses = field(default_factory=UnreadResponses)
+    """The responses of all these endpoints that have not been sent completely."""
+
+
+# Sent without a preflight (Fetch: CORS-safelisted request header).
+_OF_FORMS: Final = frozenset(
+    {"application/x-www-form-urlencoded", "multipart/form-data", "text/plain"}
+)
+_ALLOWED: Final = "application/json, or another type that forms do not have"
+_WAY_OUT: Final = (
+    "send Content-Type: application/json; with curl -d, add -H 'Content-Type: application/json'"
+)
+
+
+def refuse_cross_site(raw: RawRequest) -> None:
+    """Raise Problem for a body of a type that pages of any site may send; JSON, and none, are fine.
+
+    Without tokens, a page could fire keys through the browser of its reader, which may be inside
+    the network of the service. For a Content-Type that forms do not have, the browser sends a
+    preflight first (CORS). A page can also send no Content-Type, but then the browser says where it
+    is from.
+    """
+    header = raw.header(b"content-type") or ""
+    if header == "application/json":
+        # So say most requests.
+        return
+    media_type = header.partition(";")[0].strip(" \t").lower()
+    if media_type in _OF_FORMS:
+        said = f"Content-Type is {header[:64]!r}, which a page of any web site can send"
+    elif not media_type and _is_cross_site(raw):
+        said = "there is no Content-Type, and the request is from a page of another web site"
+    else:
+        return
+    raise Problem(
+        "unsupported-media-type", f"{said}: {_WAY_OUT}", param="Content-Type", allowed=_ALLOWED
+    )
+
+
+def _is_cross_site(raw: RawRequest) -> bool:
+    """Return True iff the headers of a browser name another site."""
+    # It holds even behind proxies that change the Host, and if there is no Origin.
+    site = raw.header(b"sec-fetch-site")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    origin = raw.header(b"origin")
+    return origin is not None and origin.partition("://")[2] != raw.header(b"host")
+
+
+_NO_ENCODING: Final = frozenset({"identity", ""})
+# Of one header: what follows is none of the above.
+MAX_CODINGS: Final = 10
+_ENCODING: Final = frozenset({b"content-encoding"})
+_ORIGINS: Final = frozenset({b"content-type", b"origin", b"sec-fetch-site"})
+
+
+def check_content(raw: RawRequest) -> None:
+    """Raise Problem for a request that any web page may send, and for a compressed body."""
+    if raw.has_any(_ORIGINS):
+        refuse_cross_site(raw)
+    if raw.has_any(_ENCODING):
+        _refuse_encodings(raw)
+
+
+def _refuse_encodings(raw: RawRequest) -> None:
+    # Decompression would need a bound of its own, for bodies that are small as a rule.
+    lines = raw.headers_named(b"content-encoding")
+    said = ", ".join(lines)
+    if {coding.strip(" \t").lower() for coding in said.split(",", MAX_CODINGS)} <= _NO_ENCODING:
+        return
+    raise Problem(
+        "unsupported-media-type",
+        f"Content-Encoding is {said[:64]!r}, which is not supported: send the body as it is",
+        headers={"Accept-Encoding": "identity"},
+        param="Content-Encoding",
+        allowed="identity, or left out",
+    )
+
+
+class AdmittingEndpoint:
+    """An endpoint that refuses requests by their head alone, whatever the server interface."""
+
+    def __init__(
+        self,
+        context: EndpointContext,
+        method: str,
+        function: Callable[..., Any],
+        access: Access | None,
+        *,
+        body: JsonBody[Any] | None = None,
+        max_body: int = 0,
+    ) -> None:
+        """Let clients that have `access` make requests; None: let anyone.
+
+        `function` has FastAPI's annotations of the parameters, and a parameter `body` if there is
+        one in JSON. `max_body` is for a body that is not JSON.
+        """
+        self.context = context
+        self.access = access
+        self.signature = _signature(function, body)
+        self._head = HeadParser(self.signature)
+        self.path_parameter = self._head.path_parameter
+        self.body = body
+        self.max_body = max_body if body is None else body.max_bytes
+        self.accesses_of_lines: Callable[[bytes], Awaitable[list[Access]]] | None = None
+        """Returns the further access that a body of JSON Lines needs."""
+        self.check_ready: Callable[[], object] = self._require_open
+        """Raises an error if what reads a body cannot work."""
+        self._method = method
+        # Also a POST that needs no body refuses one of the wrong kind.
+        self._takes_content = method in ("PATCH", "POST")
+
+    def admit(self, raw: RawRequest) -> RawResponse | None:
+        """Set the permit of a request; return the response if it is refused."""
+        try:
+            if self.access is not None:
+                raw.permit = self.context.authenticate(raw)
+            if self._takes_content:
+                check_content(raw)
+        except Exception as exc:
+            return self.error_response(raw, exc)
+        return None
+
+    def admit_body(self, raw: RawRequest, size: int) -> RawResponse | None:
+        """Return the response if an admitted request, with a body of `size` bytes, is refused.
+
+        What is in the body is checked once that has been read.
+        """
+        try:
+            if size > self.max_body:
+                raise body_too_large(self.max_body)
+            if self.access is not None:
+                raw.permit.check(self._access_of(raw, self.access))
+            self._head.parse(raw)
+            if self.max_body:
+                self.check_ready()
+        except Exception as exc:
+            return self.error_response(raw, exc)
+        return None
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Return what responds to one request, to be awaited."""
+        raise NotImplementedError
+
+    async def read_body(
+        self, raw: RawRequest, scope: Scope, receive: Receive
+    ) -> RawResponse | None:
+        """Read the body of an admitted request; return the response if it is refused."""
+        refused = self.admit_body(raw, 0)
+        if refused is None and self.max_body:
+            try:
+                raw.body = await read_body(scope, receive, self.max_body, self.context.incoming)
+            except Problem as problem:
+                return self.error_response(raw, problem)
+        return refused
+
+    def error_response(self, raw: RawRequest, error: Exception) -> RawResponse:
+        """Return the response to a request that failed with `error`."""
+        problem = problem_of_exception(error, self._method, raw.path)
+        return problem.response(self.context.prefix, raw.path)
+
+    def _require_open(self) -> None:
+        if not self.context.purgatory.is_open:
+            # Nothing drains it, either: a client that sends half a body would delay the exit.
+            raise PurgatoryClosedError
+
+    def _access_of(self, raw: RawRequest, access: Access) -> Access:
+        # Without a key: any scope of that action.
+        return replace(access, key=raw.key()) if self.path_parameter == "key" else access
+
+
+def _signature(function: Callable[..., Any], body: JsonBody[Any] | None) -> inspect.Signature:
+    """Return the signature of `function` with the model of `body`, which depends on limits."""
+    signature = inspect.signature(function, eval_str=True)
+    found = []
+    for each in signature.parameters.values():
+        # Else those without a default could not follow others.
+        parameter = each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        if body is not None and each.name == "body":
+            annotation: Any = Annotated[body.annotation, Body(**body.bounds)]
+            parameter = parameter.replace(annotation=annotation, default=body.default)
+        found.append(parameter)
+    return signature.replace(parameters=found)
 
 
 class Responder(Protocol):

@@ -19,7 +19,7 @@ from purgatory.fastapi.http.eager_send import send_response
 from purgatory.fastapi.http.problems import KINDS, MEDIA_TYPE, Problem, ProblemKind
 from purgatory.fastapi.http.raw_request import Access
 from purgatory.fastapi.http.schemas import ProblemDetails
-from purgatory.fastapi.routing.admission import DEFAULT_PREFIX, AdmittingEndpoint
+from purgatory.fastapi.routing.raw_endpoint import DEFAULT_PREFIX, AdmittingEndpoint
 from purgatory.fastapi.routing.request_internals import cached_body, effective_route, is_body_read
 
 Responses = dict[int | str, dict[str, Any]]

@@ -1,10 +1,11 @@
 """What depends on the server or on the insides of the frameworks: nothing below imports this.
 
 Here: stop signals, worker counts, the fast way past FastAPI's routing, the ASGI extension
-`purgatory.park`, and the protocol class for uvicorn in `uvicorn`. Private names of FastAPI are used
-in `fastapi_internals` only, of Starlette there and in `http.eager_send`, of uvicorn in
-`uvicorn.fallback_protocol`; each checks at start-up that they behave as expected and otherwise logs
-a warning and leaves the requests to public API.
+`purgatory.park`, and the connections of `ParkingProtocol`: requests read, and responses written,
+without ASGI. Users import `purgatory.uvicorn`, which chooses the class. Private names of FastAPI
+are used in `fastapi_internals` only, of Starlette there and in `http.eager_send`, of uvicorn in
+`fallback_protocol`; each checks at start-up that they behave as expected and otherwise logs a
+warning and leaves the requests to public API.
 
 Not here: what an endpoint does with a request, which is the same on any ASGI server.
 """

@@ -10,7 +10,7 @@ from purgatory.fastapi.http.problem_mapping import problem_of_error, problem_of_
 from purgatory.fastapi.http.problems import Problem, draining_problem
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.admission import EndpointContext
+from purgatory.fastapi.routing.raw_endpoint import EndpointContext
 from purgatory.fastapi.watch.request_parser import WatchRequest, WatchTerms
 from purgatory.fastapi.watch.responses import WatchResponses
 from purgatory.fastapi.watch.settings import ClientOf, ParkedClient, PerClientLimit, WaitSettings

@@ -19,9 +19,9 @@ from purgatory.fastapi.http.eager_send import (
 from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.raw_request import Access, Action, AsgiRequest, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.admission import AdmittingEndpoint
 from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer, add_handler
 from purgatory.fastapi.routing.raw_endpoint import (
+    AdmittingEndpoint,
     Connection,
     Responder,
     path_parameter,

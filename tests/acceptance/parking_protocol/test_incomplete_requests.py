@@ -12,7 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, WaitSettings, create_router, install
-from purgatory.fastapi.servers.uvicorn.request_reader import MAX_DROPPED, RequestReader
+from purgatory.fastapi.servers.request_reader import MAX_DROPPED, RequestReader
 from purgatory.jobs import MemoryJobStore
 from tests.acceptance.client import Connection, Crowd, replies
 from tests.acceptance.parking_protocol.requests import FIRE, PARKING, WATCH, add_echo, get, post

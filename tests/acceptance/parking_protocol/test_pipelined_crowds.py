@@ -7,12 +7,12 @@ import itertools
 import pytest
 
 from purgatory import Purgatory
-from purgatory.fastapi.servers.uvicorn.fallback_protocol import (
+from purgatory.fastapi.servers.fallback_protocol import (
     MAX_READ_AHEAD,
     SLICE,
     FallbackProtocol,
 )
-from purgatory.fastapi.servers.uvicorn.parking_protocol import MAX_REQUESTS_A_TURN, ParkingProtocol
+from purgatory.fastapi.servers.parking_protocol import MAX_REQUESTS_A_TURN, ParkingProtocol
 from purgatory.turn_budget import TurnBudget, _Turns
 from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection, Crowd

@@ -15,10 +15,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from purgatory import Purgatory
 from purgatory.fastapi import ParkDep, dependencies
 from purgatory.fastapi.http import eager_send
-from purgatory.fastapi.servers import fastapi_internals
+from purgatory.fastapi.servers import fastapi_internals, parking_protocol
+from purgatory.fastapi.servers.fallback_protocol import missing_internals
 from purgatory.fastapi.servers.fast_routes import find_fast_routes, is_bare
-from purgatory.fastapi.servers.uvicorn import parking_protocol
-from purgatory.fastapi.servers.uvicorn.fallback_protocol import missing_internals
 from purgatory.uvicorn import ParkingProtocol, choose_protocol
 from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection, Reply

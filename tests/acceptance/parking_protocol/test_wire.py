@@ -9,8 +9,8 @@ import time
 import pytest
 
 from purgatory import Purgatory
-from purgatory.fastapi.servers.uvicorn.fallback_protocol import MAX_READ_AHEAD
-from purgatory.fastapi.servers.uvicorn.parking_protocol import ParkingProtocol
+from purgatory.fastapi.servers.fallback_protocol import MAX_READ_AHEAD
+from purgatory.fastapi.servers.parking_protocol import ParkingProtocol
 from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection, Crowd, replies
 from tests.acceptance.parking_protocol.requests import FIRE, WATCH, add_echo, get, is_direct, post

@@ -7,8 +7,8 @@ import gc
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from purgatory.fastapi.servers.uvicorn import request_reader
-from purgatory.fastapi.servers.uvicorn.request_reader import (
+from purgatory.fastapi.servers import request_reader
+from purgatory.fastapi.servers.request_reader import (
     MAX_REMEMBERED,
     MAX_REMEMBERED_BYTES,
     HeaderLines,

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from purgatory.fastapi.http.bounds import IncomingRequests
+from purgatory.fastapi.http.bounds import IncomingRequests, read_body
 from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.http.request_body import read_body
 from tests.cases import cases
 
 

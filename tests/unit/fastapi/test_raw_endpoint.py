@@ -14,8 +14,7 @@ from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, create_router
 from purgatory.fastapi.http.raw_request import Authenticate, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.admission import EndpointContext
-from purgatory.fastapi.routing.raw_endpoint import RawEndpoint
+from purgatory.fastapi.routing.raw_endpoint import EndpointContext, RawEndpoint
 from purgatory.testing import AutojumpEventLoop
 from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from purgatory.fastapi.http.bounds import IncomingRequests
+from purgatory.fastapi.http.bounds import MAX_DISCARDED, IncomingRequests, read_body
 from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.http.request_body import MAX_DISCARDED, read_body
 from tests.cases import cases
 from tests.unit.exchange import Exchange
 

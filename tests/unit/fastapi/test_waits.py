@@ -16,7 +16,7 @@ from starlette.types import Message
 from purgatory import Limits, Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, WaitSettings, create_router
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.admission import EndpointContext
+from purgatory.fastapi.routing.raw_endpoint import EndpointContext
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
 from purgatory.fastapi.watch.request_parser import WatchRequest, WatchTerms
 from purgatory.fastapi.watch.routes import AsgiWait, DirectWait

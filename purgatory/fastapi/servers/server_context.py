@@ -24,11 +24,11 @@ from purgatory.fastapi.http.bounds import (
     IncomingRequests,
     UnreadResponses,
 )
+from purgatory.fastapi.servers.fallback_protocol import FallbackProtocol, Release
 from purgatory.fastapi.servers.fast_routes import find_fast_routes, is_bare
 from purgatory.fastapi.servers.fastapi_internals import can_see_through
-from purgatory.fastapi.servers.uvicorn.fallback_protocol import FallbackProtocol, Release
-from purgatory.fastapi.servers.uvicorn.request_reader import DirectRequest, RequestReader
-from purgatory.fastapi.servers.uvicorn.response_encoder import ResponseEncoder, WriteBatcher
+from purgatory.fastapi.servers.request_reader import DirectRequest, RequestReader
+from purgatory.fastapi.servers.response_encoder import ResponseEncoder, WriteBatcher
 
 AccessEntry = tuple[str, str, str, str]
 """Client, method, path with query, HTTP version."""

@@ -14,8 +14,8 @@ from uvicorn.server import ServerState
 from purgatory.fastapi.http.eager_send import Respond
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.servers.uvicorn.fallback_protocol import MAX_READ_AHEAD, FallbackProtocol
-from purgatory.fastapi.servers.uvicorn.request_reader import (
+from purgatory.fastapi.servers.fallback_protocol import MAX_READ_AHEAD, FallbackProtocol
+from purgatory.fastapi.servers.request_reader import (
     MAX_DROPPED,
     DirectRequest,
     DroppedBody,
@@ -25,8 +25,8 @@ from purgatory.fastapi.servers.uvicorn.request_reader import (
     Receiving,
     Unread,
 )
-from purgatory.fastapi.servers.uvicorn.response_encoder import plain_response
-from purgatory.fastapi.servers.uvicorn.server_context import AccessEntry, server_context
+from purgatory.fastapi.servers.response_encoder import plain_response
+from purgatory.fastapi.servers.server_context import AccessEntry, server_context
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.turn_budget import TurnBudget, is_turn_taken, resume_in_turn
 
