@@ -62,11 +62,13 @@ class AdmittedRequest(Request):
 class Answer(Response):
     """A response that is made already; it counts as unread until its client has read it."""
 
+    unread: UnreadResponses
+    """The bounds within which it is sent; its endpoint sets them."""
+
     def __init__(self, raw: RawResponse) -> None:
         """Send `raw`."""
         super().__init__()
         self.raw = raw
-        self.unread = UnreadResponses()
 
     @classmethod
     def of(cls, status: int, body: bytes, headers: Mapping[str, str]) -> Answer:
