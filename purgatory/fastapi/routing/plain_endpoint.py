@@ -20,7 +20,7 @@ from purgatory.fastapi.http.bounds import UnreadResponses
 from purgatory.fastapi.http.eager_send import send_or_give_up
 from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.raw_request import Access, AsgiRequest
-from purgatory.fastapi.http.raw_response import RawResponse, encoded
+from purgatory.fastapi.http.raw_response import CLOSE, RawResponse, encoded
 from purgatory.fastapi.routing.raw_endpoint import AdmittingEndpoint, EndpointContext
 from purgatory.fastapi.routing.raw_route import add_route
 from purgatory.turn_budget import TurnBudget
@@ -138,6 +138,9 @@ class PlainEndpoint(AdmittingEndpoint):
         raw = AsgiRequest(request.scope, value)
         refused = self.admit(raw) or await self.read_body(raw, request.scope, request.receive)
         if refused is not None:
+            if "expect" in request.headers and not refused.is_last:
+                # What comes next may be the body that was not asked for, or another request.
+                refused.add_lines(CLOSE)
             return self._sent(Answer(refused))
         try:
             parsed = None if self.body is None else await self.body.parse_in_turns(raw.body)
