@@ -271,25 +271,6 @@ async def test_who_may_assign(bench: Bench) -> None:
     assert bench.state is GroupState.COMPLETING_REBALANCE
 
 
-async def test_nothing_begins_in_a_drain(bench: Bench) -> None:
-    """Once the purgatory drains, every request is refused, and nothing is watched any more."""
-    leader, follower = await bench.stable(2)
-    parked = bench.join(leader.member_id)
-    await bench.purgatory.drain()
-    bench.coordinator.withdraw(parked)
-    for ask in (
-        bench.join,
-        lambda: bench.sync(follower),
-        lambda: bench.heartbeat(follower.member_id, 1),
-        lambda: bench.leave(follower.member_id),
-    ):
-        with pytest.raises(errors.CoordinatorDraining) as refusal:
-            ask()
-        assert refusal.value.headers.keys() == {"Retry-After", "Connection"}
-    assert bench.purgatory.parked == 0
-    assert len(bench.coordinator.describe("g").members) == 2
-
-
 @cases(
     "options",
     [
