@@ -10,7 +10,7 @@ import pytest
 from purgatory import CursorExpiredError, Outcome, Purgatory, PurgatoryClosedError, Status
 from purgatory.testing import AutojumpEventLoop
 from tests.patience import until_in_turns
-from tests.unit.shared_logs import EPOCH, Logs
+from tests.unit.shared_logs import Logs
 
 pytestmark = pytest.mark.anyio
 
@@ -43,19 +43,6 @@ async def parked(
         assert not task.done(), task.result()
         await asyncio.sleep(0)
     return task
-
-
-async def test_the_cursor_has_a_part_for_each_log(logs: Logs, purgatory: Purgatory) -> None:
-    """Only the log of the signal was read on; after a timeout all were."""
-    keys = "a", "b"
-    assert logs.shard_of("b") < logs.shard_of("a"), "another pair of keys would do"
-    task = await parked(purgatory, *keys)
-    logs.fire("b")
-    outcome = await task
-    assert (outcome.key, outcome.value, outcome.cursor) == ("b", 1, f"{EPOCH}-1.{EPOCH}-0")
-    task = await parked(purgatory, *keys)
-    outcome = await task
-    assert (outcome.status, outcome.cursor) == (Status.EXPIRED, f"{EPOCH}-1.{EPOCH}-0")
 
 
 @pytest.mark.parametrize("count", [1, 32, 33, 100])

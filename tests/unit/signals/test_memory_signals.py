@@ -184,25 +184,6 @@ def test_a_copy_of_a_signal_is_that_of_one(
     assert len(pickle.dumps(twin)) == len(pickle.dumps(signal)) < 200
 
 
-def test_a_signal_that_fires_while_another_is_kept(make: Callable[..., MemorySignals]) -> None:
-    """As the collector may have it, in the midst of `append`: none is lost, and numbers differ."""
-
-    class Clock(MockClock):
-        def wall_ms(self) -> int:
-            if not nested:
-                nested.append(None)
-                nested[0] = signals.append("a", "inner")
-            return super().wall_ms()
-
-    nested: list[Signal | None] = []
-    signals = MemorySignals(clock=Clock())
-    outer = signals.append("a", "outer")
-    assert nested == signals.read("a", 0, 1) and outer.seq == 2 and outer.offset == 2
-    assert values(signals, "a") == ["inner", "outer"]
-    signals.trim_through(1, 9)
-    assert values(signals, "a") == ["outer"]
-
-
 @pytest.mark.parametrize("meanwhile", ["ab", "acdef"])
 def test_a_key_that_comes_and_goes_while_its_signal_is_kept(
     make: Callable[..., MemorySignals], meanwhile: str
