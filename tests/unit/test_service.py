@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -127,78 +125,36 @@ def test_head_is_get_without_a_body(page: str) -> None:
     assert head.content == b"" != get.content
 
 
-class SlowWorker:
-    """A worker whose process runs, and which has not begun to answer."""
+def test_a_worker_is_asked_once_it_may_have_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in its first half minute, in which a busy machine may not have imported all.
 
-    def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.process = context.Process(target=signal.pause)
-        self.process.start()
-
-
-@pytest.fixture
-def worker() -> Iterator[SlowWorker]:
-    """A worker, which is ended with the test."""
-    found = SlowWorker()
-    yield found
-    found.process.kill()
-    found.process.join()
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
-    """The workers that uvicorn asks, and would kill for no answer, at each look."""
-    looks: list[list[Any]] = []
+    Unless it has ended. A signal waits for as long as uvicorn waits for an answer.
+    """
+    asked: list[list[Any]] = []
     monkeypatch.setattr(
-        Multiprocess, "keep_subprocess_alive", lambda self: looks.append([*self.processes])
+        Multiprocess, "keep_subprocess_alive", lambda self: asked.append([*self.processes])
     )
-    return looks
-
-
-@pytest.fixture
-def supervisor() -> Iterator[server._Supervisor]:
-    """The first process, with the signals of this one restored at the end."""
-    known = {each: signal.getsignal(each) for each in signal.valid_signals()}
-    settings = Settings()
-    config = server.server_config("app.server:create_worker_app", settings)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        found = server._Supervisor(config, [listener], settings)
-        found._is_printed = True
-        yield found
-    for number, handler in known.items():
-        if number not in (signal.SIGKILL, signal.SIGSTOP) and callable(handler):
-            signal.signal(number, handler)
-
-
-def test_a_worker_is_asked_once_it_may_have_started(
-    supervisor: Any, worker: SlowWorker, asked: list[list[Any]]
-) -> None:
-    """Not in its first half minute, in which a busy machine may not have imported all."""
-    clock = supervisor._clock = MockClock()
-    supervisor.processes = [worker]
+    config = server.server_config("app.server:create_worker_app", Settings())
+    assert config.timeout_worker_healthcheck <= 5
+    supervisor: Any = object.__new__(server._Supervisor)  # Else it takes this process's signals.
+    clock = MockClock()
+    process = multiprocessing.get_context("spawn").Process(target=signal.pause)
+    workers = [type("Worker", (), {"process": process})() for _ in range(2)]
+    vars(supervisor).update(_is_printed=True, _clock=clock, _starts_ns={}, processes=workers[:1])
+    process.start()
+    try:
+        for ms in (0, 29_000, 2_000):
+            clock.advance(ms)
+            supervisor.keep_subprocess_alive()
+        assert (asked, supervisor.processes) == ([[], [], workers[:1]], workers[:1])
+        supervisor.processes.append(workers[1])
+        supervisor.keep_subprocess_alive()
+        assert asked[-1] == workers[:1]
+    finally:
+        process.kill()
+        process.join()
     supervisor.keep_subprocess_alive()
-    clock.advance(29_000)
-    supervisor.keep_subprocess_alive()
-    assert (asked, supervisor.processes) == ([[], []], [worker])
-    clock.advance(2_000)
-    supervisor.keep_subprocess_alive()
-    assert (asked[2], supervisor.processes) == ([worker], [worker])
-
-
-def test_a_worker_that_ended_is_replaced_at_once(
-    supervisor: Any, worker: SlowWorker, asked: list[list[Any]]
-) -> None:
-    """Also if it was about to start."""
-    supervisor.processes = [worker]
-    worker.process.kill()
-    worker.process.join()
-    supervisor.keep_subprocess_alive()
-    assert asked == [[worker]]
-
-
-def test_a_worker_that_hangs_does_not_hold_up_a_stop(supervisor: Any) -> None:
-    """A signal waits for as long as uvicorn waits for an answer."""
-    assert supervisor.config.timeout_worker_healthcheck <= 5
+    assert asked[-1] == workers
 
 
 SHOW = """

@@ -18,7 +18,6 @@ from purgatory.journal import (
     SCHEMA_VERSION,
     Journal,
     ParquetFiles,
-    RetryPolicy,
     Sink,
 )
 from purgatory.operations import DelayedOperationPurgatory
@@ -43,19 +42,15 @@ def watch_and_fire(core: DelayedOperationPurgatory, count: int) -> list[Operatio
 
 
 class ListSink(Sink):
-    """Keeps batches; blocks while its gate is closed, and fails while it is told to."""
+    """Keeps batches; blocks while its gate is closed."""
+
+    name = "list"
 
     def __init__(self) -> None:
         self.batches: list[pa.RecordBatch] = []
         self.gate = threading.Event()
         self.gate.set()
         self.is_blocked = threading.Event()
-        self.failures = 0
-        self.is_tried = threading.Event()
-
-    @property
-    def name(self) -> str:
-        return "list"
 
     def open(self, writer: str, clock: Clock) -> None:
         pass
@@ -68,20 +63,10 @@ class ListSink(Sink):
         self.roll()
 
     def roll(self) -> None:
-        self.is_tried.set()
-        if self.failures:
-            self.failures -= 1
-            raise OSError("no space")
-        self.written = self._taken()
+        self.written = sum(batch.num_rows for batch in self.batches)
 
     def abandon(self) -> int:
-        lost = self._taken() - self.written
-        while self._taken() > self.written:
-            self.batches.pop()
-        return lost
-
-    def _taken(self) -> int:
-        return sum(batch.num_rows for batch in self.batches)
+        return 0
 
 
 @pytest.fixture
@@ -174,29 +159,6 @@ def test_a_slow_sink_keeps_nobody_waiting(
     assert sum(batch.num_rows for batch in sink.batches) == slow.written
     messages = [record.getMessage() for record in caplog.records]
     assert sum("list is too slow" in message for message in messages) == 1
-
-
-def test_a_sink_that_fails_is_tried_again(
-    make_core: MakeCore, clock: MockClock, sink: ListSink, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An episode is logged at its beginning and at its end, however many tries there are."""
-    journal = Journal(sink, retry=RetryPolicy(first_ms=1, max_ms=1), clock=clock)
-    core = make_core(journal)
-    with caplog.at_level(logging.INFO, "purgatory.journal"), journal:
-        sink.failures = 4
-        watch_and_fire(core, 3)
-        journal.flush(PATIENCE_S)
-        while sink.failures:
-            assert sink.is_tried.wait(PATIENCE_S)
-            sink.is_tried.clear()
-        watch_and_fire(core, 2)
-        assert journal.flush(PATIENCE_S)
-        [statistics] = journal.statistics().sinks
-        assert (statistics.written, statistics.dropped, statistics.pending) == (4, 6, 0)
-        assert (statistics.is_failing, statistics.last_error) == (False, "OSError: no space")
-    levels = [(record.levelname, record.action) for record in caplog.records]  # type: ignore[attr-defined] # given as `extra`
-    assert levels.count(("ERROR", "journal-failed")) == 1
-    assert levels.count(("INFO", "journal-recovered")) == 1
 
 
 def test_closing_does_not_wait_for_a_sink_that_hangs(
