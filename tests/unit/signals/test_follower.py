@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from purgatory.errors import CursorExpiredError, SignalsUnavailableError
+from purgatory.errors import CursorExpiredError
 from purgatory.signals.log_replica import LogReplica
 from purgatory.signals.redis.entry_codec import split_message
 from purgatory.signals.redis.follower import Follower
@@ -241,68 +241,6 @@ async def test_a_log_that_grows_while_it_is_read_is_left_to_messages() -> None:
     assert (log.pages, follower.replica.applied) == (3, 30)
 
 
-@cases("trims", [False, True])
-@cases("others", [1, 3])
-async def test_a_loss_expires_the_cursors_of_a_key_once(others: int, *, trims: bool) -> None:
-    """However many processes report it: what a client gets after its wait has ended stays good."""
-    log = LogModel(per_key=10, in_all=10, page=10)
-    followers = [_follower(log, watched=["key", "other"]) for _ in range(others)]
-    if trims:
-        # Then every key may have lost some.
-        log.add([(EntryType.FIRED, "other", b"")] * 20)
-    for each in followers:
-        await each.catch_up()
-    saved = log.content.copy()
-    log.add([(EntryType.FIRED, "key", b"")])
-    for each in followers:
-        await each.catch_up()
-    expired = followers[0].replica.cursor_of(["key"])
-    log.restore(saved)
-    given: list[tuple[Follower, str]] = []
-    refused: list[str] = []
-
-    def look_again() -> None:
-        # As clients do whose waits have ended, or that come just now.
-        for each in followers:
-            try:
-                each.replica.position("key", expired)
-            except CursorExpiredError as exc:
-                given.append((each, exc.head))
-            except SignalsUnavailableError as exc:
-                refused.append(exc.summary)
-
-    for each in followers:
-        each._listener = _Listener(0, ["key", "other"], on_check=lambda key: look_again())
-    for _ in range(3):
-        for each in followers:
-            log.meanwhile = look_again
-            await each.catch_up()
-    look_again()
-    assert {id(each) for each, _ in given} == set(map(id, followers))
-    assert all("try again" in summary for summary in refused)
-    for each, cursor in given:
-        each.replica.position("key", cursor)
-
-
-async def test_what_was_trimmed_before_a_process_started_has_not_returned(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A loss expires the cursors of its keys, not all, and the log does not say so."""
-    log = LogModel(per_key=20, in_all=10, page=10)
-    log.add([(EntryType.FIRED, "key", b"")] * 20)
-    saved = log.content.copy()
-    log.add([(EntryType.FIRED, "lost", b"")])
-    follower = await _caught_up(log, watched=["key"])
-    replica = follower.replica
-    cursor = replica.cursor(replica.last("key"))
-    log.restore(saved)
-    await follower.catch_up()
-    assert replica.position("key", cursor) == 20
-    assert [record.message.split(":")[0] for record in caplog.records] == [
-        "the server has lost 1 entries of the log of signals"
-    ]
-
-
 async def _caught_up(log: Any = None, **options: Any) -> Follower:
     """Return a follower that has read its log."""
     follower = _follower(log or LogModel(per_key=10, in_all=10, page=10), **options)
@@ -329,18 +267,11 @@ def _follower(log: Any, ends: int = 0, watched: Sequence[str] = ()) -> Follower:
 
 
 class _Listener:
-    def __init__(
-        self,
-        ends: int,
-        watched: Sequence[str],
-        on_check: Callable[[str], object] = lambda key: None,
-    ) -> None:
+    def __init__(self, ends: int, watched: Sequence[str]) -> None:
         self._ends = ends
         self._watched = list(watched)
-        self._on_check = on_check
 
     def check(self, key: str) -> int:
-        self._on_check(key)
         return self._ends
 
     def cancel(self, key: str) -> int:

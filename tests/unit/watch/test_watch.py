@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable
@@ -220,20 +219,6 @@ async def test_no_request_waits_before_each_log_was_read(workers: list[Worker], 
     assert worker.purgatory.parked == 0
 
 
-async def test_the_later_request_supersedes_that_of_another_process(workers: list[Worker]) -> None:
-    """In whatever order the messages of both arrive."""
-    first, second = workers
-    older = await first.parked()
-    await asyncio.sleep(0.001)
-    newer = await second.parked()
-    second.hear(first)
-    first.hear(second)
-    assert (await older.reply()).status == 409
-    assert (first.purgatory.parked, second.purgatory.parked) == (0, 1)
-    await second.purgatory.drain()
-    assert (await newer.reply()).status == 200
-
-
 async def test_requests_of_the_same_millisecond_do_not_end_each_other(
     workers: list[Worker],
 ) -> None:
@@ -246,27 +231,3 @@ async def test_requests_of_the_same_millisecond_do_not_end_each_other(
     for worker, exchange in zip(workers, waiting, strict=True):
         await worker.purgatory.drain()
         assert (await exchange.reply()).status == 200
-
-
-@pytest.mark.parametrize("argument", ["", f"soon {WAIT_ID}", "9999999999999 unknown"])
-async def test_a_message_that_concerns_no_wait_ends_none(
-    workers: list[Worker], argument: str
-) -> None:
-    """Such as one of another version, or for an id that is parked elsewhere."""
-    first, _ = workers
-    waiting = await first.parked()
-    assert first.logs.answers["supersede-wait /purgatory"](argument) == 0
-    assert first.purgatory.parked == 1
-    await first.purgatory.drain()
-    assert (await waiting.reply()).status == 200
-
-
-async def test_a_wait_is_cancelled_by_another_process(workers: list[Worker]) -> None:
-    """It is asked for by its id; a process that has no such wait counts none."""
-    first, second = workers
-    waiting = await first.parked()
-    asked = [worker.logs.answers["cancel-wait /purgatory"](WAIT_ID) for worker in (second, first)]
-    assert asked == [0, 1]
-    reply = await waiting.reply()
-    assert (reply.status, reply.json()["reason"]) == (200, "cancelled")
-    assert first.logs.answers["cancel-wait /purgatory"](WAIT_ID) == 0
