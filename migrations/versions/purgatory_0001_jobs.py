@@ -112,6 +112,7 @@ def _create_jobs() -> None:
         sa.Column("worker", sa.Text),
         sa.Column("lease_until_ms", sa.BigInteger, nullable=False),
         sa.Column("leased_ms", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("blocked_by", sa.Text),
         sa.Column("placed_ms", sa.BigInteger),
         sa.Column("lateness_ms", sa.BigInteger),
         sa.Column("finished_ms", sa.BigInteger),
@@ -120,17 +121,22 @@ def _create_jobs() -> None:
         sa.Column("traceparent", sa.Text),
     )
     for name, columns, where in (
-        ("free", ["handler", "due_ms", "id"], "finished_ms IS NULL AND lease_until_ms = 0"),
+        (
+            "free",
+            ["handler", "due_ms", "id"],
+            "finished_ms IS NULL AND lease_until_ms = 0 AND blocked_by IS NULL",
+        ),
         ("leased", ["lease_until_ms"], "finished_ms IS NULL AND lease_until_ms > 0"),
         ("finished", ["finished_ms", "id"], "finished_ms IS NOT NULL"),
         ("placed", ["handler", "concurrency_key"], "placed_ms IS NOT NULL"),
-        ("blocked", ["handler", "due_ms", "id"], "lease_until_ms = 90000000000001"),
+        ("blocked", ["id"], "blocked_by IS NOT NULL"),
+        ("blocked_by_handler", ["handler", "due_ms", "id"], "blocked_by = 'max_running'"),
         (
             "blocked_by_key",
             ["handler", "concurrency_key", "due_ms", "id"],
-            "lease_until_ms = 90000000000002",
+            "blocked_by = 'max_running_per_key'",
         ),
-        ("held_up", ["id"], "lease_until_ms >= 90000000000000"),
+        ("blocked_by_pause", ["id"], "blocked_by = 'paused'"),
         ("state", ["state", "id"], None),
         ("handler", ["handler", "id"], None),
     ):

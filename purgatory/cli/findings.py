@@ -49,7 +49,7 @@ async def overdue_warnings(store: JobStore) -> list[str]:
     limit = store.limits.max_batch
     waiting = (await store.query(JobFilter(state=JobState.WAITING), limit=limit)).jobs
     running = (await store.query(JobFilter(state=JobState.RUNNING), limit=limit)).jobs
-    free = [job for job in (*waiting, *running) if job.blocked_by is None and not job.is_parked]
+    free = [job for job in (*waiting, *running) if job.blocked_by is None]
     known = {job.handler for job in free if job.lease_until_ms > now_ms}
     overdue = {
         job.handler

@@ -13,7 +13,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from purgatory.cli.output import print_error, print_line, print_rows
 from purgatory.cli.session import VARIABLE, StoreUrl, session_of, store_at
-from purgatory.jobs.model.job import Job, JobState, Misfire
+from purgatory.jobs.model.job import BlockedBy, Job, JobState, Misfire
 from purgatory.jobs.model.queries import JobFilter
 from purgatory.jobs.model.steps import Paused
 from purgatory.jobs.stores.protocol import JobStore
@@ -117,15 +117,15 @@ async def _overdue(store: JobStore) -> tuple[Mapping[str, Counter[str]], Paused]
 def _fate(job: Job, now_ms: int) -> str | None:
     """Return what a worker that starts now does with a job; None if it is not overdue.
 
-    Of a parked job: once its handler is resumed.
+    Of one whose handler is paused: once that is resumed.
     """
     if job.state is JobState.RUNNING:
-        return "interrupted" if job.is_parked or job.lease_until_ms <= now_ms else None
+        return "interrupted" if job.lease_until_ms <= now_ms else None
     if job.due_ms > now_ms:
         return None
-    if job.blocked_by is not None and not job.is_parked:
+    if job.blocked_by not in (None, BlockedBy.PAUSED):
         return "blocked"
-    if job.lease_until_ms > now_ms and not job.is_parked:
+    if job.lease_until_ms > now_ms:
         return None
     if not is_missed(job, now_ms - WorkerSettings().misfire_after_ms):
         return "run"

@@ -15,14 +15,13 @@ from purgatory.__main__ import main
 from purgatory.jobs import JobContext
 from purgatory.jobs.clients import JobClient
 from purgatory.jobs.model import Bounds, Claim, JobSpec, Start
-from purgatory.jobs.model.job import PARKED_UNTIL_MS
 from purgatory.jobs.sql import migrate
 from tests.patience import until
 from tests.step_methods import SqlSteps
 
 
 async def _paused_jobs(path: Path) -> None:
-    """Add overdue jobs: parked by a pause, due since the last worker, and of another handler."""
+    """Add overdue jobs: blocked by a pause, due since the last worker, and of another handler."""
     url = f"sqlite:///{path}"
     await migrate(url)
     purgatory = Purgatory(jobs=SqlSteps(url))
@@ -35,7 +34,7 @@ async def _paused_jobs(path: Path) -> None:
         await purgatory.jobs.pause("mail")
         for misfire in ("skip", "skip", "run", "spread"):
             await purgatory.defer("mail", delay=0, misfire=misfire)
-        await until(lambda: _parked(path) == 4)
+        await until(lambda: _blocked(path) == 4)
     async with JobClient(SqlSteps(url)) as client:
         await client.defer("mail", delay=0, misfire="skip")
         await client.defer("note", delay=0)
@@ -56,10 +55,10 @@ async def _paused_jobs(path: Path) -> None:
         )
 
 
-def _parked(path: Path) -> int:
+def _blocked(path: Path) -> int:
     with closing(sqlite3.connect(path)) as database:
-        count = "SELECT count(*) FROM purgatory_jobs WHERE lease_until_ms = ?"
-        return int(database.execute(count, (PARKED_UNTIL_MS,)).fetchone()[0])
+        count = "SELECT count(*) FROM purgatory_jobs WHERE blocked_by = 'paused'"
+        return int(database.execute(count).fetchone()[0])
 
 
 def test_jobs_of_a_paused_handler(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -423,23 +423,23 @@ async def test_a_pause_is_shown_until_it_is_resumed() -> None:
         await page.run("document.querySelector('#pause-name').focus()")
         await page.press("Enter", 13)
         banner = "document.querySelector('#paused:not([hidden]) span')?.textContent"
-        await page.until(f"{banner} === 'Paused: remind (0 parked)'")
+        await page.until(f"{banner} === 'Paused: remind (0 due)'")
         job = await purgatory.defer("remind", delay=0)
-        await until_parked(purgatory)
+        await until_blocked(purgatory)
         await purgatory.jobs.pause()
         await show(page, "overview")
-        await page.until(f"{banner} === 'All handlers are paused (1 parked). By name: remind'")
+        await page.until(f"{banner} === 'All handlers are paused (1 due). By name: remind'")
         await page.run("document.querySelector('#paused button').click()")
-        await page.until(f"{banner} === 'Paused: remind (1 parked)'")
+        await page.until(f"{banner} === 'Paused: remind (1 due)'")
         await page.run("document.querySelector('#paused button').click()")
         await page.until("document.querySelector('#paused').hidden")
         await job.wait()
         assert page.errors == []
 
 
-async def until_parked(purgatory: Purgatory) -> None:
+async def until_blocked(purgatory: Purgatory) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while not (await purgatory.jobs.paused()).parked:  # noqa: ASYNC110 - stored, not signalled
+        while not (await purgatory.jobs.paused()).jobs:  # noqa: ASYNC110 - stored, not signalled
             await asyncio.sleep(0.01)
 
 
@@ -457,7 +457,7 @@ async def test_the_list_of_jobs_says_when_they_are_due_and_what_blocks_them() ->
         await cancelled.cancel()
         await purgatory.jobs.pause("remind")
         paused = await purgatory.defer("remind", delay=0)
-        await until_parked(purgatory)
+        await until_blocked(purgatory)
         jobs = [
             await purgatory.defer(handler, delay=0, concurrency_key="customer:7")
             for handler in ("charge", "mail", "charge", "mail")

@@ -21,7 +21,7 @@ from purgatory.jobs.model import (
     OnFire,
     WaitAgain,
 )
-from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, BLOCKED_BY_KEY_MS, PARKED_UNTIL_MS
+from purgatory.jobs.model.job import BlockedBy
 
 
 class JobModel:
@@ -37,7 +37,12 @@ class JobModel:
     def change(self, job: Job, *, is_freed: bool = False, **changes: Any) -> Job:
         """Store a job with changes and the next version."""
         if is_freed:
-            changes |= {"epoch": job.epoch + 1, "lease_until_ms": 0, "placed_ms": None}
+            changes |= {
+                "epoch": job.epoch + 1,
+                "lease_until_ms": 0,
+                "placed_ms": None,
+                "blocked_by": None,
+            }
         return self.put(replace(job, **{"version": job.version + 1} | changes))
 
     def put(self, job: Job) -> Job:
@@ -62,20 +67,18 @@ class JobModel:
             for other in self.jobs.values()
         )
 
-    def blocked_by(self, job: Job, bounds: Bounds) -> str | None:
+    def blocked_by(self, job: Job, bounds: Bounds) -> BlockedBy | None:
         per_key, maximum = bounds.max_running_per_key, bounds.max_running
         has_key = job.concurrency_key is not None
         if has_key and per_key is not None and self.taken(job, has_key=True) >= per_key:
-            return "max_running_per_key"
+            return BlockedBy.MAX_RUNNING_PER_KEY
         if maximum is not None and self.taken(job, has_key=False) >= maximum:
-            return "max_running"
+            return BlockedBy.MAX_RUNNING
         return None
 
-    def block(self, job: Job, blocked_by: str) -> None:
-        ends = {"max_running": BLOCKED_BY_HANDLER_MS, "max_running_per_key": BLOCKED_BY_KEY_MS}
-        until_ms = ends[blocked_by]
+    def block(self, job: Job, blocked_by: BlockedBy) -> None:
         self.jobs[job.id] = replace(
-            job, epoch=job.epoch + 1, lease_until_ms=until_ms, placed_ms=None
+            job, epoch=job.epoch + 1, lease_until_ms=0, blocked_by=blocked_by, placed_ms=None
         )
         if job.placed_ms is not None and blocked_by == "max_running_per_key":
             self.hand_over(job.handler, None)
@@ -91,11 +94,11 @@ class JobModel:
         if concurrency_key is not None:
             first = self.first_blocked(handler, "max_running_per_key", concurrency_key)
         if first is not None:
-            self.block(first, "max_running")
+            self.block(first, BlockedBy.MAX_RUNNING)
 
     def unblock(self, job: Job) -> None:
         self.jobs[job.id] = replace(
-            job, epoch=job.epoch + 1, lease_until_ms=0, placed_ms=self.now_ms()
+            job, epoch=job.epoch + 1, blocked_by=None, placed_ms=self.now_ms()
         )
 
     def first_blocked(
@@ -196,14 +199,18 @@ class JobModel:
                 break
             self.unblock(first)
         for job in list(self.jobs.values()):
-            is_leased = now_ms + lease_ms < job.lease_until_ms < PARKED_UNTIL_MS
-            if is_leased and job.leased_ms > now_ms + 1_000 and not job.state.is_final:
+            if (
+                job.lease_until_ms > now_ms + lease_ms
+                and job.leased_ms > now_ms + 1_000
+                and not job.state.is_final
+            ):
                 self.jobs[job.id] = replace(job, lease_until_ms=now_ms)
         free = [
             job
             for job in self.jobs.values()
             if not job.state.is_final
             and job.lease_until_ms <= now_ms
+            and job.blocked_by is None
             and job.due_ms <= now_ms + within_ms
             and job.handler in handlers
         ]
@@ -441,7 +448,7 @@ class JobModel:
         free = [
             job.due_ms
             for job in self.jobs.values()
-            if not job.state.is_final and job.lease_until_ms <= now_ms
+            if not (job.state.is_final or job.blocked_by) and job.lease_until_ms <= now_ms
         ]
         return min(free, default=None)
 

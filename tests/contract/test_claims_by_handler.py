@@ -166,7 +166,7 @@ async def test_a_pause_holds_what_others_have_come_across(world: World) -> None:
     late = await world.add("own", delay=0)
     assert await claim(world.there, "other") == []
     assert await claim(world.here, "own") == []
-    assert (await world.there.paused()).parked == 2
+    assert (await world.there.paused()).jobs == 2
     assert await world.here.run([Resume("own", 10)]) == [2]
     assert await claim(world.there, "other") == []
     assert {job.id for job in await claim(world.here, "own")} == {early.id, late.id}

@@ -171,14 +171,14 @@ async def test_bounds_of_a_key(world: World) -> None:
     assert await states(world, jobs[3:4]) == [holds]
 
 
-async def test_a_place_stays_with_a_job_that_is_parked(world: World) -> None:
+async def test_a_place_stays_with_a_job_that_is_paused(world: World) -> None:
     """A pause does not go through all that wait, one after the other."""
     jobs = [await add(world) for _ in range(5)]
     running = await start_next(world, ONE)
     await world.here.run([Pause("note")])
     await finish(world.here, running)
     assert await claim(world.here, ONE) == []
-    assert (await world.here.paused()).parked == 1
+    assert (await world.here.paused()).jobs == 1
     assert (await states(world, jobs))[1:] == [(True, "paused")] + [(False, "max_running")] * 3
     assert sum(await world.here.run([Resume("note", 10)])) == 1
     assert (await start_next(world, ONE)).id == jobs[1].id

@@ -32,14 +32,14 @@ async def test_no_job_of_a_paused_handler_is_claimed(world: World, handler: str 
     await world.there.run([Pause(handler), Pause(handler)])
     free = [] if handler is None else [other.id]
     assert [job.id for job in await world.claim(limit=2)] == free
-    parked = 2 if handler is None else 1
+    jobs = 2 if handler is None else 1
     names = () if handler is None else (handler,)
-    assert await world.there.paused() == Paused(names, handler is None, parked)
+    assert await world.there.paused() == Paused(names, handler is None, jobs)
     job = await world.job(paused.id)
-    assert job.is_parked and job.is_undecided and job.version == paused.version
+    assert job.blocked_by == "paused" and job.is_undecided and job.version == paused.version
     world.now_ms += 100 * LEASE_MS
     assert paused.id not in {job.id for job in await world.claim()}
-    assert [await world.here.run([Resume(handler, 10)]) for _ in range(2)] == [[parked], [0]]
+    assert [await world.here.run([Resume(handler, 10)]) for _ in range(2)] == [[jobs], [0]]
     assert paused.id in {job.id for job in await world.claim()}
     assert await world.here.paused() == Paused()
 
@@ -52,11 +52,11 @@ async def test_a_job_that_is_held_does_not_start(world: World) -> None:
     await world.there.run([Pause("note")])
     assert await world.try_start(claim) is None
     assert await world.here.renew([claim], lease_ms=LEASE_MS) == [claim]
-    assert (await world.here.paused()).parked == 1
+    assert (await world.here.paused()).jobs == 1
     assert await world.here.finish([Finish(running.claim, JobState.DONE)]) == [True]
 
 
-async def test_a_claim_goes_on_behind_parked_jobs(world: World) -> None:
+async def test_a_claim_goes_on_behind_paused_jobs(world: World) -> None:
     """It says that it was cut, as it looked at no more than its limit."""
     for _ in range(3):
         await world.add("paused", delay=0)
@@ -71,8 +71,8 @@ async def test_a_claim_goes_on_behind_parked_jobs(world: World) -> None:
     assert not claims[-1].is_cut and (claims[0].is_cut or claims[0].jobs)
 
 
-async def test_parked_jobs_can_be_decided(world: World) -> None:
-    """By a key, by a cancel and by hand; they stay with nobody, and are parked again when due."""
+async def test_paused_jobs_can_be_decided(world: World) -> None:
+    """By a key, by a cancel and by hand; they stay with nobody, and are blocked again when due."""
     cancelled = await world.add(delay=0)
     fired = await world.add(delay=0, keys=["k"])
     by_hand = await world.add(delay=0)
@@ -82,7 +82,7 @@ async def test_parked_jobs_can_be_decided(world: World) -> None:
     assert await world.fire("k") == KeyFired(run=(fired.id,))
     await world.there.run([RunNow(by_hand.id)])
     assert await world.claim() == []
-    assert (await world.here.paused()).parked == 2
+    assert (await world.here.paused()).jobs == 2
     # The limit is that of each shard.
     assert sum(await world.here.run([Resume("note", 1), Resume("note", 1)])) == 2
     outcomes = {job.id: job.outcome for job in await world.claim()}
@@ -103,7 +103,7 @@ async def test_pauses_of_one_and_of_all_are_apart(world: World) -> None:
 
 
 async def test_a_job_whose_worker_died_waits_too(world: World) -> None:
-    """It is parked when its lease has run out, and runs again when its handler is resumed."""
+    """It is blocked when its lease has run out, and runs again when its handler is resumed."""
     job = await world.run()
     await world.here.run([Pause("note")])
     world.now_ms += LEASE_MS
@@ -114,8 +114,8 @@ async def test_a_job_whose_worker_died_waits_too(world: World) -> None:
     assert again.attempt == 2
 
 
-async def test_a_parked_job_whose_worker_died_can_be_cancelled(world: World) -> None:
-    """Nobody has it, and nobody would start it; not before it is parked, while it may run."""
+async def test_a_paused_job_whose_worker_died_can_be_cancelled(world: World) -> None:
+    """Nobody has it, and nobody would start it; not before it is blocked, while it may run."""
     job = await world.run()
     await world.here.run([Pause("note")])
     with pytest.raises(JobConflictError):
@@ -126,7 +126,7 @@ async def test_a_parked_job_whose_worker_died_can_be_cancelled(world: World) -> 
     assert (cancelled.state, cancelled.outcome) == (JobState.CANCELLED, JobOutcome.EXPIRED)
     assert await world.there.cancel(job.id) == await world.job(job.id) == cancelled
     assert await world.here.finish([Finish(job.claim, JobState.DONE)]) == [False]
-    assert (await world.here.paused()).parked == 0
+    assert (await world.here.paused()).jobs == 0
     counts = await world.here.counts()
     assert (counts.running, counts.cancelled) == (0, 1)
     await world.here.run([Resume("note", 10)])
@@ -134,7 +134,7 @@ async def test_a_parked_job_whose_worker_died_can_be_cancelled(world: World) -> 
 
 
 async def test_pausing_and_claiming_at_the_same_time(world: World) -> None:
-    """Whatever comes first: after the resumption nothing stays parked."""
+    """Whatever comes first: after the resumption nothing stays blocked."""
     for _ in range(15):
         jobs = [await world.add(delay=0) for _ in range(3)]
         await world.there.run([Pause("note")])
@@ -156,7 +156,7 @@ async def test_resuming_one_of_many_is_in_batches(lone_redis_server: ValkeyServe
     names = ["a"] * 35 + ["b"] * 5 + ["a"] * 35
     await store.add([JobSpec.of(name, wall_ms=0, delay=0) for name in names])
     await store.run([Pause("a"), Pause("b")])
-    while (await store.paused()).parked < len(names):
+    while (await store.paused()).jobs < len(names):
         await store.claim("w", within_ms=0, limit=10, lease_ms=LEASE_MS)
     with lone_redis_server.client() as client:
         calls = [count_of_scripts(client)]

@@ -419,7 +419,7 @@ def broken(job: Job, how: str, record: bytes) -> bytes | None:
         case "policy":
             fields[15] = b"perhaps"
         case "payload":
-            fields[25] = b"{"
+            fields[26] = b"{"
         case "contradiction":
             fields[2] = b"fired"
     return b"\0".join(fields)

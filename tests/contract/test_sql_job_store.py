@@ -218,7 +218,7 @@ async def test_what_is_asked_often_is_searched_by_index(
             reads.page_ids(JobFilter(state=JobState.WAITING), is_first=False),
             {**numbers, "state": "waiting", "after": "f"},
         ),
-        "ix_purgatory_jobs_held_up": (
+        "ix_purgatory_jobs_blocked": (
             reads.page_ids(JobFilter(is_blocked=True, handler="x"), is_first=False),
             {**numbers, "handler": "x", "after": "f"},
         ),
@@ -231,9 +231,9 @@ async def test_what_is_asked_often_is_searched_by_index(
     for index, (statement, parameters) in searches.items():
         asked = {name: value for name, value in parameters.items() if name in _names(statement)}
         assert index in await _plan(engine, statement, asked), index
-    assert "ix_purgatory_jobs_held_up" in await _plan(engine, reads.counts, {})
+    assert "ix_purgatory_jobs_blocked" in await _plan(engine, reads.counts, {})
     # By either of two.
-    assert "ix_purgatory_jobs_" in await _plan(engine, reads.parked, {})
+    assert "ix_purgatory_jobs_" in await _plan(engine, reads.paused_jobs, {})
     plan = await _plan(engine, reads.workers(literal(now_ms, BigInteger)), {"limit": 10})
     assert "ix_purgatory_jobs_finished" in plan and "ix_purgatory_jobs_leased" in plan
     asked = {"keys": many(["k", "l"]), "limit": 10}
@@ -247,15 +247,15 @@ async def test_what_is_asked_often_is_searched_by_index(
 async def test_only_so_many_blocked_jobs_are_counted(
     engine: AsyncEngine, store: SqlSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And parked ones: a dashboard asks each second, and each of them is an entry to read."""
+    """And paused ones: a dashboard asks each second, and each of them is an entry to read."""
     await store.run([Pause("note")])
     await store.add([spec(delay=0) for _ in range(3)])
     await store.claim("w", within_ms=0, limit=10, lease_ms=1_000)
-    assert (await store.paused()).parked == (await store.counts()).blocked == 3
+    assert (await store.paused()).jobs == (await store.counts()).blocked == 3
     monkeypatch.setattr(read_statements, "MAX_BLOCKED", 2)
     bounded = read_statements.Reads(Dialect(engine.dialect.name))
     async with engine.connect() as connection:
-        assert await connection.scalar(bounded.parked) == 2
+        assert await connection.scalar(bounded.paused_jobs) == 2
         counts = (await connection.execute(bounded.counts)).mappings().one()
     assert counts["blocked"] == 2
 

@@ -305,7 +305,7 @@ class JobEndpoints:
         return PausedResponse(
             handlers=list(paused.handlers),
             all=paused.is_all,
-            parked=paused.parked,
+            jobs=paused.jobs,
             unknown=[name for name in paused.handlers if not self._purgatory.handlers.knows(name)],
         )
 

@@ -380,7 +380,7 @@ class PausedResponse(BaseModel):
 
     handlers: list[str] = Field(description="Paused by their names.", examples=[["cancel-order"]])
     all: bool = Field(description="All handlers are paused.")
-    parked: int = Field(description="Jobs that are due and wait for that to end.", examples=[12])
+    jobs: int = Field(description="Jobs that are due and wait for that to end.", examples=[12])
     unknown: list[str] = Field(
         description="Those of `handlers` that this process neither has nor expects of another "
         "service (`handled_elsewhere`): misspelt, unless another service has them."

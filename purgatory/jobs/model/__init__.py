@@ -30,6 +30,7 @@ from purgatory.job_errors import (
 )
 from purgatory.jobs.model.deadline import Deadline
 from purgatory.jobs.model.job import (
+    BlockedBy,
     Job,
     JobClaim,
     JobOutcome,
@@ -81,6 +82,7 @@ __all__ = [
     "Add",
     "AddStatus",
     "Added",
+    "BlockedBy",
     "Bounds",
     "Cancel",
     "CancelForKey",

@@ -38,19 +38,6 @@ DEFAULT_ATTEMPTS = 10
 
 """How often a job is started at most, unless it or its store says otherwise."""
 
-PARKED_UNTIL_MS = 90_000_000_000_000
-"""The end of the lease of a parked job, in the year 4821: no worker holds it."""
-BLOCKED_BY_HANDLER_MS = PARKED_UNTIL_MS + 1
-"""The same of a job that waits for a place because of `max_running`."""
-BLOCKED_BY_KEY_MS = PARKED_UNTIL_MS + 2
-"""The same because of `max_running_per_key`."""
-BLOCKED_BY = {
-    PARKED_UNTIL_MS: "paused",
-    BLOCKED_BY_HANDLER_MS: "max_running",
-    BLOCKED_BY_KEY_MS: "max_running_per_key",
-}
-"""What keeps a job from running, by the end of its lease: all from PARKED_UNTIL_MS on."""
-
 
 class JobState(StrEnum):
     """The state of a job; the last three are final."""
@@ -78,6 +65,17 @@ class JobOutcome(StrEnum):
     """It was cancelled before either."""
     MISSED = "missed"
     """No worker ran at its deadline, and its misfire policy is SKIP."""
+
+
+class BlockedBy(StrEnum):
+    """What keeps a job that is due from being claimed."""
+
+    PAUSED = "paused"
+    """Its handler is paused."""
+    MAX_RUNNING = "max_running"
+    """As many jobs run as its handler allows."""
+    MAX_RUNNING_PER_KEY = "max_running_per_key"
+    """As many with its concurrency key."""
 
 
 class OnFire(StrEnum):
@@ -122,6 +120,7 @@ class Job:
         len(fired_before) < needed, and all(key in keys for key in fired_before)
         state is RUNNING implies attempt >= 1
         state.is_final implies placed_ms is None
+        blocked_by is None or (lease_until_ms == 0 and not state.is_final)
         ceiling_ms is None or deadline_ms <= ceiling_ms
     """
 
@@ -174,6 +173,9 @@ class Job:
     leased_ms: int = 0
     """When that lease began, or the last one. If that is later than now, the store's clock has gone
     back since: see `Claim`."""
+    blocked_by: BlockedBy | None = None
+    """What keeps it from running although it is due, or soon: no worker holds it. None if nothing
+    does."""
     placed_ms: int | None = None
     """Since when it holds a place, and counts for the bounds of its handler; None if it does not.
     It keeps the place until it has run, returns to waiting, or is decided otherwise."""
@@ -243,20 +245,6 @@ class Job:
         """The value that a key was fired with, decoded by each access; None if no key fired."""
         return None if self.fired_json is None else stored_value(self.fired_json)
 
-    @property
-    def is_parked(self) -> bool:
-        """True iff it was due while its handler was paused, and waits until that is resumed."""
-        return self.lease_until_ms == PARKED_UNTIL_MS
-
-    @property
-    def blocked_by(self) -> str | None:
-        """What keeps it from running although it is due; None if nothing does.
-
-        "max_running", "max_running_per_key" or "paused": it was due while as many jobs ran as its
-        handler allows, or while that was paused, and no worker holds it.
-        """
-        return BLOCKED_BY.get(self.lease_until_ms)
-
 
 _values_of = attrgetter(*Job.__slots__)
 _values_in = itemgetter(*Job.__slots__)
@@ -314,6 +302,8 @@ def contradiction(job: Job) -> str | None:
         return f"it needs {job.needed} keys, and {len(job.fired_before)} have fired before"
     if job.ceiling_ms is not None and job.deadline_ms > job.ceiling_ms:
         return "its deadline lies beyond its ceiling"
+    if job.blocked_by is not None and (job.lease_until_ms or state.is_final):
+        return f"it is {state}, with a lease until {job.lease_until_ms}, and blocked"
     if job.placed_ms is not None and state.is_final:
         return f"it is {state} and holds a place"
     if state is JobState.WAITING:
@@ -354,7 +344,6 @@ _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 _times_of = attrgetter(
     *("due_ms", "deadline_ms", "created_ms", "ceiling_ms", "round_ms", "placed_ms", "finished_ms")
 )
-# The end of a lease is no date: see BLOCKED_BY.
 _numbers_of = attrgetter(
     *("lease_until_ms", "leased_ms", "lateness_ms", "attempt", "epoch", "version"),
     *("max_attempts", "needed", "round"),

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, BLOCKED_BY_KEY_MS, Job, Misfire
+from purgatory.jobs.model.job import BlockedBy, Job, Misfire
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,18 +104,18 @@ class PlaceCounts:
             return limit
         return max(0, min(limit, bounds.max_running - self._taken[Place(bounds.handler, None)]))
 
-    def blocked_until_ms(self, job: Job, bounds: Bounds) -> int:
-        """Return the end of the lease with which `job` waits for a place; 0 if there is one.
+    def blocked_by(self, job: Job, bounds: Bounds) -> BlockedBy | None:
+        """Return what keeps `job` from having a place; None if nothing does.
 
         A place that it holds already is not in its way.
         """
         # First by its key: in the queue of the handler it would only hold up others.
         place = Place.of(job)
         if place.concurrency_key and self._is_full(place, job, bounds.max_running_per_key):
-            return BLOCKED_BY_KEY_MS
+            return BlockedBy.MAX_RUNNING_PER_KEY
         if self._is_full(Place(job.handler, None), job, bounds.max_running):
-            return BLOCKED_BY_HANDLER_MS
-        return 0
+            return BlockedBy.MAX_RUNNING
+        return None
 
     def _is_full(self, place: Place, job: Job, maximum: int | None) -> bool:
         if maximum is None:
@@ -128,8 +128,8 @@ def left_queue(old: Job, new: Job) -> Place | None:
 
     Jobs that wait because of the same key may have been behind it, and behind nothing else.
     """
-    has_left = new.lease_until_ms != old.lease_until_ms and new.placed_ms is None
-    if old.lease_until_ms != BLOCKED_BY_HANDLER_MS or not has_left or old.concurrency_key is None:
+    has_left = new.blocked_by is not old.blocked_by and new.placed_ms is None
+    if old.blocked_by is not BlockedBy.MAX_RUNNING or not has_left or old.concurrency_key is None:
         return None
     return Place.of(old)
 

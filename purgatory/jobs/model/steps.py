@@ -49,7 +49,7 @@ class Claimed(NamedTuple):
     """The store's clock at the claim: `job.due_ms - now_ms` is the time that remains."""
     jobs: list[Job]
     is_cut: bool = False
-    """Jobs were in the way that are parked now, or blocked: claim again."""
+    """Jobs were in the way that are blocked now: claim again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class Paused:
     """Paused by name, sorted."""
     is_all: bool = False
     """All handlers are paused."""
-    parked: int = 0
-    """Jobs that were due meanwhile: in a database, MAX_BLOCKED if they are more."""
+    jobs: int = 0
+    """How many of their jobs are due: in a database, MAX_BLOCKED if they are more."""
 
     def covers(self, handler: str) -> bool:
         """Return True iff jobs of `handler` are not started."""
@@ -224,8 +224,8 @@ class Cancel(VersionedStep):
 
     The outcome is CANCELLED, but a job that was decided before (fired and not started yet, or
     waiting for another attempt) keeps its outcome. A CANCELLED job stays as it is: repeating is
-    safe. JobConflictError once it is DONE or FAILED, and while it runs, unless it is parked or
-    blocked: its worker has lost it, and no other starts it.
+    safe. JobConflictError once it is DONE or FAILED, and while it runs, unless it is blocked: its
+    worker has lost it, and no other starts it.
     """
 
 
@@ -264,9 +264,9 @@ class Retry(VersionedStep):
 class Pause(Step[None]):
     """Start no more jobs of a handler, or of all: in no process, until it is resumed.
 
-    What runs goes on. A job that is due meanwhile is parked by `Claim` and `Start`: it stays as it
-    is, held by nobody (`Job.is_parked`), can be cancelled, and a fire decides it. A start that is
-    under way may still succeed. Repeated: nothing changes.
+    What runs goes on. A job that is due meanwhile is blocked by `Claim` and `Start`: it stays as it
+    is, held by nobody (`BlockedBy.PAUSED`), can be cancelled, and a fire decides it. A start that
+    is under way may still succeed. Repeated: nothing changes.
     """
 
     handler: str | None
@@ -274,9 +274,9 @@ class Pause(Step[None]):
 
 @dataclass(frozen=True, slots=True)
 class Resume(Step[int]):
-    """End a `Pause` of the same handler, or of all; the result is how many jobs it has unparked.
+    """End a `Pause` of the same handler, or of all; the result is how many jobs it has released.
 
-    Up to `limit` parked jobs whose handlers are not paused (any more): epoch + 1, the lease free.
+    Up to `limit` paused jobs whose handlers are not paused (any more): epoch + 1, the lease free.
     Run it again until it returns 0.
     """
 

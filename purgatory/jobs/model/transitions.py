@@ -17,7 +17,7 @@ from purgatory.job_errors import (
     JobError,
 )
 from purgatory.jobs.model.job import (
-    PARKED_UNTIL_MS,
+    BlockedBy,
     Job,
     JobOutcome,
     JobState,
@@ -114,24 +114,24 @@ def begun(job: Job, now_ms: int) -> Job:
     return changed(job, round_ms=now_ms)
 
 
-def parked(job: Job) -> Job:
+def paused(job: Job) -> Job:
     """Return a job that is due while its handler is paused: its holder loses it."""
-    return changed(job, epoch=job.epoch + 1, lease_until_ms=PARKED_UNTIL_MS)
+    return changed(job, epoch=job.epoch + 1, lease_until_ms=0, blocked_by=BlockedBy.PAUSED)
 
 
-def unparked(job: Job) -> Job:
-    """Return a parked job that can be claimed again."""
-    return changed(job, epoch=job.epoch + 1, lease_until_ms=0)
+def resumed(job: Job) -> Job:
+    """Return a paused job that can be claimed again."""
+    return changed(job, epoch=job.epoch + 1, blocked_by=None)
 
 
-def blocked(job: Job, until_ms: int) -> Job:
+def blocked(job: Job, by: BlockedBy) -> Job:
     """Return a job that is due and has no place: its holder loses it, until there is one."""
-    return changed(job, epoch=job.epoch + 1, lease_until_ms=until_ms, placed_ms=None)
+    return changed(job, epoch=job.epoch + 1, lease_until_ms=0, blocked_by=by, placed_ms=None)
 
 
 def unblocked(job: Job, now_ms: int) -> Job:
     """Return a blocked job that has got a place, and can be claimed again."""
-    return changed(job, epoch=job.epoch + 1, lease_until_ms=0, placed_ms=now_ms)
+    return changed(job, epoch=job.epoch + 1, blocked_by=None, placed_ms=now_ms)
 
 
 def placed(job: Job, now_ms: int) -> Job:
@@ -141,8 +141,8 @@ def placed(job: Job, now_ms: int) -> Job:
 
 def ended_early(job: Job, claim: Claim, now_ms: int) -> Job:
     """Return a job whose lease has ended if it began later than now; else the same object."""
-    is_leased = now_ms + claim.lease_ms < job.lease_until_ms < PARKED_UNTIL_MS
-    if not is_leased or job.leased_ms <= now_ms + CLOCK_SLACK_MS:
+    ends_later = job.lease_until_ms > now_ms + claim.lease_ms
+    if not ends_later or job.leased_ms <= now_ms + CLOCK_SLACK_MS:
         return job
     return changed(job, lease_until_ms=now_ms)
 
@@ -209,9 +209,9 @@ def _cancel(job: Job, step: Any, now_ms: int, limits: JobLimits) -> Job:
     return changed(_released(job), state=JobState.CANCELLED, outcome=outcome, finished_ms=now_ms)
 
 
-def _cancel_parked(job: Job, step: Any, now_ms: int, limits: JobLimits) -> Job:
-    # Its worker lost it before it was parked, or blocked, and nobody has it.
-    if job.lease_until_ms < PARKED_UNTIL_MS:
+def _cancel_blocked(job: Job, step: Any, now_ms: int, limits: JobLimits) -> Job:
+    # Its worker lost it before that, and nobody has it.
+    if job.blocked_by is None:
         raise JobConflictError(job, "cancelled")
     return _cancel(job, step, now_ms, limits)
 
@@ -345,7 +345,12 @@ def _wait_again(job: Job, step: WaitAgain, now_ms: int, limits: JobLimits) -> Jo
 
 def _released(job: Job) -> Job:
     return changed(
-        job, epoch=job.epoch + 1, lease_until_ms=0, placed_ms=None, version=job.version + 1
+        job,
+        epoch=job.epoch + 1,
+        lease_until_ms=0,
+        blocked_by=None,
+        placed_ms=None,
+        version=job.version + 1,
     )
 
 
@@ -358,14 +363,14 @@ def _row(*transitions: Transition) -> dict[Phase, Transition]:
 # finished is never claimed) leaves it unchanged.
 _none, _not_moved, _not_run = _unchanged, _cannot_be("rescheduled"), _cannot_be("run now")
 _not_ended, _no_retry = _cannot_be("cancelled"), _cannot_be("retried")
-_if_parked = _cancel_parked
+_blocked = _cancel_blocked
 TRANSITIONS: Mapping[type[Step[Any]], Mapping[Phase, Transition]] = {
     #                  undecided    decided      running      done         failed       cancelled
     Add:          _row(_add_again,  _none,       _none,       _none,       _none,       _none),
     Fire:         _row(_fire,       _none,       _none,       _none,       _none,       _none),
     CancelForKey: _row(_cancel,     _none,       _none,       _none,       _none,       _none),
     FireJob:      _row(_fire_job,   _none,       _none,       _none,       _none,       _none),
-    Cancel:       _row(_cancel,     _cancel,     _if_parked,  _not_ended,  _not_ended,  _none),
+    Cancel:       _row(_cancel,     _cancel,     _blocked,    _not_ended,  _not_ended,  _none),
     Reschedule:   _row(_reschedule, _not_moved,  _not_moved,  _not_moved,  _not_moved,  _not_moved),
     RunNow:       _row(_run_now,    _run_now,    _not_run,    _not_run,    _not_run,    _not_run),
     Retry:        _row(_no_retry,   _no_retry,   _no_retry,   _no_retry,   _retry,      _no_retry),

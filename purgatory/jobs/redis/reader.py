@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from purgatory.job_errors import CorruptJobError
-from purgatory.jobs.model.job import BLOCKED_BY, Job, JobState
+from purgatory.jobs.model.job import BlockedBy, Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import (
     HandlerState,
@@ -65,6 +65,8 @@ class JobRecords:
 
 
 _SHOWN_OF_RECORD = 500
+# A corrupt record may have anything there.
+_BLOCKED_BY = {str(each): each for each in BlockedBy}
 # Jobs that are counted by handler: each of them costs the server some microseconds.
 MAX_COUNTED: Final = 100_000
 
@@ -139,9 +141,8 @@ class RedisReader:
             # Of a damaged id, this is lower than the id: with U+FFFD the batch would come again.
             last, *lines = reply.decode("utf-8", "backslashreplace").split(SEPARATOR)
             for line in filter(None, lines):
-                handler, until_ms, count = line.rsplit(KEY_SEPARATOR, 2)
-                blocked_by = BLOCKED_BY.get(int(until_ms or 0))
-                found[HandlerState(handler, state, blocked_by)] += int(count)
+                handler, by, count = line.rsplit(KEY_SEPARATOR, 2)
+                found[HandlerState(handler, state, _BLOCKED_BY.get(by))] += int(count)
             if not last:
                 return found
 
@@ -155,14 +156,14 @@ class RedisReader:
         return seen
 
     async def paused(self) -> Paused:
-        """Return the handlers that are paused, and how many jobs are parked."""
+        """Return the handlers that are paused, and how many of their jobs are due."""
         names: set[str] = set()
-        parked = 0
+        jobs = 0
         for reply in await self._shards.ask_all(step_of("paused")):
             texts, _, count = reply.decode().partition(SEPARATOR)
             names.update(filter(None, texts.split(KEY_SEPARATOR)))
-            parked += int(count)
-        return Paused(tuple(sorted(names - {ALL_HANDLERS})), ALL_HANDLERS in names, parked)
+            jobs += int(count)
+        return Paused(tuple(sorted(names - {ALL_HANDLERS})), ALL_HANDLERS in names, jobs)
 
     async def quarantined(self, *, limit: int) -> list[QuarantinedRecord]:
         """Return quarantined records, the latest last."""

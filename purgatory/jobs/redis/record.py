@@ -8,6 +8,7 @@ from typing import Any
 from purgatory.job_errors import CorruptJobError, InvalidJobError
 from purgatory.jobs.model.deadline import Deadline
 from purgatory.jobs.model.job import (
+    BlockedBy,
     Job,
     JobOutcome,
     JobState,
@@ -47,7 +48,7 @@ ALL_HANDLERS = "\2"
 BUCKET_WIDTH_MS = 60_000
 """Jobs that are due within the same minute share a bucket."""
 FORMAT = "1"
-FIELDS = 33
+FIELDS = 34
 
 
 def decode_job(found: bytes) -> Job:
@@ -68,7 +69,7 @@ def _job(job_id: str, fields: list[str]) -> Job:
     (
         _, state, outcome, due_ms, deadline_ms, ceiling_ms, created_ms, attempt, epoch,
         lease_until_ms, leased_ms, lateness_ms, finished_ms, version, max_attempts, on_fire,
-        misfire, dedupe_key, keys, handler, worker, fired_key, fired_json, error, owner,
+        misfire, dedupe_key, blocked_by, keys, handler, worker, fired_key, fired_json, error, owner,
         payload_json, needed, fired_before, round_, round_ms, concurrency_key, placed_ms,
         traceparent,
     ) = fields  # fmt: skip
@@ -100,6 +101,7 @@ def _job(job_id: str, fields: list[str]) -> Job:
         worker=_text(worker),
         lease_until_ms=int(lease_until_ms),
         leased_ms=int(leased_ms),
+        blocked_by=BlockedBy(blocked_by) if blocked_by else None,
         placed_ms=int(placed_ms) if placed_ms else None,
         lateness_ms=int(lateness_ms) if lateness_ms else None,
         finished_ms=int(finished_ms) if finished_ms else None,

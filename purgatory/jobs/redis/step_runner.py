@@ -316,7 +316,7 @@ class StepRunner:
         ]
 
     async def _resume(self, step: Resume, shard: RedisShard) -> int:
-        """Look at a batch of parked jobs after the other until one has jobs to unpark."""
+        """Look at a batch of paused jobs after the other until one has some to release."""
         last = ""
         while True:
             asked = step_of("resume", step.handler, self._limits.cut(step.limit), last)

@@ -21,7 +21,7 @@
 --   quarantined  list  "id\0reason\0record" of corrupt records, the last few
 --   places    hash  id -> place of the jobs that hold one: "handler" or "handler\1concurrency key"
 --   place_names  zset  "handler\0id" and "handler\1key\0id" of the same jobs, by name, to count them
---   q:<place>  zset  due_ms of the jobs that wait for a place
+--   q:<place>  zset  due_ms of the jobs that wait for a place; of "\2", of those of paused handlers
 --   requests  hash  name of a request -> "id\0status\0fingerprint": the job that it added, replaced or
 --                   kept; and ":id" -> the names of the last requests for it, 22 characters each
 --   meta      hash  the width of buckets, the number of shards, how many of `quarantined` were
@@ -46,10 +46,10 @@ local FINAL = {done = true, failed = true, cancelled = true}
 
 local FORMAT, STATE, OUTCOME, DUE, DEADLINE, CEILING, CREATED, ATTEMPT = 1, 2, 3, 4, 5, 6, 7, 8
 local EPOCH, LEASE, LEASED, LATENESS, ENDED, VERSION, MAX_ATTEMPTS = 9, 10, 11, 12, 13, 14, 15
-local ON_FIRE, MISFIRE, DEDUPE_KEY, KEYS_OF, HANDLER, WORKER = 16, 17, 18, 19, 20, 21
-local FIRED_KEY, FIRED_JSON, ERROR, OWNER, PAYLOAD = 22, 23, 24, 25, 26
-local NEEDED, FIRED_BEFORE, ROUND, ROUND_MS, CONCURRENCY_KEY, PLACED = 27, 28, 29, 30, 31, 32
-local TRACEPARENT = 33
+local ON_FIRE, MISFIRE, DEDUPE_KEY, BLOCKED_BY, KEYS_OF, HANDLER, WORKER = 16, 17, 18, 19, 20, 21, 22
+local FIRED_KEY, FIRED_JSON, ERROR, OWNER, PAYLOAD = 23, 24, 25, 26, 27
+local NEEDED, FIRED_BEFORE, ROUND, ROUND_MS, CONCURRENCY_KEY, PLACED = 28, 29, 30, 31, 32, 33
+local TRACEPARENT = 34
 local FIELDS = TRACEPARENT
 local NUMBERS = {DUE, DEADLINE, CREATED, ATTEMPT, EPOCH, LEASE, VERSION, NEEDED, ROUND}
 
@@ -100,16 +100,15 @@ local changes, soonest, soonest_added, active = {}, nil, nil, nil
 -- Buckets that are in the index: asked once for each batch.
 local indexed = {}
 
--- A job of a paused handler has a lease that never ends.
-local PARKED = 90000000000000
--- And so has one that waits for a place.
-local BLOCKED, BLOCKED_BY_KEY = PARKED + 1, PARKED + 2
+-- What keeps a job that is due from being claimed.
+local PAUSED, MAX_RUNNING, MAX_PER_KEY = 'paused', 'max_running', 'max_running_per_key'
+local ALL_HANDLERS = '\2'
 local paused
 
-local function must_park(job)
+local function is_paused(job)
   paused = paused or call('HGET', META, 'paused') or ''
   return paused ~= ''
-    and (find(paused, '\1\2\1', 1, true) or find(paused, '\1' .. job[HANDLER] .. '\1', 1, true))
+    and (find(paused, '\1' .. ALL_HANDLERS .. '\1', 1, true) or find(paused, '\1' .. job[HANDLER] .. '\1', 1, true))
 end
 
 local function pack(text)
@@ -296,8 +295,13 @@ local function place_of_key(job)
   return key == '' and job[HANDLER] or job[HANDLER] .. '\1' .. key
 end
 
+local PAUSED_QUEUE = TAG .. 'q:' .. ALL_HANDLERS
+
 local function queue_of(job)
-  return TAG .. 'q:' .. (job[LEASE] == BLOCKED and job[HANDLER] or place_of_key(job))
+  if job[BLOCKED_BY] == PAUSED then
+    return PAUSED_QUEUE
+  end
+  return TAG .. 'q:' .. (job[BLOCKED_BY] == MAX_RUNNING and job[HANDLER] or place_of_key(job))
 end
 
 local function count_places(place)
@@ -332,6 +336,7 @@ local function quarantine(id, place, text, reason)
   call('ZREM', HELD, id)
   call('ZREM', FINISHED, id)
   call('ZREM', BLOCKED_IDS, id)
+  call('ZREM', PAUSED_QUEUE, id)
   for _, index in pairs(STATES) do
     call('ZREM', index, id)
   end
@@ -368,9 +373,9 @@ local function read(id)
   end
   job.id, job.place, job.was, job.was_of = id, place, job[STATE], job[HANDLER]
   job.was_undecided = is_undecided(job)
-  job.was_placed, job.was_blocked = job[PLACED] ~= '', job[LEASE] >= PARKED
-  job.queue = job[LEASE] > PARKED and queue_of(job)
-  if job[LEASE] == BLOCKED and job[CONCURRENCY_KEY] ~= '' then
+  job.was_placed, job.was_blocked = job[PLACED] ~= '', job[BLOCKED_BY] ~= ''
+  job.queue = job.was_blocked and queue_of(job)
+  if job[BLOCKED_BY] == MAX_RUNNING and job[CONCURRENCY_KEY] ~= '' then
     job.queued_place = place_of_key(job)
   end
   return job
@@ -378,7 +383,8 @@ end
 
 local function note(job)
   local due = ''
-  if not FINAL[job[STATE]] and job[LEASE] == 0 and job[DUE] <= now + HORIZON then
+  local is_free = not FINAL[job[STATE]] and job[LEASE] == 0 and job[BLOCKED_BY] == ''
+  if is_free and job[DUE] <= now + HORIZON then
     due = job[DUE]
     soonest = min(soonest or due, due)
   end
@@ -394,7 +400,7 @@ local function save(job)
     call('ZREM', job.queue, job.id)
     job.queue = nil
   end
-  if job.was_blocked and job[LEASE] < PARKED then
+  if job.was_blocked and job[BLOCKED_BY] == '' then
     call('ZREM', BLOCKED_IDS, job.id)
   end
   if job.was_placed and job[PLACED] == '' then
@@ -417,7 +423,7 @@ local function save(job)
   call('HSET', TAG .. place, job.id, encode(job))
   if FINAL[job[STATE]] then
     call('ZADD', FINISHED, job[ENDED], job.id)
-  elseif job[LEASE] > PARKED then
+  elseif job[BLOCKED_BY] ~= '' then
     job.queue = queue_of(job)
     call('ZADD', job.queue, job[DUE], job.id)
   elseif job[LEASE] > 0 then
@@ -428,11 +434,11 @@ local function save(job)
   if job[PLACED] ~= '' and not job.was_placed then
     take_place(job)
   end
-  if job[LEASE] >= PARKED then
+  if job[BLOCKED_BY] ~= '' then
     call('ZADD', BLOCKED_IDS, 0, job.id)
   end
   job.was_undecided, job.was_placed = is_undecided(job), job[PLACED] ~= ''
-  job.was_blocked, job.was_of = job[LEASE] >= PARKED, job[HANDLER]
+  job.was_blocked, job.was_of = job[BLOCKED_BY] ~= '', job[HANDLER]
   return left
 end
 
@@ -469,17 +475,17 @@ local function first_blocked(place)
 end
 
 local function unblock(job)
-  job[EPOCH], job[LEASE], job[PLACED] = job[EPOCH] + 1, 0, now
+  job[EPOCH], job[BLOCKED_BY], job[PLACED] = job[EPOCH] + 1, '', now
   save(job)
   announce(job)
 end
 
 -- Lets a job wait for a place: it leaves the one that it holds.
-local function block(job, until_ms)
-  job[EPOCH], job[LEASE], job[PLACED] = job[EPOCH] + 1, until_ms, ''
+local function block(job, by)
+  job[EPOCH], job[LEASE], job[BLOCKED_BY], job[PLACED] = job[EPOCH] + 1, 0, by, ''
   local left = save(job)
   announce(job)
-  if left and until_ms == BLOCKED_BY_KEY then
+  if left and by == MAX_PER_KEY then
     -- Too many for its key, by these bounds, but not for its handler.
     hand_over(job[HANDLER])
   end
@@ -490,7 +496,7 @@ end
 function move_up(place)
   local first = first_blocked(place)
   if first then
-    block(first, BLOCKED)
+    block(first, MAX_RUNNING)
   end
 end
 
@@ -519,16 +525,22 @@ local function fill_places(handler, bound)
   end
 end
 
--- Returns the end of the lease with which a job waits for a place; nil if there is one.
-local function blocked_until(job, bound)
+-- Lets a job wait for the end of the pause of its handler, with the place that it has.
+local function pause(job)
+  job[EPOCH], job[LEASE], job[BLOCKED_BY] = job[EPOCH] + 1, 0, PAUSED
+  keep(job)
+end
+
+-- Returns what keeps a job from having a place; nil if nothing does.
+local function blocked_by(job, bound)
   local own = job[PLACED] == '' and 0 or 1
   if job[CONCURRENCY_KEY] ~= '' and bound.per_key then
     if count_places(place_of_key(job)) - own >= bound.per_key then
-      return BLOCKED_BY_KEY
+      return MAX_PER_KEY
     end
   end
   if bound.maximum and count_places(job[HANDLER]) - own >= bound.maximum then
-    return BLOCKED
+    return MAX_RUNNING
   end
 end
 
@@ -539,7 +551,7 @@ end
 
 local function free(job)
   job[EPOCH] = job[EPOCH] + 1
-  job[LEASE], job[PLACED] = 0, ''
+  job[LEASE], job[PLACED], job[BLOCKED_BY] = 0, '', ''
 end
 
 local function held(id, epoch)
@@ -606,7 +618,7 @@ local CLOCK_SLACK = 1000
 -- Ends leases that began later than now, of those that end last and after `after_ms`.
 local function end_leases(after_ms)
   local ids = call(
-    'ZREVRANGEBYSCORE', HELD, '(' .. PARKED, '(' .. after_ms, 'LIMIT', 0, MAX_BATCH)
+    'ZREVRANGEBYSCORE', HELD, '+inf', '(' .. after_ms, 'LIMIT', 0, MAX_BATCH)
   for _, id in ipairs(ids) do
     local job = read(id)
     if job and job[LEASE] > now and (tonumber(job[LEASED]) or 0) > now + CLOCK_SLACK then
@@ -787,7 +799,7 @@ local function add(step)
   end
   local job = {
     '1', 'waiting', '', deadline, deadline, ceiling, now, '0', '0', '0', '0', '', '', '1',
-    step[7], step[8], step[9], slot, step[11], step[12], '', '', '', '', step[15], step[13],
+    step[7], step[8], step[9], slot, '', step[11], step[12], '', '', '', '', step[15], step[13],
     tonumber(step[16]) or 1, '', 0, '', step[17], '', (gsub(step[18], 'room$', '')),
   }
   -- Compared with numbers below; written once.
@@ -917,7 +929,7 @@ function steps.cancel(step)
   if not job then
     return error_result
   end
-  if job[STATE] == 'waiting' or job[STATE] == 'running' and job[LEASE] >= PARKED then
+  if job[STATE] == 'waiting' or job[STATE] == 'running' and job[BLOCKED_BY] ~= '' then
     cancel(job)
   elseif job[STATE] ~= 'cancelled' then
     return 'conflict\0' .. found(job)
@@ -977,7 +989,7 @@ end
 
 -- Those that are paused: "\1one\1two\1", \2 for all.
 function steps.pause(step)
-  local name = step[2] == '' and '\2' or step[2]
+  local name = step[2] == '' and ALL_HANDLERS or step[2]
   local names = call('HGET', META, 'paused') or '\1'
   if not find(names, '\1' .. name .. '\1', 1, true) then
     call('HSET', META, 'paused', names .. name .. '\1')
@@ -987,7 +999,7 @@ function steps.pause(step)
 end
 
 function steps.resume(step)
-  local name = step[2] == '' and '\2' or step[2]
+  local name = step[2] == '' and ALL_HANDLERS or step[2]
   local names = call('HGET', META, 'paused') or '\1'
   local first, last = find(names, '\1' .. name .. '\1', 1, true)
   -- A step that goes on does not end a pause that has begun since.
@@ -1000,11 +1012,11 @@ function steps.resume(step)
     end
   end
   paused = nil
-  -- A batch behind the last one that stays parked: those of other handlers may be very many.
+  -- A batch behind the last one that stays paused: those of other handlers may be very many.
   local limit, count, last = tonumber(step[3]), 0, step[4]
-  local rank = last ~= '' and call('ZRANK', HELD, last)
-  rank = rank and rank + 1 or call('ZCOUNT', HELD, '-inf', '(' .. PARKED)
-  local ids = call('ZRANGE', HELD, rank, rank + MAX_BATCH - 1)
+  local rank = last ~= '' and call('ZRANK', PAUSED_QUEUE, last)
+  rank = rank and rank + 1 or 0
+  local ids = call('ZRANGE', PAUSED_QUEUE, rank, rank + MAX_BATCH - 1)
   local is_end = #ids < MAX_BATCH
   for _, id in ipairs(ids) do
     if count == limit then
@@ -1012,10 +1024,10 @@ function steps.resume(step)
       break
     end
     local job = read(id)
-    if job and must_park(job) then
+    if job and is_paused(job) then
       last = id
     elseif job then
-      job[EPOCH], job[LEASE] = job[EPOCH] + 1, 0
+      job[EPOCH], job[BLOCKED_BY] = job[EPOCH] + 1, ''
       keep(job)
       count = count + 1
     end
@@ -1025,7 +1037,7 @@ end
 
 function steps.paused()
   local names = call('HGET', META, 'paused') or ''
-  return names .. '\0' .. call('ZCOUNT', HELD, PARKED, PARKED)
+  return names .. '\0' .. call('ZCARD', PAUSED_QUEUE)
 end
 
 -- A job that is due, and was not missed: for that, its worker looks first.
@@ -1047,16 +1059,16 @@ function steps.claim(step)
     end_leases(now + step[5])
   end
   each_free(names, now + step[3], limit, function(job)
-    if must_park(job) then
-      job[EPOCH], job[LEASE], is_cut = job[EPOCH] + 1, PARKED, '1'
-      keep(job)
+    if is_paused(job) then
+      is_cut = '1'
+      pause(job)
       return true
     end
     local bound = bounds[job[HANDLER]]
     if bound and needs_place(job) then
-      local until_ms = blocked_until(job, bound)
-      if until_ms then
-        block(job, until_ms)
+      local by = blocked_by(job, bound)
+      if by then
+        block(job, by)
         is_cut = '1'
         return true
       end
@@ -1096,9 +1108,8 @@ function steps.start(step)
   if not job then
     return ''
   end
-  if must_park(job) then
-    job[EPOCH], job[LEASE] = job[EPOCH] + 1, PARKED
-    keep(job)
+  if is_paused(job) then
+    pause(job)
     return ''
   end
   if job[STATE] == 'waiting' and job[DUE] > now then
@@ -1106,9 +1117,9 @@ function steps.start(step)
   end
   if step[6] then
     local bound = {maximum = tonumber(step[6]), per_key = tonumber(step[7])}
-    local until_ms = blocked_until(job, bound)
-    if until_ms then
-      block(job, until_ms)
+    local by = blocked_by(job, bound)
+    if by then
+      block(job, by)
       return ''
     end
     if job[PLACED] == '' then
@@ -1237,7 +1248,7 @@ local function matches(job, state, handler, key, listed, is_blocked)
     and (handler == '' or job[HANDLER] == handler)
     and (key == '' or find('\1' .. job[KEYS_OF] .. '\1', '\1' .. key .. '\1', 1, true))
     and (listed == '' or listed == listed_key(job))
-    and (is_blocked == '' or job[LEASE] >= PARKED)
+    and (is_blocked == '' or job[BLOCKED_BY] ~= '')
 end
 
 function steps.query(step)
@@ -1294,8 +1305,7 @@ function steps.count_handlers(step)
     -- A corrupt record is found, and quarantined, by the next step that reads it.
     local is_long_enough, job = pcall(unpack_fields, UP_TO_HANDLER, text or '')
     if is_long_enough then
-      local lease = tonumber(job[LEASE]) or 0
-      local series = job[HANDLER] .. '\1' .. (lease < PARKED and '' or job[LEASE])
+      local series = job[HANDLER] .. '\1' .. job[BLOCKED_BY]
       counts[series] = (counts[series] or 0) + 1
     end
   end
@@ -1335,7 +1345,7 @@ function steps.workers(step)
   see(call('ZREVRANGE', FINISHED, 0, limit - 1))
   see(call('ZREVRANGE', STATES.running, 0, limit - 1), true)
   -- These may all be put off.
-  see(call('ZREVRANGEBYSCORE', HELD, '(' .. PARKED, '(' .. now, 'LIMIT', 0, limit), true)
+  see(call('ZREVRANGEBYSCORE', HELD, '+inf', '(' .. now, 'LIMIT', 0, limit), true)
   for worker, ms in pairs(seen) do
     lines[#lines + 1] = worker .. '\1' .. ms
   end

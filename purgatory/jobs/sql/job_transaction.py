@@ -45,9 +45,9 @@ from purgatory.jobs.model.transitions import (
     begun,
     changed_by,
     ended_early,
-    parked,
+    paused,
     placed,
-    unparked,
+    resumed,
 )
 from purgatory.jobs.sql.locking import JobPlaces, bounded_handlers, lock_ahead
 from purgatory.jobs.sql.stored_fires import take_fires
@@ -194,14 +194,14 @@ class JobTransaction:
 
     def _start(self, step: Start, counts: PlaceCounts) -> Job | None:
         before = self._work.get(step.job_id)
-        if before is not None and step.claim.holds(before) and self._work.must_park(before):
-            self._work.put(parked(before))
+        if before is not None and step.claim.holds(before) and self._work.is_paused(before):
+            self._work.put(paused(before))
             return None
         if before is not None and step.needs_place(before, self._work.now_ms):
             assert step.bounds is not None
-            until_ms = counts.blocked_until_ms(before, step.bounds)
-            if until_ms:
-                self._places.block(before, until_ms, counts)
+            by = counts.blocked_by(before, step.bounds)
+            if by is not None:
+                self._places.block(before, by, counts)
                 return None
             if before.placed_ms is None:
                 counts.add(Place.of(before))
@@ -225,9 +225,9 @@ class JobTransaction:
             "paused": work.statements.dialect.many(work.paused),
             "limit": self._limits.cut(step.limit),
         }
-        jobs = work.search(work.statements.locks.parked, asked)
+        jobs = work.search(work.statements.locks.paused_jobs, asked)
         for job in jobs:
-            work.put(unparked(job))
+            work.put(resumed(job))
         return len(jobs)
 
     def _prune_all(self, steps: Sequence[Prune]) -> list[int]:
@@ -353,15 +353,15 @@ class JobTransaction:
         claimed = []
         is_cut = False
         for job in jobs[:limit]:
-            if work.must_park(job):
+            if work.is_paused(job):
                 is_cut = True
-                work.put(parked(job))
+                work.put(paused(job))
                 continue
             if job.handler in bounds_of and needs_place(job, work.now_ms):
-                until_ms = counts.blocked_until_ms(job, bounds_of[job.handler])
-                if until_ms:
+                by = counts.blocked_by(job, bounds_of[job.handler])
+                if by is not None:
                     is_cut = True
-                    self._places.block(job, until_ms, counts)
+                    self._places.block(job, by, counts)
                     continue
                 counts.add(Place.of(job))
                 job = placed(job, work.now_ms)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, BLOCKED_BY_KEY_MS, Job
+from purgatory.jobs.model.job import BlockedBy, Job
 from purgatory.jobs.model.limits import Bounds, JobLimits, Place, PlaceCounts
 from purgatory.jobs.model.steps import Add, Claim, JobStep, KeyStep, Renew, Start, Step
 from purgatory.jobs.model.transitions import blocked, unblocked
@@ -107,13 +107,13 @@ class JobPlaces:
             for job in self._first(Place(bounds.handler, None), room) if room else ():
                 counts.add(Place.of(self._work.put(unblocked(job, self._work.now_ms))))
 
-    def block(self, job: Job, until_ms: int, counts: PlaceCounts) -> None:
+    def block(self, job: Job, by: BlockedBy, counts: PlaceCounts) -> None:
         """Let a locked job wait for a place, and no longer count the one that it holds, if any."""
-        self._work.put(blocked(job, until_ms), is_freeing=False)
+        self._work.put(blocked(job, by), is_freeing=False)
         if job.placed_ms is None:
             return
         counts.add(Place.of(job), -1)
-        if until_ms == BLOCKED_BY_KEY_MS:
+        if by is BlockedBy.MAX_RUNNING_PER_KEY:
             # Too many for its key, by these bounds, but not for its handler: another gets it.
             counts.add(Place(job.handler, None))
             self._work.freed.append(Place(job.handler, None))
@@ -134,7 +134,7 @@ class JobPlaces:
         for place, count in Counter((*freed, *unqueued)).items():
             if place.concurrency_key is not None:
                 for job in self._first(place, count):
-                    work.put(blocked(job, BLOCKED_BY_HANDLER_MS))
+                    work.put(blocked(job, BlockedBy.MAX_RUNNING))
         for handler, count in Counter(place.handler for place in freed).items():
             for job in self._first(Place(handler, None), count):
                 work.put(unblocked(job, work.now_ms))

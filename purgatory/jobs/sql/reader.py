@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select
 from purgatory.errors import PurgatoryClosedError
 from purgatory.group_commit import GroupCommit
 from purgatory.job_errors import CorruptJobError
-from purgatory.jobs.model.job import BLOCKED_BY, Job, JobState
+from purgatory.jobs.model.job import BlockedBy, Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import (
     HandlerState,
@@ -128,8 +128,8 @@ class SqlReader(ABC):
         rows = await self._read(lambda connection: connection.execute(statement).all())
         # A corrupt record may have a handler of another type.
         return {
-            HandlerState(str(handler), JobState(state), BLOCKED_BY.get(until_ms)): count
-            for handler, state, until_ms, count in rows
+            HandlerState(str(handler), JobState(state), BlockedBy(by) if by else None): count
+            for handler, state, by, count in rows
         }
 
     async def workers(self, *, limit: int) -> dict[str, int]:
@@ -140,13 +140,13 @@ class SqlReader(ABC):
         return {worker: int(at_ms) for worker, at_ms in rows}
 
     async def paused(self) -> Paused:
-        """Return the handlers that are paused, and how many jobs are parked."""
+        """Return the handlers that are paused, and how many of their jobs are due."""
         statements = self._statements
 
         def read(connection: Connection) -> Paused:
             names = set(connection.scalars(statements.paused))
-            parked = connection.scalars(statements.parked).one()
-            return Paused(tuple(sorted(names - {""})), "" in names, parked)
+            jobs = connection.scalars(statements.paused_jobs).one()
+            return Paused(tuple(sorted(names - {""})), "" in names, jobs)
 
         return await self._read(read)
 

@@ -17,15 +17,12 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
-    literal_column,
     text,
 )
 
 from purgatory.job_errors import CorruptJobError
 from purgatory.jobs.model.job import (
-    BLOCKED_BY_HANDLER_MS,
-    BLOCKED_BY_KEY_MS,
-    PARKED_UNTIL_MS,
+    BlockedBy,
     Job,
     JobOutcome,
     JobState,
@@ -72,6 +69,7 @@ jobs = Table(
     Column("worker", Text),
     Column("lease_until_ms", BigInteger, nullable=False),
     Column("leased_ms", BigInteger, nullable=False, server_default="0"),
+    Column("blocked_by", Text),
     Column("placed_ms", BigInteger),
     Column("lateness_ms", BigInteger),
     Column("finished_ms", BigInteger),
@@ -83,16 +81,16 @@ jobs = Table(
 # The conditions of partial indexes. Queries must repeat them literally, so that a generic plan,
 # made without the parameters, can use the index. A job is undecided iff it has no outcome, and
 # final iff it has finished.
-IS_FREE = text("finished_ms IS NULL AND lease_until_ms = 0")
+IS_FREE = text("finished_ms IS NULL AND lease_until_ms = 0 AND blocked_by IS NULL")
 
 IS_LEASED = text("finished_ms IS NULL AND lease_until_ms > 0")
 HAS_DEDUPE_KEY = text("dedupe_key IS NOT NULL AND outcome IS NULL")
 IS_FINISHED = text("finished_ms IS NOT NULL")
 IS_PLACED = text("placed_ms IS NOT NULL")
-IS_BLOCKED = text(f"lease_until_ms = {BLOCKED_BY_HANDLER_MS}")
-IS_BLOCKED_BY_KEY = text(f"lease_until_ms = {BLOCKED_BY_KEY_MS}")
-# By either, or by the end of a pause.
-IS_HELD_UP = jobs.c.lease_until_ms >= literal_column(str(PARKED_UNTIL_MS), BigInteger)
+IS_BLOCKED = jobs.c.blocked_by.is_not(None)
+IS_BLOCKED_BY_HANDLER = text(f"blocked_by = '{BlockedBy.MAX_RUNNING}'")
+IS_BLOCKED_BY_KEY = text(f"blocked_by = '{BlockedBy.MAX_RUNNING_PER_KEY}'")
+IS_BLOCKED_BY_PAUSE = text(f"blocked_by = '{BlockedBy.PAUSED}'")
 
 
 def _partial(name: str, *columns: Column[object], where: object, unique: bool = False) -> Index:
@@ -110,7 +108,13 @@ _partial("ix_purgatory_jobs_finished", jobs.c.finished_ms, jobs.c.id, where=IS_F
 # Jobs that hold a place, and those that wait for one, of their handler or of their concurrency key:
 # rows of bounded handlers only.
 _partial("ix_purgatory_jobs_placed", jobs.c.handler, jobs.c.concurrency_key, where=IS_PLACED)
-_partial("ix_purgatory_jobs_blocked", jobs.c.handler, jobs.c.due_ms, jobs.c.id, where=IS_BLOCKED)
+_partial(
+    "ix_purgatory_jobs_blocked_by_handler",
+    jobs.c.handler,
+    jobs.c.due_ms,
+    jobs.c.id,
+    where=IS_BLOCKED_BY_HANDLER,
+)
 _partial(
     "ix_purgatory_jobs_blocked_by_key",
     jobs.c.handler,
@@ -120,7 +124,8 @@ _partial(
     where=IS_BLOCKED_BY_KEY,
 )
 # Jobs that are due and wait for a place or for the end of a pause, for lists.
-_partial("ix_purgatory_jobs_held_up", jobs.c.id, where=IS_HELD_UP)
+_partial("ix_purgatory_jobs_blocked", jobs.c.id, where=IS_BLOCKED)
+_partial("ix_purgatory_jobs_blocked_by_pause", jobs.c.id, where=IS_BLOCKED_BY_PAUSE)
 Index("ix_purgatory_jobs_state", jobs.c.state, jobs.c.id)
 Index("ix_purgatory_jobs_handler", jobs.c.handler, jobs.c.id)
 
@@ -220,6 +225,7 @@ _TEXTS = ("id", "handler", "payload_json", "keys_json")
 _OPTIONAL_TEXTS = (
     "dedupe_key",
     "concurrency_key",
+    "blocked_by",
     "owner",
     "fired_key",
     "fired_json",
@@ -281,6 +287,8 @@ def _job_of(record: Mapping[str, Any]) -> Job:
     _check(fields)
     outcome = fields["outcome"]
     fields["outcome"] = None if outcome is None else JobOutcome(outcome)
+    blocked_by = fields["blocked_by"]
+    fields["blocked_by"] = None if blocked_by is None else BlockedBy(blocked_by)
     fields["state"] = JobState(fields["state"])
     fields["on_fire"] = OnFire(fields["on_fire"])
     fields["misfire"] = Misfire(fields["misfire"])

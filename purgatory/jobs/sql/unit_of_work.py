@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, select, text
 
 from purgatory.job_errors import CorruptJobError
-from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, Job, JobState
+from purgatory.jobs.model.job import BlockedBy, Job, JobState
 from purgatory.jobs.model.limits import JobLimits, Place, left_queue
 from purgatory.jobs.model.spec import Request
 from purgatory.jobs.model.steps import Added, AddStatus
@@ -254,7 +254,7 @@ class UnitOfWork:
         """Note that these were read with their payloads after all."""
         self._without_payload.difference_update(job_ids)
 
-    def must_park(self, job: Job) -> bool:
+    def is_paused(self, job: Job) -> bool:
         """Return True iff the job's handler is paused, and stays so until the end."""
         paused = self.paused
         return bool(paused) and ("" in paused or job.handler in paused)
@@ -275,7 +275,7 @@ class UnitOfWork:
         self._paused = None
 
     def resume(self, handler: str) -> None:
-        """Resume a handler, "" for all; what was parked stays so."""
+        """Resume a handler, "" for all; what was blocked by that stays so."""
         self.execute(self.statements.writes.resume, {"handler": handler})
         self._paused = None
 
@@ -406,7 +406,7 @@ class UnitOfWork:
             place = Place(record["handler"], record["concurrency_key"])
             if record["placed_ms"] is not None:
                 self.freed.append(place)
-            elif record["lease_until_ms"] == BLOCKED_BY_HANDLER_MS and place.concurrency_key:
+            elif record["blocked_by"] == BlockedBy.MAX_RUNNING and place.concurrency_key:
                 self.unqueued.append(place)
         quarantined = {
             "id": error.job_id,

@@ -9,7 +9,7 @@ from typing import Any
 
 from purgatory.errors import PurgatoryClosedError
 from purgatory.job_errors import IdempotencyConflictError, JobError, StoreFullError
-from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, BLOCKED_BY_KEY_MS, Job, JobState
+from purgatory.jobs.model.job import BlockedBy, Job, JobState
 from purgatory.jobs.model.limits import Bounds, JobLimits, Place, left_queue, needs_place
 from purgatory.jobs.model.queries import (
     HandlerState,
@@ -45,10 +45,10 @@ from purgatory.jobs.model.transitions import (
     blocked,
     changed_by,
     ended_early,
-    parked,
+    paused,
     placed,
+    resumed,
     unblocked,
-    unparked,
 )
 from purgatory.jobs.stores.memory_index import MemoryIndex
 from purgatory.jobs.stores.protocol import StoreListener, StoreListeners
@@ -166,9 +166,9 @@ class MemoryJobStore:
         }
 
     async def paused(self) -> Paused:
-        """Return the handlers that are paused, and how many jobs are parked."""
+        """Return the handlers that are paused, and how many of their jobs are due."""
         self._begin()
-        return replace(self._paused, parked=sum(1 for _ in self._index.parked()))
+        return replace(self._paused, jobs=sum(1 for _ in self._index.paused()))
 
     async def quarantined(self, *, limit: int) -> list[QuarantinedRecord]:
         """Return an empty list: memory has no corrupt records."""
@@ -205,15 +205,15 @@ class MemoryJobStore:
         if isinstance(step, WaitAgain) and before is not None:
             rival = self._index.by_dedupe_key(before.dedupe_key)
             step = replace(step, is_replaced=rival is not None)
-        if isinstance(step, Start) and self._must_park(before) and step.claim.holds(before):
+        if isinstance(step, Start) and self._is_paused(before) and step.claim.holds(before):
             assert before is not None
-            self._put(parked(before), now_ms)
+            self._put(paused(before), now_ms)
             return None
         if isinstance(step, Start) and step.needs_place(before, now_ms):
             assert before is not None and step.bounds is not None
-            until_ms = self._index.places.blocked_until_ms(before, step.bounds)
-            if until_ms:
-                self._block(before, until_ms, now_ms)
+            by = self._index.places.blocked_by(before, step.bounds)
+            if by is not None:
+                self._block(before, by, now_ms)
                 return None
         after, result = applied(step, before, now_ms, self.limits)
         if after is not None and after is not before:
@@ -240,9 +240,9 @@ class MemoryJobStore:
 
     # Places
 
-    def _block(self, job: Job, until_ms: int, now_ms: int) -> None:
-        self._write(blocked(job, until_ms), now_ms)
-        if job.placed_ms is not None and until_ms == BLOCKED_BY_KEY_MS:
+    def _block(self, job: Job, by: BlockedBy, now_ms: int) -> None:
+        self._write(blocked(job, by), now_ms)
+        if job.placed_ms is not None and by is BlockedBy.MAX_RUNNING_PER_KEY:
             # Too many for its key, by these bounds, but not for its handler.
             self._hand_over(Place(job.handler, None), now_ms)
 
@@ -250,7 +250,7 @@ class MemoryJobStore:
         """Let the first job that waits because of a key wait for any place of the handler."""
         first = self._index.first_blocked(place)
         if first is not None:
-            self._write(blocked(first, BLOCKED_BY_HANDLER_MS), now_ms)
+            self._write(blocked(first, BlockedBy.MAX_RUNNING), now_ms)
 
     def _hand_over(self, place: Place, now_ms: int) -> None:
         if place.concurrency_key is not None:
@@ -325,15 +325,15 @@ class MemoryJobStore:
             job = self._index.first_free(now_ms, step.handlers)
             if job is None or job.due_ms > now_ms + step.within_ms:
                 break
-            if self._must_park(job):
+            if self._is_paused(job):
                 is_cut = True
-                self._put(parked(job), now_ms)
+                self._put(paused(job), now_ms)
                 continue
             if job.handler in bounds_of and needs_place(job, now_ms):
-                until_ms = self._index.places.blocked_until_ms(job, bounds_of[job.handler])
-                if until_ms:
+                by = self._index.places.blocked_by(job, bounds_of[job.handler])
+                if by is not None:
                     is_cut = True
-                    self._write(blocked(job, until_ms), now_ms)
+                    self._write(blocked(job, by), now_ms)
                     continue
                 job = placed(job, now_ms)
             job = changed_by(step, job, now_ms, self.limits)
@@ -341,7 +341,7 @@ class MemoryJobStore:
             jobs.append(job)
         return Claimed(now_ms, jobs, is_cut)
 
-    def _must_park(self, job: Job | None) -> bool:
+    def _is_paused(self, job: Job | None) -> bool:
         return job is not None and self._paused.covers(job.handler)
 
     def _pause(self, handler: str | None) -> None:
@@ -357,10 +357,10 @@ class MemoryJobStore:
         else:
             names = [name for name in self._paused.handlers if name != step.handler]
             self._paused = replace(self._paused, handlers=tuple(names))
-        free = (job for job in self._index.parked() if not self._must_park(job))
+        free = (job for job in self._index.paused() if not self._is_paused(job))
         jobs = list(islice(free, self.limits.cut(step.limit)))
         for job in jobs:
-            self._put(unparked(job), now_ms)
+            self._put(resumed(job), now_ms)
         return len(jobs)
 
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
-from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, PARKED_UNTIL_MS, Job, JobState
+from purgatory.jobs.model.job import BlockedBy, Job, JobState
 from purgatory.jobs.model.limits import Place, PlaceCounts
 from purgatory.jobs.model.queries import HandlerState
 from purgatory.jobs.model.spec import MAX_REQUESTS
@@ -111,11 +111,11 @@ class MemoryIndex:
                 self._leave_keys(old)
             if old.placed_ms is not None:
                 self.places.add(Place.of(old), -1)
-            elif old.lease_until_ms > PARKED_UNTIL_MS:
+            elif _waits_for_place(old):
                 self._leave_queue(old)
         if job.placed_ms is not None:
             self.places.add(Place.of(job))
-        elif job.lease_until_ms > PARKED_UNTIL_MS:
+        elif _waits_for_place(job):
             insort(self._blocked.setdefault(_queue_of(job), []), (job.due_ms, job.id))
         if job.is_undecided:
             self._join_keys(job)
@@ -124,7 +124,7 @@ class MemoryIndex:
             heappush(self._finished, (job.finished_ms, job.id))
         elif job.lease_until_ms:
             heappush(self._held, (job.lease_until_ms, job.id, job.epoch))
-        else:
+        elif job.blocked_by is None:
             self._push_free(job)
         self._drop_stale()
 
@@ -168,9 +168,9 @@ class MemoryIndex:
         queue = self._blocked.get(place)
         return None if queue is None else self._jobs[queue[0][1]]
 
-    def parked(self) -> Iterator[Job]:
-        """Yield the parked jobs."""
-        return (job for job in self._jobs.values() if job.is_parked)
+    def paused(self) -> Iterator[Job]:
+        """Yield the jobs that are due and whose handlers were paused."""
+        return (job for job in self._jobs.values() if job.blocked_by is BlockedBy.PAUSED)
 
     def held(self) -> list[Job]:
         """Return the jobs that have a lease, also one that is over."""
@@ -253,6 +253,7 @@ class MemoryIndex:
             and (job.due_ms, job.epoch) == (due_ms, epoch)
             and not job.state.is_final
             and job.lease_until_ms <= now_ms
+            and job.blocked_by is None
         )
 
     def _drop_stale(self) -> None:
@@ -264,11 +265,15 @@ class MemoryIndex:
         heapify(self._held)
         self._free, self._free_count = {}, 0
         for job in jobs:
-            if not job.lease_until_ms:
+            if not job.lease_until_ms and job.blocked_by is None:
                 self._push_free(job)
+
+
+def _waits_for_place(job: Job) -> bool:
+    return job.blocked_by not in (None, BlockedBy.PAUSED)
 
 
 def _queue_of(job: Job) -> Place:
     """Return the place for which a blocked job waits."""
-    is_any = job.lease_until_ms == BLOCKED_BY_HANDLER_MS
+    is_any = job.blocked_by is BlockedBy.MAX_RUNNING
     return Place(job.handler, None) if is_any else Place.of(job)

@@ -170,7 +170,7 @@ class JobStore(Protocol):
         ...
 
     async def paused(self) -> Paused:
-        """Return the handlers that are paused, and how many jobs are parked."""
+        """Return the handlers that are paused, and how many of their jobs are due."""
         ...
 
     async def quarantined(self, *, limit: int) -> list[QuarantinedRecord]:
@@ -231,7 +231,7 @@ class StoreListeners:
 
     def notify_of(self, job: Job, until_ms: int) -> None:
         """Notify that `job` changed, and when it is due if it can be claimed by `until_ms`."""
-        is_free = not job.state.is_final and not job.lease_until_ms
+        is_free = not (job.state.is_final or job.lease_until_ms or job.blocked_by)
         self.notify(job.id, job.due_ms if is_free and job.due_ms <= until_ms else None)
 
 

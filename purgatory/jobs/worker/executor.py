@@ -242,7 +242,7 @@ class JobExecutor:
             # Claimed again by this process meanwhile.
             self._leased.rearm(leased, leased.due_ms)
         elif job is None:
-            # Cancelled, fired, rescheduled, with another worker; parked, or blocked by its bounds.
+            # Cancelled, fired, rescheduled, with another worker; paused, or blocked by its bounds.
             self._leased.remove(leased)
         elif job.state is JobState.WAITING:
             # Not due by the store's clock: ours was ahead.

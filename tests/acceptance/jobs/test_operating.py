@@ -77,7 +77,7 @@ async def test_acting_on_all_is_said_in_the_query(connection: Connection, action
     for query in wrong:
         check_refusal(await connection.request("POST", address + query), 422, "bad-parameter")
     paused = (await connection.request("GET", f"{JOBS}:paused")).json()
-    assert paused == {"handlers": [], "all": False, "parked": 0, "unknown": []}
+    assert paused == {"handlers": [], "all": False, "jobs": 0, "unknown": []}
 
 
 async def test_a_paused_name_that_nobody_knows(connection: Connection) -> None:
@@ -91,20 +91,20 @@ async def test_a_paused_name_that_nobody_knows(connection: Connection) -> None:
 async def test_pausing(connection: Connection) -> None:
     """A handler, or all; what is due waits."""
     paused = (await connection.request("POST", f"{JOBS}:pause?handler=note")).json()
-    assert paused == {"handlers": ["note"], "all": False, "parked": 0, "unknown": []}
+    assert paused == {"handlers": ["note"], "all": False, "jobs": 0, "unknown": []}
     job = (await add(connection, delay=0)).json()
     address = f"{JOBS}:paused"
     async with asyncio.timeout(PATIENCE_S):
         ran = await connection.request("POST", f"{JOBS}/{job['id']}/run")
         assert (ran.status, ran.json()["state"], ran.json()["paused"]) == (200, "waiting", True)
-        while (await connection.request("GET", address)).json()["parked"] == 0:  # noqa: ASYNC110 - over HTTP
+        while (await connection.request("GET", address)).json()["jobs"] == 0:  # noqa: ASYNC110 - over HTTP
             await asyncio.sleep(0.01)
     everything = (await connection.request("POST", f"{JOBS}:pause?all=true")).json()
-    assert everything == {"handlers": ["note"], "all": True, "parked": 1, "unknown": []}
+    assert everything == {"handlers": ["note"], "all": True, "jobs": 1, "unknown": []}
     resumed = (await connection.request("POST", f"{JOBS}:resume?handler=note")).json()
-    assert resumed == {"handlers": [], "all": True, "parked": 1, "unknown": []}
+    assert resumed == {"handlers": [], "all": True, "jobs": 1, "unknown": []}
     resumed = (await connection.request("POST", f"{JOBS}:resume?all=true")).json()
-    assert resumed == {"handlers": [], "all": False, "parked": 0, "unknown": []}
+    assert resumed == {"handlers": [], "all": False, "jobs": 0, "unknown": []}
     while job["state"] != "done":
         headers = {"If-None-Match": f'"{job["version"]}"', "Prefer": f"wait={PATIENCE_S}"}
         path = f"{JOBS}/{job['id']}"

@@ -100,7 +100,7 @@ def test_a_record_that_we_could_not_have_stored_is_corrupt(changes: dict[str, An
 def redis_record(job: Job) -> bytes:
     """Return what steps.lua stores."""
     times = (job.due_ms, job.deadline_ms, "", job.created_ms, 0, 0, 0, 0, "", "", job.version, 10)
-    texts = ("run", "run", "", "\1".join(job.keys), job.handler, "", "", "", "", "")
+    texts = ("run", "run", "", "", "\1".join(job.keys), job.handler, "", "", "", "", "")
     fields = (FORMAT, "waiting", "", *times, *texts, job.payload_json, 1, "", 0, "", "", "", "")
     assert len(fields) == FIELDS
     return "\0".join(map(str, (job.id, *fields))).encode()

@@ -15,14 +15,14 @@ function button(text, action, target) {
   } }, text);
 }
 
-function draw({ handlers, all, parked, unknown }) {
-  const place = $("paused"), text = JSON.stringify([handlers, all, parked, unknown, session.may.operate]);
+function draw({ handlers, all, jobs, unknown }) {
+  const place = $("paused"), text = JSON.stringify([handlers, all, jobs, unknown, session.may.operate]);
   place.hidden = !isShown || !(all || handlers.length);
   // What has the focus keeps it.
   if (place.dataset.text === text) return;
   place.dataset.text = text;
   const names = handlers.map((name) => (unknown.includes(name) ? `${name} (unknown to this worker)` : name)).join(", ");
-  const count = ` (${number(parked)} parked)`;
+  const count = ` (${number(jobs)} due)`;
   const words = all ? `All handlers are paused${count}${names && `. By name: ${names}`}` : `Paused: ${names}${count}`;
   const buttons = handlers.map((name) => button(all || handlers.length > 1 ? `Resume ${name}` : "Resume", "resume", name));
   if (all) buttons.unshift(button(names ? "Resume all" : "Resume", "resume-all", "all handlers"));

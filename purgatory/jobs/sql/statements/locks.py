@@ -13,14 +13,12 @@ from sqlalchemy import (
     bindparam,
     case,
     func,
-    literal,
     not_,
     select,
     true,
     union_all,
 )
 
-from purgatory.jobs.model.job import PARKED_UNTIL_MS
 from purgatory.jobs.sql.statements.dialect import (
     ALL,
     LIMIT,
@@ -32,8 +30,9 @@ from purgatory.jobs.sql.statements.dialect import (
 )
 from purgatory.jobs.sql.tables import (
     HAS_DEDUPE_KEY,
-    IS_BLOCKED,
+    IS_BLOCKED_BY_HANDLER,
     IS_BLOCKED_BY_KEY,
+    IS_BLOCKED_BY_PAUSE,
     IS_FINISHED,
     IS_FREE,
     IS_LEASED,
@@ -121,11 +120,11 @@ class Locks:
             .limit(LIMIT)
             .with_for_update(skip_locked=True)
         )
-        # Until the end of the transaction nobody resumes what it may park.
+        # Until the end of the transaction nobody resumes what it may block.
         self.paused = select(paused_handlers.c.name).with_for_update(read=True)
-        self.parked = (
+        self.paused_jobs = (
             select(*ALL)
-            .where(IS_LEASED, jobs.c.lease_until_ms == literal(PARKED_UNTIL_MS, BigInteger))
+            .where(IS_BLOCKED_BY_PAUSE)
             .where(not_(dialect.among(jobs.c.handler, "paused")))
             .order_by(jobs.c.id)
             .limit(LIMIT)
@@ -136,7 +135,7 @@ class Locks:
         of_handler = jobs.c.handler == bindparam("handler")
         of_key = jobs.c.concurrency_key == bindparam("concurrency_key")
         blocked = select(*WITHOUT_PAYLOAD).where(of_handler).order_by(*_FIRST).limit(LIMIT)
-        self.any_blocked = blocked.where(IS_BLOCKED).with_for_update()
+        self.any_blocked = blocked.where(IS_BLOCKED_BY_HANDLER).with_for_update()
         self.any_blocked_by_key = blocked.where(IS_BLOCKED_BY_KEY, of_key).with_for_update()
         self.blocked = self.any_blocked.with_for_update(skip_locked=True)
         self.blocked_by_key = self.any_blocked_by_key.with_for_update(skip_locked=True)

@@ -17,12 +17,11 @@ from sqlalchemy import (
     func,
     literal,
     literal_column,
-    not_,
     select,
     union_all,
 )
 
-from purgatory.jobs.model.job import PARKED_UNTIL_MS, JobState
+from purgatory.jobs.model.job import BlockedBy, JobState
 from purgatory.jobs.model.queries import MAX_BLOCKED, JobFilter
 from purgatory.jobs.sql.statements.dialect import (
     ALL,
@@ -35,9 +34,10 @@ from purgatory.jobs.sql.statements.dialect import (
 )
 from purgatory.jobs.sql.tables import (
     HAS_DEDUPE_KEY,
+    IS_BLOCKED,
+    IS_BLOCKED_BY_PAUSE,
     IS_FINISHED,
     IS_FREE,
-    IS_HELD_UP,
     IS_LEASED,
     IS_OPEN,
     IS_PLACED,
@@ -63,7 +63,7 @@ class Reads:
             .where(dialect.among(job_requests.c.name, "names"))
         )
         self.existing = select(jobs.c.id).where(dialect.among(jobs.c.id, "ids"))
-        held_up = select(jobs.c.id).where(IS_HELD_UP).limit(literal(MAX_BLOCKED, BigInteger))
+        held_up = select(jobs.c.id).where(IS_BLOCKED).limit(literal(MAX_BLOCKED, BigInteger))
         self.counts = select(
             *(
                 func.coalesce(func.sum(job_counts.c[str(state)]), 0).label(str(state))
@@ -72,12 +72,13 @@ class Reads:
             select(LAST_QUARANTINED).scalar_subquery().label("quarantined"),
             select(func.count()).select_from(held_up.subquery()).scalar_subquery().label("blocked"),
         )
-        until_ms = case((IS_HELD_UP, jobs.c.lease_until_ms), else_=literal(0, BigInteger))
-        grouped = (jobs.c.handler, jobs.c.state, until_ms.label("until_ms"))
+        # A corrupt record may have anything there.
+        by = case((jobs.c.blocked_by.in_(list(BlockedBy)), jobs.c.blocked_by))
+        grouped = (jobs.c.handler, jobs.c.state, by.label("blocked"))
         self.handler_counts = (
             select(*grouped, func.count())
             .where(jobs.c.state.in_([JobState.WAITING, JobState.RUNNING]))
-            .group_by(jobs.c.handler, jobs.c.state, literal_column("until_ms"))
+            .group_by(jobs.c.handler, jobs.c.state, literal_column("blocked"))
         )
         self.active = func.coalesce(
             select(func.sum(job_counts.c.waiting + job_counts.c.running)).scalar_subquery(), 0
@@ -105,12 +106,11 @@ class Reads:
         self.paused_names = names.label("paused")
         """In PostgreSQL, in one query with the clock."""
         self.paused = select(paused_handlers.c.name)
-        is_parked = jobs.c.lease_until_ms == literal(PARKED_UNTIL_MS, BigInteger)
-        parked = select(jobs.c.id).where(IS_LEASED, is_parked)
-        parked = parked.limit(literal(MAX_BLOCKED, BigInteger))
-        self.parked = select(func.count()).select_from(parked.subquery())
+        of_paused = select(jobs.c.id).where(IS_BLOCKED_BY_PAUSE)
+        of_paused = of_paused.limit(literal(MAX_BLOCKED, BigInteger))
+        self.paused_jobs = select(func.count()).select_from(of_paused.subquery())
         end_ms = jobs.c.lease_until_ms
-        is_later = and_(end_ms > bindparam("after_ms", type_=BigInteger), not_(IS_HELD_UP))
+        is_later = end_ms > bindparam("after_ms", type_=BigInteger)
         self.last_leases = (
             select(jobs.c.id, jobs.c.leased_ms)
             .where(IS_LEASED, is_later)
@@ -152,11 +152,10 @@ class Reads:
             finished.c.state.in_([JobState.DONE, JobState.FAILED])
         )
         until_ms = jobs.c.lease_until_ms
-        is_held = and_(until_ms > now_ms, until_ms < literal(PARKED_UNTIL_MS, BigInteger))
         held = (
             select(jobs.c.worker)
             # What is put off has none, and ends after all leases of workers.
-            .where(IS_LEASED, is_held, jobs.c.worker.is_not(None))
+            .where(IS_LEASED, until_ms > now_ms, jobs.c.worker.is_not(None))
             .order_by(until_ms.desc())
             .limit(LIMIT)
             .subquery()
@@ -178,7 +177,7 @@ class Reads:
         if where.handler is not None:
             matches.append(jobs.c.handler == bindparam("handler"))
         if where.is_blocked:
-            matches.append(IS_HELD_UP)
+            matches.append(IS_BLOCKED)
         keys = [name for name in ("key", "concurrency_key") if getattr(where, name) is not None]
         column: Column[Any] = jobs.c.id
         if keys:

@@ -420,7 +420,7 @@ async def test_a_paused_handler_runs_nothing(purgatory: Purgatory, log: Log) -> 
     await asyncio.sleep(60)
     assert log == []
     paused = await purgatory.jobs.paused()
-    assert (paused.handlers, paused.is_all, paused.parked) == (("note",), False, 2)
+    assert (paused.handlers, paused.is_all, paused.jobs) == (("note",), False, 2)
     statistics = purgatory.statistics().jobs
     assert statistics is not None and statistics.running == 0
     before_ms = now_ms()
@@ -429,7 +429,7 @@ async def test_a_paused_handler_runs_nothing(purgatory: Purgatory, log: Log) -> 
     await late.wait(1)
     assert {run.payload for run in log} == {"near", "late"}
     assert all(0 <= run.at_ms - before_ms <= 2 for run in log)
-    assert (await purgatory.jobs.resume(), (await purgatory.jobs.paused()).parked) == (0, 0)
+    assert (await purgatory.jobs.resume(), (await purgatory.jobs.paused()).jobs) == (0, 0)
     await far.wait()
 
 
@@ -439,7 +439,7 @@ async def test_all_handlers_are_paused(purgatory: Purgatory, log: Log) -> None:
     specs = [purgatory.jobs.spec("note", delay=0) for _ in range(2_000)]
     await purgatory.jobs.add(specs)
     await asyncio.sleep(60)
-    assert log == [] and (await purgatory.jobs.paused()).parked == 2_000
+    assert log == [] and (await purgatory.jobs.paused()).jobs == 2_000
     assert await purgatory.jobs.resume() == 2_000
     await asyncio.sleep(60)
     assert len(log) == 2_000
