@@ -357,43 +357,6 @@ async def test_a_drain_answers_who_is_parked_and_refuses_who_comes(bench: Bench)
     assert (await ask(bench.app, "/orders/42")).status == 200
 
 
-@pytest.mark.parametrize(
-    ("limits", "status", "kind", "name"),
-    [
-        (Limits(max_parked=1), 503, "full", "max_parked"),
-        (Limits(max_parked_per_key=1), 429, "too-many-waits", "max_parked_per_key"),
-        (Limits(), 429, "too-many-waits", "max_parked_per_client"),
-    ],
-    ids=["all", "key", "client"],
-)
-async def test_a_bound_that_is_reached(
-    make_purgatory: Callable[..., Purgatory],
-    order: Order,
-    limits: Limits,
-    status: int,
-    kind: str,
-    name: str,
-) -> None:
-    """One more is refused with Retry-After, and counted, until there is room; the rest goes on."""
-    settings = WaitSettings(max_parked_per_client=1 if limits == Limits() else 100)
-    async with make_purgatory(limits=limits) as purgatory:
-        inner = application(order.show)
-        app = LongPollMiddleware(inner, purgatory=purgatory, settings=settings, prefix="/api/waits")
-        for _ in range(2):
-            parked = poll().begin(app)
-            await until_parked(purgatory)
-            await purgatory.fire("order:42")
-            await until_parked(purgatory)
-            refused = await poll().begin(app).reply()
-            assert refused.status == status
-            assert refused.json()["type"] == f"/api/waits/problems/{kind}"
-            assert 1 <= int(refused.headers["retry-after"]) <= 5
-            assert (await poll(etag='"0"').begin(app).reply()).status == 200
-            parked.leave()
-            await parked.end()
-        assert purgatory.statistics().refused == {name: 2}
-
-
 async def test_clients_are_counted_one_by_one(purgatory: Purgatory, order: Order) -> None:
     """By address; those without one, on a Unix socket, are not."""
     settings = WaitSettings(max_parked_per_client=1)

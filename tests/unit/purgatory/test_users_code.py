@@ -85,28 +85,6 @@ async def test_watch_may_be_exempt_from_the_bounds(make_purgatory: Make) -> None
         assert ((await task).status, operation.status) == (Status.DRAINED, Status.DRAINED)
 
 
-async def test_what_is_refused_is_counted(make_purgatory: Make) -> None:
-    """By the bound that was reached, whichever way somebody would have been parked."""
-    limits = Limits(max_parked=2, max_parked_per_key=1)
-    async with make_purgatory(limits=limits) as purgatory:
-        tasks = [await parked(purgatory, "a")]
-        with pytest.raises(LimitReachedError):
-            await purgatory.park("a", timeout=5)
-        tasks.append(await parked(purgatory, "b"))
-        with pytest.raises(LimitReachedError):
-            await purgatory.park("c", timeout=5)
-        with pytest.raises(LimitReachedError):
-            purgatory.park_operation(Waiting(), ["c"])
-        purgatory.count_refusal("a bound of our own")
-        found = purgatory.statistics().refused
-        assert found == {"max_parked_per_key": 1, "max_parked": 2, "a bound of our own": 1}
-        # A picture of one moment.
-        purgatory.count_refusal("a bound of our own")
-        assert found["a bound of our own"] == 1
-        await purgatory.drain()
-        await asyncio.gather(*tasks)
-
-
 NAME: ContextVar[str] = ContextVar("NAME", default="nobody")
 WAIT_S = 20.0
 

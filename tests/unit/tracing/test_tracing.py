@@ -88,27 +88,6 @@ async def test_the_run_of_a_job_is_linked_to_its_defer(is_async: bool) -> None:
     assert run.attributes["purgatory.job.attempt"] == 1
 
 
-async def test_a_job_that_is_kept_is_linked_to_its_own_defer() -> None:
-    """Not to a later one, which found it in the store."""
-    provider = Provider()
-    purgatory = Purgatory(jobs=MemoryJobStore())
-    PurgatoryTracing(purgatory, tracer_provider=provider)
-    ran = asyncio.Event()
-
-    @purgatory.handler("note")
-    async def note(job: JobContext) -> None:
-        ran.set()
-
-    async with purgatory:
-        for name in ("first", "second"):
-            with provider.start_as_current_span(name):
-                await purgatory.defer("note", delay=0.05, dedupe_key="d", on_conflict="keep")
-        await ran.wait()
-    first, second, run = provider.spans
-    assert [ids(link) for link in run.links] == [ids(first.get_span_context())]
-    assert "purgatory.job.id" not in second.attributes
-
-
 async def test_without_an_sdk_nothing_is_kept() -> None:
     """The API's own spans record nothing, and a job that is stored says nothing of them."""
     purgatory = Purgatory(jobs=MemoryJobStore())
