@@ -7,6 +7,8 @@ from enum import StrEnum
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from purgatory import (
@@ -21,7 +23,7 @@ from purgatory import (
     WrongThreadError,
 )
 from purgatory.operations import OperationEvent
-from purgatory.testing import AutojumpEventLoop
+from purgatory.testing import AutojumpEventLoop, current_clock
 from tests.cases import cases
 from tests.unit.purgatory.waiting import Make, Waiting, now_ms, outcomes, parked
 
@@ -188,53 +190,62 @@ class Payment(BaseModel):
     at: datetime
 
 
-async def test_a_predicate_that_holds_at_once(purgatory: Purgatory) -> None:
-    """Is asked once; nothing is watched."""
-    asked: list[bool] = []
-
-    def holds() -> bool:
-        asked.append(True)
-        return True
-
-    outcome = await purgatory.park("a", timeout=1, until=holds)
-    assert outcome == Outcome(Status.FIRED, None, None, outcome.cursor, 0)
-    assert len(asked) == 1
+ANSWERS = st.lists(st.sampled_from(["no", "no", "yes", "error", "stop", "coroutine"]), max_size=6)
+EVENTS = st.lists(st.tuples(st.sampled_from(["fire", "check"]), st.sampled_from("abc")), max_size=6)
+# A StopIteration cannot come out of a coroutine as it is.
+RAISED: dict[str, Any] = {"error": LookupError, "stop": (RuntimeError, TypeError)}
 
 
-async def test_a_predicate_that_begins_to_hold_while_watching(purgatory: Purgatory) -> None:
-    """Is asked again once the keys are watched, so that nothing falls in between."""
-    watched: list[dict[str, int]] = []
-
-    def holds() -> bool:
-        watched.append(purgatory.watched_keys())
-        return len(watched) == 2
-
-    outcome = await purgatory.park("a", "b", timeout=1, until=holds)
-    assert (outcome.status, outcome.key, outcome.waited_ms) == (Status.FIRED, None, 0)
-    assert watched == [{}, {"a": 1, "b": 1}]
+@given(answers=ANSWERS, events=EVENTS)
+def test_a_predicate_is_asked_until_it_holds(
+    answers: list[str], events: list[tuple[str, str]]
+) -> None:
+    """Before and once its keys are watched, and when one fires; what it raises ends the wait."""
+    with asyncio.Runner(loop_factory=AutojumpEventLoop) as runner:
+        runner.run(_ask([*answers, *["no"] * 8], events))
 
 
-async def test_a_predicate_is_asked_whenever_a_key_fires(purgatory: Purgatory) -> None:
-    """A key that fires only makes it be tried; the fire that made it true is in the outcome."""
-    paid: set[str] = set()
-    asked: list[set[str]] = []
+async def _ask(answers: list[str], events: list[tuple[str, str]]) -> None:
+    asked: list[str] = []
 
-    def all_paid() -> bool:
-        asked.append(set(paid))
-        return paid == {"a", "b"}
+    async def holds() -> bool:
+        raise AssertionError("it is not awaited")
 
-    task = await parked(purgatory, "a", "b", until=all_paid)
-    assert len(asked) == 2
-    await purgatory.fire("c")
-    assert len(asked) == 2
-    paid.add("a")
-    assert (await purgatory.fire("a", "first")).completed == 0
-    assert (await purgatory.fire("b", "too early")).completed == 0
-    paid.add("b")
-    assert len(asked) == 4 and not task.done()
-    assert (await purgatory.fire("b", "second")).completed == 1
-    outcome = await task
-    assert (outcome.status, outcome.key, outcome.value) == (Status.FIRED, "b", "second")
+    def until() -> Any:
+        asked.append(answers[len(asked)])
+        if asked[-1] == "error":
+            raise LookupError("on purpose")
+        if asked[-1] == "stop":
+            raise StopIteration
+        return holds() if asked[-1] == "coroutine" else asked[-1] == "yes"
+
+    async with Purgatory(clock=current_clock()) as purgatory:
+        task = asyncio.create_task(purgatory.park("a", "b", timeout=60, until=until))
+        await asyncio.sleep(0)
+        fired: tuple[str | None, Any] = (None, None)
+        assert len(asked) == (2 if answers[0] == "no" else 1)
+        for number, (event, key) in enumerate(events):
+            if asked[-1] != "no":
+                break
+            assert purgatory.watched_keys() == {"a": 1, "b": 1} and not task.done()
+            before = len(asked)
+            await (purgatory.fire(key, number) if event == "fire" else purgatory.check(key))
+            assert len(asked) == before + (key != "c")
+            fired = key, number if event == "fire" else None
+        if asked[-1] in ("yes", "no"):
+            is_over = asked[-1] == "yes"
+            assert await purgatory.cancel("a") == (not is_over)
+            outcome = await task
+            key_and_value = fired if is_over else (None, None)
+            status = Status.FIRED if is_over else Status.CANCELLED
+            assert outcome == Outcome(status, *key_and_value, outcome.cursor, 0)
+        elif asked[-1] == "coroutine":
+            with pytest.raises(TypeError, match=r"async function.* park\(\.\.\.\) in a loop"):
+                await task
+        else:
+            with pytest.raises(RAISED[asked[-1]]):
+                await task
+        assert purgatory.parked == 0
 
 
 async def test_a_predicate_may_check_other_keys(purgatory: Purgatory) -> None:
@@ -276,55 +287,6 @@ async def test_a_predicate_that_holds_from_the_start_names_no_key_of_others(
         None,
         None,
     )
-
-
-@cases("number", [1, 2, 3])
-@cases("error", [ZeroDivisionError, LookupError, StopIteration])
-async def test_what_a_predicate_raises_is_raised_by_park(
-    purgatory: Purgatory, number: int, error: type[Exception]
-) -> None:
-    """At the first try, at the second and on a fire; at once, and nothing is left behind."""
-    tries: list[int] = []
-
-    def holds() -> bool:
-        tries.append(1)
-        if len(tries) == number:
-            raise error("on purpose")
-        return False
-
-    task = asyncio.create_task(purgatory.park("a", timeout=60, until=holds))
-    await asyncio.sleep(0)
-    neighbour = asyncio.create_task(purgatory.park("a", timeout=60))
-    await asyncio.sleep(0)
-    await purgatory.fire("a", 1)
-    await asyncio.wait([task], timeout=1)
-    assert task.done() and (await neighbour).value == 1
-    # A StopIteration cannot come out of a coroutine as it is.
-    with pytest.raises((RuntimeError, TypeError) if error is StopIteration else error):
-        await task
-    assert (purgatory.parked, len(tries)) == (0, number)
-
-
-@cases("number", [1, 2, 3])
-async def test_a_predicate_that_returns_a_coroutine(make_purgatory: Make, number: int) -> None:
-    """It would always hold: a TypeError at once, and no warning of what nobody awaited."""
-
-    async def holds() -> bool:
-        raise AssertionError("it is not awaited")
-
-    async with make_purgatory() as purgatory:
-        tries: list[int] = []
-
-        def until() -> Any:
-            tries.append(1)
-            return holds() if len(tries) == number else False
-
-        task = asyncio.create_task(purgatory.park("a", timeout=60, until=until))
-        await asyncio.sleep(0)
-        await purgatory.fire("a")
-        with pytest.raises(TypeError, match=r"async function.* park\(\.\.\.\) in a loop"):
-            await task
-        assert (purgatory.parked, len(tries)) == (0, number)
 
 
 async def test_a_predicate_whose_caller_was_cancelled(purgatory: Purgatory) -> None:
