@@ -236,9 +236,9 @@ async def _ask(answers: list[str], events: list[tuple[str, str]]) -> None:
             is_over = asked[-1] == "yes"
             assert await purgatory.cancel("a") == (not is_over)
             outcome = await task
-            key_and_value = fired if is_over else (None, None)
+            by, value = fired if is_over else (None, None)
             status = Status.FIRED if is_over else Status.CANCELLED
-            assert outcome == Outcome(status, *key_and_value, outcome.cursor, 0)
+            assert outcome == Outcome(status, by, value, outcome.cursor, 0)
         elif asked[-1] == "coroutine":
             with pytest.raises(TypeError, match=r"async function.* park\(\.\.\.\) in a loop"):
                 await task
