@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from dataclasses import replace
@@ -334,6 +335,8 @@ class JobEndpoints:
         List jobs, about the newest first, without their payloads.
         """
         await self._check_after(after)
+        # On a turn of its own, most of which a store in memory may take.
+        await asyncio.sleep(0)
         page = await self._purgatory.jobs.list(
             state=None if state is None else JobState(state),
             handler=handler,
