@@ -1,8 +1,7 @@
 """A replica manager in virtual time, and the requests that it gets."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +11,7 @@ from examples.acks_all.partition import Partition
 from examples.acks_all.produce_status import ProduceStatus
 from examples.acks_all.replica_manager import ReplicaManager
 from examples.acks_all.topic_partition import TopicPartition
-from purgatory import Limits, Purgatory
+from purgatory import Purgatory
 from purgatory.testing import AutojumpEventLoop, MockClock
 
 A = TopicPartition("a", 0)
@@ -136,24 +135,3 @@ class Broker:
 
     def partition(self, name: TopicPartition = A) -> Partition:
         return self.manager.partition(name)
-
-
-@asynccontextmanager
-async def open_purgatory(limits: Limits | None = None) -> AsyncIterator[Purgatory]:
-    """Open a purgatory in which nothing is left in the end."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, AutojumpEventLoop)
-    purgatory = Purgatory(clock=loop.clock, limits=limits)
-    async with purgatory:
-        yield purgatory
-    left = purgatory.statistics()
-    assert (left.parked, left.watched, left.keys, left.timers) == (0, 0, 0, 0)
-
-
-@asynccontextmanager
-async def open_broker(
-    config: BrokerConfig = CONFIG, limits: Limits | None = None
-) -> AsyncIterator[Broker]:
-    """Open a broker that leaves nothing behind."""
-    async with open_purgatory(limits) as purgatory:
-        yield Broker(purgatory, config)

@@ -1,14 +1,14 @@
 """Virtual time for every test of this folder."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import httpx
 import pytest
 
 from examples.acks_all.app import create_app
-from purgatory import Limits
+from purgatory import Limits, Purgatory
 from purgatory.testing import AutojumpEventLoop
-from tests.unit.acks_all.broker import CONFIG, open_purgatory
+from tests.unit.acks_all.broker import CONFIG, Broker
 
 
 @pytest.fixture(scope="module")
@@ -18,12 +18,15 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
 
 
 @pytest.fixture
-async def http() -> AsyncIterator[httpx.AsyncClient]:
+async def broker(purgatory: Purgatory) -> Broker:
+    """A broker that leaves nothing behind."""
+    return Broker(purgatory, CONFIG)
+
+
+@pytest.fixture
+async def http(make_purgatory: Callable[..., Purgatory]) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a broker without a socket."""
-    async with open_purgatory(Limits(max_parked=4)) as purgatory:
-        app = create_app(CONFIG, purgatory=purgatory)
-        app.state.purgatory = purgatory
-        transport = httpx.ASGITransport(app)
+    async with make_purgatory(limits=Limits(max_parked=4)) as purgatory:
+        transport = httpx.ASGITransport(create_app(CONFIG, purgatory=purgatory))
         async with httpx.AsyncClient(transport=transport, base_url="http://broker") as client:
-            client.app = app  # type: ignore[attr-defined] # for the tests below
             yield client

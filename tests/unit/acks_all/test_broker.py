@@ -13,141 +13,137 @@ from examples.acks_all.produce_status import ProduceStatus
 from examples.acks_all.topic_partition import TopicPartition
 from purgatory import Limits, Purgatory
 from purgatory.testing import AutojumpEventLoop
-from tests.cases import cases
-from tests.unit.acks_all.broker import CONFIG, LAG_MS, PATIENT, A, B, Broker, Told, open_broker
+from tests.unit.acks_all.broker import CONFIG, LAG_MS, PATIENT, A, B, Broker, Told
 
 # Case 31: produce with acks=all.
 
 
-async def test_what_is_pending_at_the_timeout_has_timed_out() -> None:
+async def test_what_is_pending_at_the_timeout_has_timed_out(purgatory: Purgatory) -> None:
     """At the timeout, and not before, the pending partitions are as they were at the start."""
-    async with open_broker(PATIENT) as broker:
-        started_ms = broker.now_ms()
-        told = broker.produce({A: ["1"], B: ["2"]}, timeout_ms=250)
-        broker.follow(1, 1, 2, name=A)
-        await asyncio.sleep(0.249)
-        assert told.is_waiting
-        await asyncio.sleep(0.001)
-        assert told.slugs == {A: "ok", B: "timed-out"}
-        assert told.at_ms == started_ms + 250
-        broker.follow(1, 1, 2, name=B)
-        assert told.slugs == {A: "ok", B: "timed-out"}
+    broker = Broker(purgatory, PATIENT)
+    started_ms = broker.now_ms()
+    told = broker.produce({A: ["1"], B: ["2"]}, timeout_ms=250)
+    broker.follow(1, 1, 2, name=A)
+    await asyncio.sleep(0.249)
+    assert told.is_waiting
+    await asyncio.sleep(0.001)
+    assert told.slugs == {A: "ok", B: "timed-out"}
+    assert told.at_ms == started_ms + 250
+    broker.follow(1, 1, 2, name=B)
+    assert told.slugs == {A: "ok", B: "timed-out"}
 
 
-async def test_a_partition_that_fails_or_loses_its_leader_settles() -> None:
+async def test_a_partition_that_fails_or_loses_its_leader_settles(broker: Broker) -> None:
     """The others are waited for all the same, and each has its own status."""
-    async with open_broker() as broker:
-        told = broker.produce({A: ["1"], B: ["2"]})
-        broker.manager.fail_storage(A)
-        assert told.is_waiting
-        broker.manager.change_leader(B, 1, 1)
-        assert told.slugs == {A: "storage-failed", B: "not-leader"}
+    told = broker.produce({A: ["1"], B: ["2"]})
+    broker.manager.fail_storage(A)
+    assert told.is_waiting
+    broker.manager.change_leader(B, 1, 1)
+    assert told.slugs == {A: "storage-failed", B: "not-leader"}
 
 
 # Case 32: fetch.
 
 
-async def test_a_fetch_waits_for_min_bytes_over_its_partitions() -> None:
+async def test_a_fetch_waits_for_min_bytes_over_its_partitions(broker: Broker) -> None:
     """Bytes count that are committed, of all partitions together."""
-    async with open_broker() as broker:
-        told = broker.fetch({A: 0, B: 0}, min_bytes=10, max_wait_ms=60_000)
-        broker.produce({A: ["12345"], B: ["6789"]})
-        broker.follow(1, 1, 2, name=A)
-        broker.follow(1, 1, 2, name=B)
-        assert told.is_waiting
-        broker.produce({B: ["0"]})
-        assert told.is_waiting
-        broker.follow(2, 1, 2, name=B)
-        assert told.values == {A: ["12345"], B: ["6789", "0"]}
+    told = broker.fetch({A: 0, B: 0}, min_bytes=10, max_wait_ms=60_000)
+    broker.produce({A: ["12345"], B: ["6789"]})
+    broker.follow(1, 1, 2, name=A)
+    broker.follow(1, 1, 2, name=B)
+    assert told.is_waiting
+    broker.produce({B: ["0"]})
+    assert told.is_waiting
+    broker.follow(2, 1, 2, name=B)
+    assert told.values == {A: ["12345"], B: ["6789", "0"]}
 
 
-@cases(
-    "happen, slug",
+@pytest.mark.parametrize(
+    ("happen", "slug"),
     [
-        (lambda broker: broker.manager.fail_storage(A), "storage-failed"),
-        (lambda broker: broker.manager.change_leader(A, 1, 1), "not-leader"),
-        (lambda broker: broker.manager.change_leader(A, None, 1), "not-leader"),
-        (lambda broker: broker.manager.change_leader(A, 0, 1), "fenced-leader-epoch"),
+        pytest.param(lambda broker: broker.manager.fail_storage(A), "storage-failed", id="storage"),
+        pytest.param(lambda broker: broker.manager.change_leader(A, 1, 1), "not-leader", id="led"),
+        pytest.param(
+            lambda broker: broker.manager.change_leader(A, 0, 1), "fenced-leader-epoch", id="fenced"
+        ),
     ],
 )
 async def test_a_fetch_is_told_of_a_partition_that_fails(
-    happen: Callable[[Broker], object], slug: str
+    broker: Broker, happen: Callable[[Broker], object], slug: str
 ) -> None:
     """At once, and with what the other partitions have."""
-    async with open_broker() as broker:
-        broker.produce({B: ["other"]})
-        broker.follow(1, 1, 2, name=B)
-        told = broker.fetch({A: 0, B: 0}, min_bytes=500, max_wait_ms=60_000, leader_epoch=0)
-        assert told.is_waiting
-        happen(broker)
-        assert told.slugs == {A: slug, B: "ok"}
-        assert told.values[B] == ["other"]
+    broker.produce({B: ["other"]})
+    broker.follow(1, 1, 2, name=B)
+    told = broker.fetch({A: 0, B: 0}, min_bytes=500, max_wait_ms=60_000, leader_epoch=0)
+    assert told.is_waiting
+    happen(broker)
+    assert told.slugs == {A: slug, B: "ok"}
+    assert told.values[B] == ["other"]
 
 
-async def test_consumers_read_what_is_committed_and_followers_all() -> None:
+async def test_consumers_read_what_is_committed_and_followers_all(broker: Broker) -> None:
     """Consumers up to the high watermark, followers up to the end of the log."""
-    async with open_broker() as broker:
-        consumer = broker.fetch({A: 0}, max_wait_ms=60_000)
-        follower = broker.fetch({A: 0}, replica_id=1, max_wait_ms=400)
-        broker.produce({A: ["new"]})
-        assert follower.values == {A: ["new"]}
-        assert consumer.is_waiting
-        broker.follow(1, 1, 2)
-        assert consumer.values == {A: ["new"]}
+    consumer = broker.fetch({A: 0}, max_wait_ms=60_000)
+    follower = broker.fetch({A: 0}, replica_id=1, max_wait_ms=400)
+    broker.produce({A: ["new"]})
+    assert follower.values == {A: ["new"]}
+    assert consumer.is_waiting
+    broker.follow(1, 1, 2)
+    assert consumer.values == {A: ["new"]}
 
 
-async def test_a_large_record_goes_out_alone() -> None:
+async def test_a_large_record_goes_out_alone(broker: Broker) -> None:
     """max_bytes bounds an answer, but nobody is stuck before a record that is larger."""
-    async with open_broker() as broker:
-        broker.produce({A: ["x" * 50, "y"], B: ["z"]}, acks_all=False)
-        for name, count in ((A, 2), (B, 1)):
-            broker.follow(count, 1, 2, name=name)
-        assert broker.fetch({A: 0, B: 0}, max_bytes=10).values == {A: ["x" * 50], B: []}
-        assert broker.fetch({A: 0}, partition_bytes=10).values == {A: ["x" * 50]}
-        assert broker.fetch({A: 1, B: 0}, max_bytes=2).values == {A: ["y"], B: ["z"]}
-        # More than it may have is nothing to wait for.
-        told = broker.fetch({A: 0}, min_bytes=60, max_bytes=50, max_wait_ms=400)
-        assert told.values == {A: ["x" * 50]}
+    broker.produce({A: ["x" * 50, "y"], B: ["z"]}, acks_all=False)
+    for name, count in ((A, 2), (B, 1)):
+        broker.follow(count, 1, 2, name=name)
+    assert broker.fetch({A: 0, B: 0}, max_bytes=10).values == {A: ["x" * 50], B: []}
+    assert broker.fetch({A: 0}, partition_bytes=10).values == {A: ["x" * 50]}
+    assert broker.fetch({A: 1, B: 0}, max_bytes=2).values == {A: ["y"], B: ["z"]}
+    # More than it may have is nothing to wait for.
+    told = broker.fetch({A: 0}, min_bytes=60, max_bytes=50, max_wait_ms=400)
+    assert told.values == {A: ["x" * 50]}
 
 
 # The ISR.
 
 
-async def test_followers_that_stop_behind_a_grown_log_fall_out_in_time() -> None:
+async def test_followers_that_stop_behind_a_grown_log_fall_out_in_time(broker: Broker) -> None:
     """Also after they were watched for longer than the lag, and nothing else happens."""
-    async with open_broker() as broker:
-        for offset in range(8):
-            broker.produce(acks_all=False)
-            broker.follow(offset, 1, 2)
-            last_fetch_ms = broker.now_ms()
-            await asyncio.sleep(0.2)
-        told = broker.produce()
-        await asyncio.sleep(3)
-        # What they had at the last fetch was all that there was at the fetch before it.
-        assert told.at_ms - (last_fetch_ms - 200 + LAG_MS) in (0, 1)
-        assert broker.partition().isr == {0}
+    for offset in range(8):
+        broker.produce(acks_all=False)
+        broker.follow(offset, 1, 2)
+        last_fetch_ms = broker.now_ms()
+        await asyncio.sleep(0.2)
+    told = broker.produce()
+    await asyncio.sleep(3)
+    # What they had at the last fetch was all that there was at the fetch before it.
+    assert told.at_ms - (last_fetch_ms - 200 + LAG_MS) in (0, 1)
+    assert broker.partition().isr == {0}
 
 
 # Leaders.
 
 
-async def test_what_a_follower_had_of_a_lost_epoch_acknowledges_nothing() -> None:
+async def test_what_a_follower_had_of_a_lost_epoch_acknowledges_nothing(broker: Broker) -> None:
     """It was truncated here, and something else has been appended at the same offset."""
-    async with open_broker() as broker:
-        broker.produce({A: ["lost"]})
-        broker.follow(1, 1)
-        broker.manager.change_leader(A, None, 1)
-        broker.manager.change_leader(A, 0, 2)
-        told = broker.produce({A: ["new"]})
-        broker.follow(1, 2)
-        assert told.is_waiting
-        broker.follow(1, 1)
-        assert told.slugs == {A: "ok"}
+    broker.produce({A: ["lost"]})
+    broker.follow(1, 1)
+    broker.manager.change_leader(A, None, 1)
+    broker.manager.change_leader(A, 0, 2)
+    told = broker.produce({A: ["new"]})
+    broker.follow(1, 2)
+    assert told.is_waiting
+    broker.follow(1, 1)
+    assert told.slugs == {A: "ok"}
 
 
-async def test_a_full_purgatory_refuses_before_it_appends() -> None:
+async def test_a_full_purgatory_refuses_before_it_appends(
+    make_purgatory: Callable[..., Purgatory],
+) -> None:
     """Who finds no place to wait leaves nothing in the log; who need not wait is served."""
-    async with open_broker(limits=Limits(max_parked=2)) as broker:
+    async with make_purgatory(limits=Limits(max_parked=2)) as purgatory:
+        broker = Broker(purgatory, CONFIG)
         told = broker.produce()  # and the timer that watches the followers
         with pytest.raises(BrokerBusy):
             broker.produce()
@@ -161,18 +157,17 @@ async def test_a_full_purgatory_refuses_before_it_appends() -> None:
         assert broker.fetch({A: 0}, max_wait_ms=100).values == {A: ["value"]}
 
 
-async def test_old_records_make_way_once_they_are_committed() -> None:
+async def test_old_records_make_way_once_they_are_committed(broker: Broker) -> None:
     """The log is bounded, in bytes and in records, and what is not committed is kept."""
-    async with open_broker() as broker:
-        for _ in range(10):
-            broker.produce({A: ["x" * 100]}, acks_all=False)
-        assert broker.produce({A: ["y"]}, acks_all=False).slugs == {A: "log-full"}
-        broker.follow(10, 1, 2)
-        broker.produce({A: ["y" * 100] * 5}, acks_all=False)
-        broker.follow(15, 1, 2)
-        assert (broker.partition().log.start_offset, broker.partition().log.size) == (5, 1000)
-        assert broker.fetch({A: 4}).slugs == {A: "offset-out-of-range"}
-        assert broker.produce({B: ["z"] * 51}, acks_all=False).slugs == {B: "log-full"}
+    for _ in range(10):
+        broker.produce({A: ["x" * 100]}, acks_all=False)
+    assert broker.produce({A: ["y"]}, acks_all=False).slugs == {A: "log-full"}
+    broker.follow(10, 1, 2)
+    broker.produce({A: ["y" * 100] * 5}, acks_all=False)
+    broker.follow(15, 1, 2)
+    assert (broker.partition().log.start_offset, broker.partition().log.size) == (5, 1000)
+    assert broker.fetch({A: 4}).slugs == {A: "offset-out-of-range"}
+    assert broker.produce({B: ["z"] * 51}, acks_all=False).slugs == {B: "log-full"}
 
 
 STEPS = st.one_of(
