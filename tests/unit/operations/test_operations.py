@@ -463,3 +463,13 @@ def test_the_time_is_that_of_the_system(make_core: MakeCore) -> None:
     after_ns = clock.now_ns()
     first_ns, last_ns = (event[6] for event in buffer.take(2))
     assert before_ns <= first_ns <= last_ns <= after_ns
+
+
+def test_a_recorder_that_is_removed_hears_no_more(make_core: MakeCore, clock: MockClock) -> None:
+    """Another one goes on."""
+    first, second = EventBuffer(9, clock), EventBuffer(9, clock)
+    core = make_core(first, second)
+    operation = watch(core, "a")
+    core.remove_listener(first)
+    operation.cancel()
+    assert (len(first), len(second)) == (1, 2)
