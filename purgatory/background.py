@@ -6,13 +6,23 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextvars import Context
-from typing import Final
+from typing import Any, Final
 
 from purgatory.errors import PurgatoryClosedError
-from purgatory.group_commit import cancel_until_done
+from purgatory.group_commit import CLOSE_S
 from purgatory.retry_policy import RetryPolicy
 
 _CANCEL_AGAIN_S: Final = 1.0
+
+
+async def cancel_until_done(task: asyncio.Task[Any] | None, again_s: float = CLOSE_S) -> None:
+    """Cancel a task, again after `again_s` seconds, and return once it has ended.
+
+    More than once: a client that is just connecting may take it for a timeout of its own.
+    """
+    while task is not None and not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=again_s)
 
 
 class BackgroundLoop:

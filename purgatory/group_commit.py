@@ -132,16 +132,6 @@ class GroupCommit(Generic[Request]):
                 future.set_result(result)
 
 
-async def cancel_until_done(task: asyncio.Task[Any] | None, again_s: float = CLOSE_S) -> None:
-    """Cancel a task, again after `again_s` seconds, and return once it has ended.
-
-    More than once: a client that is just connecting may take it for a timeout of its own.
-    """
-    while task is not None and not task.done():
-        task.cancel()
-        await asyncio.wait([task], timeout=again_s)
-
-
 class RoundTripTimeout:
     """The timeout of round trips, which is shortened once the process ends.
 

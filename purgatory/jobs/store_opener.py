@@ -9,6 +9,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from purgatory.background import cancel_until_done
 from purgatory.errors import PurgatoryClosedError
 from purgatory.job_errors import StoreError, StoreNotReadyError, StoreUnavailableError
 from purgatory.jobs.stores.protocol import JobStore, ListsWorkers
@@ -67,10 +68,7 @@ class StoreOpener:
 
     async def stop(self) -> None:
         """Stop trying. Idempotent."""
-        if self._task is not None:
-            # No effect if it is done already.
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await cancel_until_done(self._task)
         if self._first_attempt is not None and not self._first_attempt.done():
             self._fail_first_attempt(
                 PurgatoryClosedError("the purgatory was drained before its job store was open")
@@ -178,9 +176,7 @@ class OtherWorkers:
     async def stop(self) -> None:
         """End looking. Idempotent."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await cancel_until_done(task)
 
     async def _run(self) -> None:
         pause_s = LOOK_EVERY_S / 2

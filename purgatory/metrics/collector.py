@@ -17,6 +17,7 @@ from prometheus_client import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from purgatory.background import cancel_until_done
 from purgatory.errors import PurgatoryClosedError, PurgatoryError, check_type
 from purgatory.jobs.model import JobCounts
 from purgatory.metrics import catalog
@@ -100,9 +101,7 @@ class PurgatoryCollector(Collector):
             return
         by_handler = None if self._handler_jobs is None else self._handler_jobs.counting
         for task in (self._publishing, self._counting, by_handler):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
+            await cancel_until_done(task)
         self._publishing = self._counting = None
         files, self._files = self._files, None
         if files is not None:

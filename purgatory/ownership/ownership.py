@@ -10,6 +10,7 @@ from contextvars import Context, copy_context
 from functools import partial
 from typing import Self
 
+from purgatory.background import cancel_until_done
 from purgatory.errors import LeaseLostError, OwnershipUnavailableError, PurgatoryClosedError
 from purgatory.group_commit import RoundTripTimeout
 from purgatory.operations.watch_key import check_key
@@ -66,9 +67,7 @@ class LeaseRenewer:
     async def stop(self) -> None:
         """Stop the task."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        await cancel_until_done(task)
 
     def wake(self) -> None:
         """Begin to renew: there is a lease."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator, Sequence
+from enum import Enum, auto
 from hashlib import sha1
 from typing import Any, Final
 
@@ -45,6 +46,34 @@ def reply_text(exc: BaseException) -> str:
     """Return an error reply as the server sent it, with its code; the text of any other error."""
     code, text = _CODES.get(type(exc), ""), str(exc)
     return text if code in text else f"{code} {text}"
+
+
+class Refusal(Enum):
+    """Why a server has refused a command."""
+
+    FULL = auto()
+    READ_ONLY = auto()
+    NO_RIGHTS = auto()
+    NO_DATABASE = auto()
+    PASSING = auto()
+    """It is being started, or moved."""
+    OTHER = auto()
+
+    @classmethod
+    def of(cls, message: str) -> Refusal:
+        """Return what an error reply says, as `reply_text` returns it."""
+        return next((kind for kind, words in _REFUSALS.items() if words.search(message)), cls.OTHER)
+
+
+_REFUSALS: Final = {
+    Refusal.FULL: re.compile(r"\bOOM\b|maxmemory"),
+    Refusal.READ_ONLY: re.compile(r"\b(MISCONF|NOREPLICAS|NOWRITE|READONLY)\b"),
+    Refusal.NO_RIGHTS: re.compile(r"\bNOPERM\b|no permissions"),
+    Refusal.NO_DATABASE: re.compile("DB index"),
+    Refusal.PASSING: re.compile(
+        r"\b(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|UNKILLABLE)\b"
+    ),
+}
 
 
 def lost_connection(exc: Exception) -> RedisConnectionError | None:

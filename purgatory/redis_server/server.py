@@ -15,8 +15,9 @@ from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.exceptions import BusyLoadingError, RedisClusterException, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from purgatory.background import cancel_until_done
 from purgatory.errors import wrong_type
-from purgatory.group_commit import CLOSE_S, RoundTripTimeout, cancel_until_done
+from purgatory.group_commit import CLOSE_S, RoundTripTimeout
 from purgatory.log_text import redacted
 from purgatory.redis_server.client import check_url_or_client, connected, is_cluster
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client, RedisScript, is_read_only

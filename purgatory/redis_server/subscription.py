@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from redis.exceptions import ResponseError
 
+from purgatory.background import cancel_until_done
 from purgatory.errors import PurgatoryError
-from purgatory.group_commit import cancel_until_done
 from purgatory.redis_server.script import CONNECTION_ERRORS, RedisScript, lost_connection
 from purgatory.redis_server.server import RedisServer
 from purgatory.retry_policy import RetryPolicy

@@ -9,6 +9,7 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 
+from purgatory.background import OutageLog
 from purgatory.jobs.redis.record import KEY_SEPARATOR, SEPARATOR
 from purgatory.jobs.stores.protocol import StoreListeners
 from purgatory.redis_server.server import RedisServer
@@ -66,8 +67,14 @@ class ChangeSubscription:
         self._on_message = on_message
         self._on_subscribed = on_subscribed
         self._is_first_try_over = asyncio.Event()
-        # Since the last success; logged at its beginning and end, not at each attempt.
-        self._is_failing = False
+        self._outage = OutageLog(
+            _logger,
+            "not subscribed to the changes of other processes, whose jobs are found by polling "
+            "until it succeeds: %s",
+            "subscribed again",
+            actions=("jobs.redis.subscribe", "jobs.redis.subscribed"),
+            level=logging.WARNING,
+        )
         # At the server of the first: in a cluster, all servers have all messages.
         self._subscription = Subscription(
             server,
@@ -101,19 +108,9 @@ class ChangeSubscription:
 
     async def _note_subscribed(self) -> None:
         await self._on_subscribed()
-        if self._is_failing:
-            self._is_failing = False
-            _logger.info("subscribed again", extra={"action": "jobs.redis.subscribed"})
+        self._outage.end()
         self._is_first_try_over.set()
 
     def _note_lost(self, error: Exception) -> None:
         self._is_first_try_over.set()
-        if self._is_failing:
-            return
-        self._is_failing = True
-        _logger.warning(
-            "not subscribed to the changes of other processes, whose jobs are found by polling "
-            "until it succeeds: %s",
-            error,
-            extra={"action": "jobs.redis.subscribe"},
-        )
+        self._outage.begin(error)

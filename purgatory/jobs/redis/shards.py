@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from binascii import crc32
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -27,20 +26,19 @@ from purgatory.redis_server.script import (
     CONNECTION_ERRORS,
     FsyncTimeoutError,
     RedisScript,
+    Refusal,
     netstrings,
     reply_text,
 )
 from purgatory.redis_server.server import RedisServer
 
-# Why a server takes no writes, and the way out.
+# The ways out of a server that takes no writes.
 _READ_ONLY = {
-    r"\bMISCONF\b": "it cannot write to its disk; see its log, and whether the disk is full",
-    r"\b(NOREPLICAS|NOWRITE)\b": "too few replicas are connected to it; see its "
-    "min-replicas-to-write, and its replicas",
-    r"\bNOPERM\b|no permissions": "connect with a user that may write",
-    r"\bREADONLY\b": "it is a replica; connect to the primary",
+    "MISCONF": "it cannot write to its disk; see its log, and whether the disk is full",
+    "NOREPLICAS": "too few replicas are connected to it; see its min-replicas-to-write, and its "
+    "replicas",
+    "READONLY": "it is a replica; connect to the primary",
 }
-_PASSING = r"\b(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|UNKILLABLE)\b"
 
 
 def no_reply_error(exc: BaseException, *, is_read: bool = False) -> StoreError:
@@ -70,22 +68,28 @@ def _reasons(exc: BaseException | None) -> Iterator[BaseException]:
 
 def reply_error(message: str) -> StoreError:
     """Return the error for an error reply."""
-    if re.search(r"\bOOM\b|maxmemory", message):
-        return StoreOutOfSpaceError(
-            f"Redis has no memory left ({message}): nothing was stored; raise maxmemory, or keep "
-            "finished jobs for less time"
-        )
-    for pattern, way_out in _READ_ONLY.items():
-        if re.search(pattern, message):
+    match Refusal.of(message):
+        case Refusal.FULL:
+            return StoreOutOfSpaceError(
+                f"Redis has no memory left ({message}): nothing was stored; raise maxmemory, or "
+                "keep finished jobs for less time"
+            )
+        case Refusal.READ_ONLY:
+            known = (way_out for code, way_out in _READ_ONLY.items() if code in message)
+            way_out = next(known, _READ_ONLY["NOREPLICAS"])
             return StoreReadOnlyError(f"Redis takes no writes ({message}): {way_out}")
-    if "DB index" in message:
-        return StoreNotReadyError(
-            f"Redis has no such database ({message}): check the number at the end of its URL"
-        )
-    if re.search(_PASSING, message):
-        return StoreUnavailableError(
-            f"Redis is not available now ({message}): the same call can be made again"
-        )
+        case Refusal.NO_RIGHTS:
+            return StoreReadOnlyError(
+                f"Redis takes no writes ({message}): connect with a user that may write"
+            )
+        case Refusal.NO_DATABASE:
+            return StoreNotReadyError(
+                f"Redis has no such database ({message}): check the number at the end of its URL"
+            )
+        case Refusal.PASSING:
+            return StoreUnavailableError(
+                f"Redis is not available now ({message}): the same call can be made again"
+            )
     return StoreNotReadyError(
         f"Redis does not run the steps of jobs ({message}): it has to be Redis 6.2 or Valkey, with "
         "scripts allowed, and nothing else may use the keys of this prefix"

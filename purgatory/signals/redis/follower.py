@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from typing import Any, Final
 
+from purgatory.background import cancel_until_done
 from purgatory.errors import SignalsError, SignalsNotReadyError, SignalsUnavailableError
-from purgatory.group_commit import GroupCommit, cancel_until_done
+from purgatory.group_commit import GroupCommit
 from purgatory.redis_server.script import CONNECTION_ERRORS
 from purgatory.redis_server.server import RedisServer
 from purgatory.redis_server.subscription import Subscription

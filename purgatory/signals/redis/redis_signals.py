@@ -13,13 +13,14 @@ from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 from zlib import crc32
 
+from purgatory.background import cancel_until_done
 from purgatory.errors import (
     SignalsConflictError,
     SignalsError,
     SignalsNotReadyError,
     SignalsUnavailableError,
 )
-from purgatory.group_commit import CLOSE_S, GroupCommit, cancel_until_done
+from purgatory.group_commit import CLOSE_S, GroupCommit
 from purgatory.limits import Limits
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client
 from purgatory.redis_server.server import RedisServer

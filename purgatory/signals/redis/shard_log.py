@@ -27,6 +27,7 @@ from purgatory.redis_server.script import (
     CONNECTION_ERRORS,
     FsyncTimeoutError,
     RedisScript,
+    Refusal,
     is_read_only,
     netstrings,
     reply_text,
@@ -502,24 +503,13 @@ def _owner(request: AppendRequest) -> str | None:
 
 
 def _reply_error(message: str) -> SignalsError:
-    if "OOM" in message or "maxmemory" in message:
+    refusal = Refusal.of(message)
+    if refusal is Refusal.FULL:
         return SignalsUnavailableError(
             f"Redis has no memory left ({message}): nothing was fired; raise its maxmemory, or "
             "keep fewer signals: Limits(max_signals=..., max_signal_bytes=...)"
         )
-    if any(
-        word in message
-        for word in (
-            "READONLY",
-            "LOADING",
-            "BUSY",
-            "MASTERDOWN",
-            "CLUSTERDOWN",
-            "TRYAGAIN",
-            "MISCONF",
-            "NOREPLICAS",
-        )
-    ):
+    if refusal in (Refusal.READ_ONLY, Refusal.PASSING):
         return SignalsUnavailableError(
             f"Redis takes no signals now ({message}): the same call can be made again"
         )
