@@ -16,14 +16,9 @@ from purgatory.ownership.lease import Acquire
 from purgatory.testing import AutojumpEventLoop
 from tests.cases import cases
 from tests.ownership.lease_model import LeaseModel, LossyStore
+from tests.virtual_time import anyio_backend  # noqa: F401 # a fixture
 
 JOIN: dict[str, Any] = {"protocols": [{"name": "range"}]}
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    """Run on a loop whose time jumps."""
-    return "asyncio", {"loop_factory": AutojumpEventLoop}
 
 
 class _Bench:

@@ -10,15 +10,10 @@ from purgatory.ownership import Lease, LeaseLostError, Owner, Ownership, Ownersh
 from purgatory.testing import AutojumpEventLoop
 from tests.cases import cases
 from tests.ownership.lease_model import LeaseModel, LossyStore
+from tests.virtual_time import anyio_backend  # noqa: F401 # a fixture
 
 LEASE_MS = 3_000
 LEASE = LEASE_MS / 1_000
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    """Run on a loop whose time jumps."""
-    return "asyncio", {"loop_factory": AutojumpEventLoop}
 
 
 class _Bench:

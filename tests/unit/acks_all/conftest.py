@@ -7,14 +7,8 @@ import pytest
 
 from examples.acks_all.app import create_app
 from purgatory import Limits, Purgatory
-from purgatory.testing import AutojumpEventLoop
 from tests.unit.acks_all.broker import CONFIG, Broker
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, object]]:
-    """Run on a loop whose time jumps."""
-    return "asyncio", {"loop_factory": AutojumpEventLoop}
+from tests.virtual_time import anyio_backend  # noqa: F401 # a fixture
 
 
 @pytest.fixture

@@ -11,14 +11,9 @@ from purgatory import CursorExpiredError, Outcome, Purgatory, PurgatoryClosedErr
 from purgatory.testing import AutojumpEventLoop
 from tests.patience import until_in_turns
 from tests.unit.shared_logs import Logs
+from tests.virtual_time import anyio_backend  # noqa: F401 # a fixture
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, object]]:
-    """Run the tests of this file in virtual time."""
-    return "asyncio", {"loop_factory": AutojumpEventLoop}
 
 
 @pytest.fixture

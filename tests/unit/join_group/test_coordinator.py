@@ -27,6 +27,7 @@ from examples.join_group.watch_keys import heartbeat_key, join_key, sync_key
 from purgatory import Purgatory
 from purgatory.testing import AutojumpEventLoop
 from tests.cases import cases
+from tests.virtual_time import anyio_backend  # noqa: F401 # a fixture
 
 SETTINGS = CoordinatorSettings(
     initial_rebalance_delay=3,
@@ -118,12 +119,6 @@ class Bench:
 
     def waiting(self, key: str) -> int:
         return self.purgatory.waiting(key)
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    """Run on a loop whose time jumps."""
-    return "asyncio", {"loop_factory": AutojumpEventLoop}
 
 
 @pytest.fixture

@@ -5,14 +5,8 @@ from starlette.middleware import Middleware
 
 from purgatory import Purgatory
 from purgatory.fastapi import LongPollMiddleware
-from purgatory.testing import AutojumpEventLoop
 from tests.unit.long_poll.order import Bench, Order, application
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, object]]:
-    """Run in virtual time."""
-    return "asyncio", {"loop_factory": AutojumpEventLoop}
+from tests.virtual_time import anyio_backend  # noqa: F401 # a fixture
 
 
 @pytest.fixture

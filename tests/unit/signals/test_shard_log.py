@@ -14,15 +14,10 @@ from purgatory.errors import SignalsUnavailableError
 from purgatory.group_commit import RoundTripTimeout
 from purgatory.signals.redis.shard_log import AppendRequest, ShardLog
 from purgatory.signals.shared_signals import EntryType
-from purgatory.testing import AutojumpEventLoop
 from tests.cases import cases
+from tests.virtual_time import anyio_backend  # noqa: F401 # a fixture
 
 TIMEOUT_S = 2.0
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "asyncio", {"loop_factory": AutojumpEventLoop}
 
 
 class Silence:

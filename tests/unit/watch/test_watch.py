@@ -17,17 +17,12 @@ from purgatory.fastapi.watch.request_parser import WatchTerms
 from purgatory.fastapi.watch.responses import WatchResponses
 from purgatory.fastapi.watch.schemas import WatchManyResponse, WatchResponse
 from purgatory.signals import MemorySignals
-from purgatory.testing import AutojumpEventLoop, MockClock
+from purgatory.testing import MockClock
 from tests.cases import cases
 from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange
 from tests.unit.shared_logs import Logs
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    """Time jumps to the next timer."""
-    return "asyncio", {"loop_factory": AutojumpEventLoop}
+from tests.virtual_time import anyio_backend  # noqa: F401 # a fixture
 
 
 @pytest.fixture
