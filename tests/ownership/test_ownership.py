@@ -7,7 +7,7 @@ import pytest
 
 from purgatory import InvalidKeyError, PurgatoryClosedError
 from purgatory.ownership import Lease, LeaseLostError, Owner, Ownership, OwnershipUnavailableError
-from purgatory.testing import AutojumpEventLoop
+from purgatory.testing import current_clock
 from tests.cases import cases
 from tests.ownership.lease_model import LeaseModel, LossyStore
 from tests.virtual_time import anyio_backend  # noqa: F401 # a fixture
@@ -20,9 +20,7 @@ class _Bench:
     """Two processes, `a` and `b`, and the store between them."""
 
     def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, AutojumpEventLoop)
-        self.clock = loop.clock
+        self.clock = current_clock()
         self.model = LeaseModel(lambda: 1_000_000 + self.clock.now_ns() // 1_000)
         self.lost: list[Lease] = []
         self.stores = {name: LossyStore(self.model) for name in "ab"}

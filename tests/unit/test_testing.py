@@ -20,7 +20,7 @@ import pytest
 
 from purgatory import Purgatory
 from purgatory.jobs import JobContext, MemoryJobStore
-from purgatory.testing import AutojumpEventLoop, DeadlockError, MockClock
+from purgatory.testing import AutojumpEventLoop, DeadlockError, MockClock, current_clock
 from purgatory.testing.asgi_transport import StreamingTransport
 from tests.cases import cases
 from tests.pages.blocks import ROOT, blocks
@@ -237,9 +237,7 @@ def test_a_wait_for_ever_beside_a_worker_is_a_deadlock() -> None:
     """The worker always has a timer, for its next poll, so the jumps are counted."""
 
     async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, AutojumpEventLoop)
-        purgatory = Purgatory(clock=loop.clock, jobs=MemoryJobStore())
+        purgatory = Purgatory(clock=current_clock(), jobs=MemoryJobStore())
 
         @purgatory.handler
         async def stuck(_: JobContext) -> None:

@@ -1,6 +1,5 @@
 """A replica manager in virtual time, and the requests that it gets."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +11,7 @@ from examples.acks_all.produce_status import ProduceStatus
 from examples.acks_all.replica_manager import ReplicaManager
 from examples.acks_all.topic_partition import TopicPartition
 from purgatory import Purgatory
-from purgatory.testing import AutojumpEventLoop, MockClock
+from purgatory.testing import MockClock, current_clock
 
 A = TopicPartition("a", 0)
 
@@ -78,9 +77,7 @@ class Broker:
     """A replica manager, and the requests that it gets."""
 
     def __init__(self, purgatory: Purgatory, config: BrokerConfig) -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, AutojumpEventLoop)
-        self.clock = loop.clock
+        self.clock = current_clock()
         self.purgatory = purgatory
         self.manager = ReplicaManager(purgatory, config)
 

@@ -12,7 +12,7 @@ from examples.acks_all.partition import Partition
 from examples.acks_all.produce_status import ProduceStatus
 from examples.acks_all.topic_partition import TopicPartition
 from purgatory import Limits, Purgatory
-from purgatory.testing import AutojumpEventLoop
+from purgatory.testing import AutojumpEventLoop, current_clock
 from tests.unit.acks_all.broker import CONFIG, LAG_MS, PATIENT, A, B, Broker, Told
 
 # Case 31: produce with acks=all.
@@ -188,9 +188,7 @@ def test_what_is_acknowledged_is_everywhere_and_stays(steps: list[tuple[str, int
 
 
 async def _take(steps: list[tuple[str, int]]) -> None:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, AutojumpEventLoop)
-    async with Purgatory(clock=loop.clock) as purgatory:
+    async with Purgatory(clock=current_clock()) as purgatory:
         broker = Broker(purgatory, CONFIG)
         acknowledged: dict[int, str] = {}
         told = []

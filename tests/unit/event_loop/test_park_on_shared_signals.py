@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from purgatory import CursorExpiredError, Outcome, Purgatory, PurgatoryClosedError, Status
-from purgatory.testing import AutojumpEventLoop
+from purgatory.testing import current_clock
 from tests.patience import until_in_turns
 from tests.unit.shared_logs import Logs
 from tests.virtual_time import anyio_backend  # noqa: F401 # a fixture
@@ -23,9 +23,7 @@ def logs() -> Logs:
 
 @pytest.fixture
 async def purgatory(logs: Logs) -> AsyncIterator[Purgatory]:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, AutojumpEventLoop)
-    async with Purgatory(signals=logs, clock=loop.clock) as opened:
+    async with Purgatory(signals=logs, clock=current_clock()) as opened:
         yield opened
         assert (opened.parked, opened.watched_keys()) == (0, {})
 
@@ -101,9 +99,7 @@ async def test_shared_signals_are_closed_with_their_purgatory(
     async def fail() -> None:
         raise ZeroDivisionError("a defect")
 
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, AutojumpEventLoop)
-    purgatory = Purgatory(signals=logs, clock=loop.clock)
+    purgatory = Purgatory(signals=logs, clock=current_clock())
     await purgatory.__aenter__()
     assert not logs.is_closed
     if is_failing:
@@ -117,9 +113,7 @@ async def test_shared_signals_are_closed_with_their_purgatory(
 
 async def test_a_purgatory_that_is_not_open_appends_nothing(logs: Logs) -> None:
     """Neither before it is opened nor after it is closed."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, AutojumpEventLoop)
-    purgatory = Purgatory(signals=logs, clock=loop.clock)
+    purgatory = Purgatory(signals=logs, clock=current_clock())
     for _ in range(2):
         with pytest.raises(PurgatoryClosedError):
             await purgatory.fire("k")

@@ -25,7 +25,7 @@ from examples.join_group.settings import CoordinatorSettings
 from examples.join_group.state_table import GroupState
 from examples.join_group.watch_keys import heartbeat_key, join_key, sync_key
 from purgatory import Purgatory
-from purgatory.testing import AutojumpEventLoop
+from purgatory.testing import AutojumpEventLoop, current_clock
 from tests.cases import cases
 from tests.virtual_time import anyio_backend  # noqa: F401 # a fixture
 
@@ -413,9 +413,7 @@ def test_whatever_happens_everyone_is_waited_for_exactly_once(
     beginning = [("join", 7)] * members + [("wait", 7)]
 
     async def run() -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, AutojumpEventLoop)
-        async with Purgatory(clock=loop.clock) as purgatory:
+        async with Purgatory(clock=current_clock()) as purgatory:
             walk = _Walk(Bench(purgatory))
             for what, number in beginning + steps:
                 await walk.step(what, number)
