@@ -240,7 +240,7 @@ async def test_what_is_asked_often_is_searched_by_index(
     assert "ix_purgatory_job_keys_open" in await _plan(engine, locks.on_keys, asked)
     if not is_sqlite:
         asked = {"ids": ["1"], "full_ids": ["1"], "keys": ["k"], "dedupe_keys": ["d"], "limit": 10}
-        plan = await _plan(engine, locks.ahead, asked)
+        plan = await _plan(engine, locks.in_order, asked)
         assert "Seq Scan" not in plan, plan
 
 

@@ -167,7 +167,7 @@ _READS = (
     b"query\0",
     b"requested\0",
     b"counts",
-    b"look_back\0",
+    b"first_finished\0",
     b"quarantined\0",
     b"workers\0",
 )
@@ -304,16 +304,16 @@ class RedisShards:
         self, within_ms: int, limit: int, handlers: Sequence[str] | None
     ) -> Counter[RedisShard]:
         """Return how many of the first `limit` jobs each shard has."""
-        ahead: list[tuple[int, str, RedisShard]] = []
+        due: list[tuple[int, str, RedisShard]] = []
         if limit > 0:
             replies = await self.ask_all(
-                step_of("look_ahead", within_ms, limit, names_field(handlers))
+                step_of("peek_due", within_ms, limit, names_field(handlers))
             )
             for shard, reply in zip(self.all, replies, strict=True):
                 lines = reply.split(b"\0") if reply else []
-                ahead += [(*timed_id(line), shard) for line in lines]
-        ahead.sort(key=lambda line: line[:2])
-        return Counter(shard for _, _, shard in ahead[:limit])
+                due += [(*timed_id(line), shard) for line in lines]
+        due.sort(key=lambda line: line[:2])
+        return Counter(shard for _, _, shard in due[:limit])
 
     def home(self, spec: JobSpec) -> RedisShard:
         """Return the shard where a new job belongs."""
@@ -325,7 +325,7 @@ class RedisShards:
 
 
 def timed_id(line: bytes) -> tuple[int, str]:
-    """Return the time and the id of a line of `look_ahead` or `look_back`."""
+    """Return the time and the id of a line of `peek_due` or `first_finished`."""
     ms, _, job_id = line.partition(b"\1")
     return int(ms), job_id.decode("utf-8", "backslashreplace")
 

@@ -334,7 +334,7 @@ class StepRunner:
         limit = self._limits.cut(step.limit)
         total = 0
         finished: list[tuple[int, str]] = []
-        for reply in await self._shards.ask_all(step_of("look_back", limit)):
+        for reply in await self._shards.ask_all(step_of("first_finished", limit)):
             count, *lines = reply.split(b"\0")
             total += int(count)
             finished += map(timed_id, lines)

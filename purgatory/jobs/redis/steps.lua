@@ -1084,7 +1084,7 @@ function steps.claim(step)
 end
 
 -- With several shards, the store first has to know which of them have the earliest.
-function steps.look_ahead(step)
+function steps.peek_due(step)
   local limit, lines = tonumber(step[3]), {}
   each_due(names_in(step[4]), now + step[2], true, function(head)
     lines[#lines + 1] = head.due .. '\1' .. head.id
@@ -1315,7 +1315,7 @@ function steps.count_handlers(step)
   return (#ids == limit and ids[#ids] or '') .. '\0' .. concat(lines, '\0')
 end
 
-function steps.look_back(step)
+function steps.first_finished(step)
   local lines = {call('ZCARD', FINISHED)}
   local members = call('ZRANGE', FINISHED, 0, step[2] - 1, 'WITHSCORES')
   for place = 1, #members, 2 do
@@ -1397,7 +1397,7 @@ function steps.now_ms()
 end
 
 -- Steps that read, or that ask for the rights where they begin to change something.
-local READS = ' paused requested get query counts count_handlers look_back workers quarantined now_ms'
+local READS = ' paused requested get query counts count_handlers first_finished workers quarantined now_ms'
   .. ' fire cancel_for_key '
 
 local function run(step)

@@ -39,7 +39,7 @@ _MAX_TRIES = 20
 
 
 Write = Callable[[Callable[[Connection], T]], Awaitable[T]]
-"""`Database.write`, or `write_apart`."""
+"""`Database.write`, or `write_pooled`."""
 
 
 class RowLockedError(Exception):
@@ -149,7 +149,7 @@ def _now_seconds() -> float:
 # How long the steps of one call are tried. Each attempt waits for the lock as any transaction does.
 BUDGET_MS = 5_000
 # Transactions at once, each with a connection of the pool.
-MAX_APART = 4
+MAX_LOCKED = 4
 
 
 class LockedRows:
@@ -158,7 +158,7 @@ class LockedRows:
     def __init__(self, runner: BatchRunner) -> None:
         """Run steps with `runner`, several at the same time."""
         self._runner = runner
-        self._slots = asyncio.Semaphore(MAX_APART)
+        self._slots = asyncio.Semaphore(MAX_LOCKED)
         self._tasks: set[asyncio.Task[list[Any]]] = set()
 
     @property
@@ -171,7 +171,7 @@ class LockedRows:
 
         Then some of the steps may be done. It goes on if the caller is cancelled.
         """
-        task = asyncio.create_task(self._run(steps), name="purgatory-jobs-apart")
+        task = asyncio.create_task(self._run(steps), name="purgatory-jobs-locked")
         self._tasks.add(task)
         task.add_done_callback(self._end)
         return await asyncio.shield(task)

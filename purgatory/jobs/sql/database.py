@@ -246,9 +246,9 @@ class Database:
             )
         return await self._transact(work, self._write_once)
 
-    async def write_apart(self, work: Callable[[Connection], T]) -> T:
+    async def write_pooled(self, work: Callable[[Connection], T]) -> T:
         """As `write`, at any time, on a connection of the pool: for what may wait for locks."""
-        return await self._transact(work, self._write_once_apart)
+        return await self._transact(work, self._write_once_pooled)
 
     async def _transact(
         self,
@@ -279,7 +279,7 @@ class Database:
             if not transaction.is_connection_good:
                 await self._drop_writer()
 
-    async def _write_once_apart(self, transaction: _Transaction[T]) -> T:
+    async def _write_once_pooled(self, transaction: _Transaction[T]) -> T:
         async with self._connection() as connection:
             try:
                 return await connection.run_sync(transaction.run)

@@ -49,7 +49,7 @@ from purgatory.jobs.model.transitions import (
     placed,
     resumed,
 )
-from purgatory.jobs.sql.locking import JobPlaces, bounded_handlers, lock_ahead
+from purgatory.jobs.sql.locking import JobPlaces, bounded_handlers, lock_in_order
 from purgatory.jobs.sql.stored_fires import take_fires
 from purgatory.jobs.sql.tables import job_of
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
@@ -98,7 +98,7 @@ class JobTransaction:
     def run(self, kinds: Mapping[type[Step[Any]], Sequence[Any]]) -> dict[type, Iterator[Any]]:
         """Run steps, given by their kinds; return their results, in order, by kind."""
         bounded = bounded_handlers(kinds)
-        lock_ahead(
+        lock_in_order(
             self._work,
             kinds,
             self._limits,

@@ -19,7 +19,7 @@ from purgatory.jobs.sql.tables import is_storable
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
 
 
-def lock_ahead(
+def lock_in_order(
     work: UnitOfWork,
     kinds: Mapping[type[Step[Any]], Sequence[Any]],
     limits: JobLimits,
@@ -62,7 +62,9 @@ def lock_ahead(
     if searches > 1 or (searches and is_more_to_lock):
         asked = {"ids": ids, "full_ids": full_ids, "keys": keys, "dedupe_keys": dedupe_keys}
         parameters = {name: list(filter(is_storable, texts)) for name, texts in asked.items()}
-        work.search(work.statements.locks.ahead, {**parameters, "limit": limit}, has_payload=False)
+        work.search(
+            work.statements.locks.in_order, {**parameters, "limit": limit}, has_payload=False
+        )
         work.note_payloads(full_ids)
 
 

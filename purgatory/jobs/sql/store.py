@@ -64,7 +64,7 @@ class SqlJobStore(SqlReader):
             for kind in (Renew, Start):
                 write = database.another_writer().write
                 self._own_commits[kind] = self._group_commit(write, clock)
-        self._apart = LockedRows(self._runner(database.write_apart, clock))
+        self._locked_rows = LockedRows(self._runner(database.write_pooled, clock))
         self._application = ApplicationSteps(database, clock, self.limits, announce=self._announce)
         self._closing = CloseOnce(self._close)
         self._listeners = StoreListeners()
@@ -101,7 +101,7 @@ class SqlJobStore(SqlReader):
             await self._commit.join()
             for commit in self._own_commits.values():
                 await commit.join()
-            await self._apart.join()
+            await self._locked_rows.join()
         finally:
             await self._database.close()
 
@@ -204,7 +204,7 @@ class SqlJobStore(SqlReader):
         try:
             results: list[Any] = await commit.submit(steps)
         except RowLockedError:
-            if not self._apart.is_busy:
+            if not self._locked_rows.is_busy:
                 # Once for all who were in a batch with it.
                 _log.warning(
                     "another transaction keeps a job locked: the steps of a batch, such as %s, are "
@@ -212,7 +212,7 @@ class SqlJobStore(SqlReader):
                     type(steps[0]).__name__,
                     extra={"action": "job-locked"},
                 )
-            return await self._apart.run(steps)
+            return await self._locked_rows.run(steps)
         return results
 
     async def _quarantine(self, job_ids: list[str]) -> None:

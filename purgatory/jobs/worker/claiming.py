@@ -16,7 +16,7 @@ from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import Claimed, GiveBack
-from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs, LeaseRenewer
+from purgatory.jobs.worker.leased_jobs import JobLeaseRenewer, LeasedJob, LeasedJobs
 from purgatory.jobs.worker.recovery import JobRecovery, report_abandoned
 from purgatory.jobs.worker.run_queue import JobRunQueue
 from purgatory.jobs.worker.settings import WorkerCounters, WorkerSettings
@@ -229,7 +229,7 @@ class Claimer:
         *,
         handlers: JobHandlers,
         recovery: JobRecovery,
-        renewer: LeaseRenewer,
+        renewer: JobLeaseRenewer,
         listener: DueListener,
         settings: WorkerSettings,
         limits: JobLimits,

@@ -231,7 +231,7 @@ class LeasedJobs:
 SLICE = 100
 
 
-class LeaseRenewer:
+class JobLeaseRenewer:
     """Renews the leases of all jobs of this process three times per lease.
 
     And looks at the store's clock: if it was set, a job that waits here is late by no more.

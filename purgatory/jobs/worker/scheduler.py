@@ -17,7 +17,7 @@ from purgatory.jobs.model.steps import GiveBack
 from purgatory.jobs.stores.protocol import JobStore
 from purgatory.jobs.worker.claiming import Claimer, DueListener, ExcessJobs, Retention
 from purgatory.jobs.worker.executor import JobExecutor, NextRounds
-from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs, LeaseRenewer
+from purgatory.jobs.worker.leased_jobs import JobLeaseRenewer, LeasedJob, LeasedJobs
 from purgatory.jobs.worker.missed_fires import MissedFires
 from purgatory.jobs.worker.recovery import JobRecovery
 from purgatory.jobs.worker.result_reporter import OnJobEnd, ResultReporter
@@ -103,7 +103,7 @@ class JobScheduler:
         )
         self._excess = ExcessJobs(self._store, self._leased, counters)
         self._runner.on_excess = self._excess.add
-        self._renewer = LeaseRenewer(self._store, self._leased)
+        self._renewer = JobLeaseRenewer(self._store, self._leased)
         self._retention = Retention(self._store, store.limits)
         self._listener = DueListener(clock)
         self._claimer = self._new_claimer(settings, store.limits)

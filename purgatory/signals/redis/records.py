@@ -15,7 +15,7 @@ from purgatory.signals.redis.shard_log import MAX_WEIGHT, ShardLog, name_argumen
 from purgatory.signals.shared_signals import Idempotency
 
 
-class Claim(NamedTuple):
+class NameClaim(NamedTuple):
     """The claim of a name in the log that is its home."""
 
     home: int
@@ -42,17 +42,17 @@ class NameClaims:
         # Twice: a server may get a command late.
         self._pending_ms = b"%d" % round(2_000 * timeout_s)
         # {number of a log: the claims in it}
-        self._commits: dict[int, GroupCommit[Claim]] = {}
+        self._commits: dict[int, GroupCommit[NameClaim]] = {}
 
     async def claim(
         self, home: int, idempotency: Idempotency, shards: Sequence[int]
-    ) -> Claim | None:
-        """Claim a name for a request that is appended to `shards` next.
+    ) -> NameClaim | None:
+        """NameClaim a name for a request that is appended to `shards` next.
 
         Returns the claim, or None if an earlier attempt of the same request has made it. Raises
         SignalsConflictError for a name that is another request's, and other SignalsErrors.
         """
-        claim = Claim(home, idempotency, shards, token_hex(6).encode())
+        claim = NameClaim(home, idempotency, shards, token_hex(6).encode())
         kind, *rest = (await self._submit(claim)).split(b" ")
         if kind == b"doubtful":
             held, numbers = rest
@@ -66,7 +66,7 @@ class NameClaims:
             raise name_reused()
         return claim if kind == b"claimed" else None
 
-    async def release(self, claim: Claim) -> None:
+    async def release(self, claim: NameClaim) -> None:
         """Make a name free again, unless a repeat of the request has claimed it meanwhile.
 
         Raises SignalsError.
@@ -79,7 +79,7 @@ class NameClaims:
         for commit in self._commits.values():
             await commit.join()
 
-    async def _submit(self, claim: Claim) -> bytes:
+    async def _submit(self, claim: NameClaim) -> bytes:
         commit = self._commits.get(claim.home)
         if commit is None:
             commit = self._commits[claim.home] = GroupCommit(
@@ -91,7 +91,7 @@ class NameClaims:
         reply: bytes = await commit.submit(claim)
         return reply
 
-    async def _claim_all(self, log: ShardLog, claims: Sequence[Claim]) -> list[bytes]:
+    async def _claim_all(self, log: ShardLog, claims: Sequence[NameClaim]) -> list[bytes]:
         keys: list[bytes] = []
         arguments: list[bytes] = []
         for claim in claims:

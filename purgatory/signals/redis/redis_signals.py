@@ -567,7 +567,7 @@ class RedisSignals:
     def _note_change(self) -> None:
         if self._settled is None:
             return
-        # What a user has to mend is said at once.
+        # What a user has to repair is logged at once.
         is_refused = any(isinstance(each.error, SignalsNotReadyError) for each in self._followers)
         if is_refused or all(each.replica.is_loaded for each in self._followers):
             self._settled.set()

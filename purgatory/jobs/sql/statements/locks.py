@@ -68,7 +68,7 @@ class Locks:
             .order_by(outbox.c.number)
             .with_for_update(skip_locked=True)
         )
-        self.ahead = _ahead(dialect)
+        self.in_order = _in_order(dialect)
         asked = func.unnest(bindparam("numbers", type_=ARRAY(BigInteger))).column_valued("number")
         self.numbers = select(func.pg_advisory_xact_lock(asked))
 
@@ -105,7 +105,7 @@ class Locks:
         self.on_key_for_fire = on_key.where(began_before_fire()).with_for_update(
             of=jobs, skip_locked=True
         )
-        # In no order, which would take sorting: in PostgreSQL, `ahead` comes first.
+        # In no order, which would take sorting: in PostgreSQL, `in_order` comes first.
         on_keys = open_jobs.where(dialect.among(job_keys.c.key, "keys"))
         self.on_keys = on_keys.with_for_update(of=jobs)
 
@@ -171,7 +171,7 @@ def _free(dialect: Dialect) -> Select[Any]:
     )
 
 
-def _ahead(dialect: Dialect) -> Select[Any]:
+def _in_order(dialect: Dialect) -> Select[Any]:
     """Lock jobs by id, by dedupe key and on keys, in order of their ids. PostgreSQL only.
 
     With the payloads of `full_ids` only.
