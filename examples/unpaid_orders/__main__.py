@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from examples.unpaid_orders.demonstration import run_demonstration
+from examples.unpaid_orders.demonstration import PATIENCE, run_demonstration
 from examples.unpaid_orders.settings import ShopSettings
 
 # Long enough to see that the order waits.
@@ -21,9 +21,9 @@ async def main(minutes: float) -> int:
         settings = ShopSettings(
             database=Path(folder) / "orders.sqlite3",
             payment_minutes=minutes,
-            connection_timeout=60.0,
+            connection_timeout=PATIENCE,
         )
-        async with asyncio.timeout(60 * minutes + 300):
+        async with asyncio.timeout(60 * minutes + 2 * PATIENCE):
             failures = await run_demonstration(settings)
     print("\nAll expectations are met." if not failures else f"\n{len(failures)} are not met.")
     return 1 if failures else 0

@@ -19,8 +19,10 @@ from purgatory.timer import SystemClock
 
 BUYERS: Final = ("ada", "bob", "cho")
 FRIENDS: Final = 50
-# The wait of each long poll, in seconds.
-POLL: Final = 20.0
+# The wait of each long poll, in seconds: all friends are parked before the first poll ends.
+POLL: Final = 50.0
+# Only a fault takes that long, in seconds.
+PATIENCE: Final = 300.0
 # Far away, so that it comes on no machine before the payment.
 MINUTES_BEFORE: Final = 15.0
 UNLIMITED: Final = httpx.Limits(max_connections=None, max_keepalive_connections=None)
@@ -125,8 +127,8 @@ class Demonstration:
         self._expect(await self._until(is_reached), f"{count} operations are parked")
 
     async def _until(self, condition: Callable[[], Awaitable[bool]]) -> bool:
-        """Return True when `condition` is true, False if it is not within a minute."""
-        until_ms = self.table.now_ms() + 60_000
+        """Return True when `condition` is true, False if it is not within PATIENCE."""
+        until_ms = self.table.now_ms() + 1_000 * PATIENCE
         while not await condition():
             if self.table.now_ms() > until_ms:
                 return False
@@ -161,7 +163,7 @@ async def run_demonstration(settings: ShopSettings) -> list[str]:
     """Run the demonstration on the terminal; return the expectations that were not met."""
     port = free_port()
     async with httpx.AsyncClient(
-        base_url=f"http://127.0.0.1:{port}", timeout=60, limits=UNLIMITED
+        base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE, limits=UNLIMITED
     ) as http:
         demonstration = Demonstration(settings, port, http)
         await demonstration.run()
