@@ -11,7 +11,7 @@ from purgatory import Purgatory
 from purgatory.signals.redis import RedisSignals
 from tests.chaos.signals.servers import ClusterServers
 from tests.chaos.signals.storm import FAULTS, SERVERS, SignalPlan, SignalStorm
-from tests.nightly import by_night
+from tests.nightly import NIGHTLY, by_night
 from tests.patience import PATIENCE_S
 
 
@@ -26,7 +26,11 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
     return backend
 
 
-@pytest.mark.parametrize("servers", SERVERS)
+# By day a cluster fails over in the test below.
+@pytest.mark.parametrize(
+    "servers",
+    [pytest.param(name, marks=[NIGHTLY] * (name == "cluster")) for name in SERVERS],
+)
 async def test_every_acknowledged_signal_is_seen_or_said_to_be_lost(
     tmp_path: Path, servers: str
 ) -> None:
