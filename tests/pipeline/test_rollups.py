@@ -375,9 +375,9 @@ def test_without_outcomes_there_is_nothing(tmp_path: Path) -> None:
 
 def test_duckdb_spills_beyond_its_memory(tmp_path: Path) -> None:
     """With less than it needs the tables are the same, and nothing is left behind."""
-    journal = str(write(tmp_path / "journal", operations=200_000, hours=1.0).folder)
+    journal = str(write(tmp_path / "journal", operations=60_000, hours=1.0).folder)
     found = []
-    for memory in ("2GiB", "100MiB"):
+    for memory in ("2GiB", "60MiB"):
         connection = connected(memory=memory, threads=1)
         engine, out = DuckEngine(connection), str(tmp_path / memory)
         engine.outcome_table(out).update(journal)
@@ -389,7 +389,7 @@ def test_duckdb_spills_beyond_its_memory(tmp_path: Path) -> None:
         del engine, connection
         assert not folder.exists()
     assert found[0] == found[1]
-    without = connected(memory="100MiB", threads=1)
+    without = connected(memory="60MiB", threads=1)
     without.execute("SET temp_directory = ''")
     with pytest.raises(duckdb.OutOfMemoryException):
         DuckEngine(without).outcome_table(str(tmp_path / "without")).update(journal)
