@@ -87,7 +87,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Keep the garbage collector from the tests themselves: each collection looked at thousands."""
-    gc.collect()
     gc.freeze()
 
 
