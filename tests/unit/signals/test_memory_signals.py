@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from purgatory import BadCursorError, CursorExpiredError, InvalidValueError, Status
+from purgatory import CursorExpiredError, InvalidValueError, Status
 from purgatory.operations import DelayedOperationPurgatory
 from purgatory.operations.wait_histograms import WaitTimes
 from purgatory.signals import Condition, MemorySignals, Signal, WaitOperation
@@ -57,23 +57,6 @@ def test_a_signal_is_numbered_and_kept(signals: MemorySignals, clock: MockClock)
 
 
 @pytest.mark.parametrize(
-    ("value", "encoded"),
-    [
-        (None, b"null"),
-        (True, b"true"),
-        (0.5, b"0.5"),
-        ("é\u2028", '"é\u2028"'.encode()),
-        ([1, (2,)], b"[1,[2]]"),
-        ({"a": [None]}, b'{"a":[null]}'),
-    ],
-)
-def test_values_are_json(signals: MemorySignals, value: object, encoded: bytes) -> None:
-    """Encoded once, without spaces, as UTF-8."""
-    assert signals.append("a", value).encoded == encoded
-    assert kept(signals) == (1, len(encoded), 1)
-
-
-@pytest.mark.parametrize(
     "value",
     [float("nan"), float("inf"), {1, 2}, b"bytes", object(), {(1, 2): 3}, "\ud800", 10**5_000],
     ids=["nan", "inf", "set", "bytes", "object", "tuple-key", "surrogate", "huge-int"],
@@ -83,44 +66,6 @@ def test_what_is_not_json_is_refused(signals: MemorySignals, value: object) -> N
     with pytest.raises(InvalidValueError, match="the value is not JSON"):
         signals.append("a", value)
     assert (kept(signals), signals.head(), signals.append("a", 1).seq) == ((0, 0, 0), 0, 1)
-
-
-def test_a_value_is_bounded_in_bytes(make: Callable[..., MemorySignals]) -> None:
-    """Bytes of JSON, not characters; the bound itself is allowed."""
-    signals = make(max_value_bytes=10)
-    signals.append("a", "x" * 8)
-    with pytest.raises(
-        InvalidValueError, match="takes 11 bytes as JSON, more than the limit of 10"
-    ):
-        signals.append("a", "x" * 9)
-    with pytest.raises(InvalidValueError):
-        signals.append("a", "é" * 5)
-    assert kept(signals) == (1, 10, 1)
-
-
-@cases(
-    "cursor",
-    ["", "1", "00", "x", "-1", "1.5", "0 ", "é", "0" * 12, "0" * 12 + "-", "0" * 12 + "-1e3"],
-)
-def test_a_cursor_that_is_not_one_of_ours(signals: MemorySignals, cursor: str) -> None:
-    """Is a BadCursorError that says what a cursor is."""
-    with pytest.raises(BadCursorError, match="use the cursor of an earlier answer"):
-        signals.position("a", cursor)
-
-
-def test_a_cursor_from_before_a_restart(make: Callable[..., MemorySignals]) -> None:
-    """Is expired rather than bad: the reader cannot know, and reads its state anew."""
-    before, after = make(), make()
-    before.append("a", 1)
-    after.append("a", 2)
-    with pytest.raises(CursorExpiredError, match="from before a restart") as caught:
-        after.position("a", before.cursor(1))
-    assert (caught.value.key, caught.value.head) == ("a", after.cursor(1))
-    assert after.position("a", caught.value.earliest) == 0
-    assert str(caught.value).endswith(
-        f"continue from '{caught.value.head}', or from '{caught.value.earliest}' for what is still "
-        "kept"
-    )
 
 
 # Bounds
@@ -182,31 +127,6 @@ def test_a_copy_of_a_signal_is_that_of_one(
     assert (twin.key, twin.seq, twin.offset) == ("a", 1_001, 1_001)
     assert (twin.at_ms, twin.value, twin.encoded) == (signal.at_ms, ["last"], b'["last"]')
     assert len(pickle.dumps(twin)) == len(pickle.dumps(signal)) < 200
-
-
-@pytest.mark.parametrize("meanwhile", ["ab", "acdef"])
-def test_a_key_that_comes_and_goes_while_its_signal_is_kept(
-    make: Callable[..., MemorySignals], meanwhile: str
-) -> None:
-    """Whatever is trimmed or forgotten in the midst of `append`, the later ones go on."""
-
-    class Clock(MockClock):
-        def wall_ms(self) -> int:
-            keys, todo[:] = todo[:], []
-            for key in keys:
-                signals.append(key, None)
-            return super().wall_ms()
-
-    todo: list[str] = []
-    signals = MemorySignals(clock=Clock(), max_signals=1, max_signals_per_key=1)
-    signals.append("a", None)
-    signals.append("b", None)
-    todo += meanwhile
-    signals.append("a", "outer")
-    assert values(signals, "a") == ["outer"] and signals.statistics().keys == 1
-    for key in "cdefg":
-        signals.append(key, key)
-        assert values(signals, key) == [key] and signals.statistics().signals == 1
 
 
 def bounded(**bounds: int) -> MemorySignals:
