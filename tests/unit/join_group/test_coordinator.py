@@ -183,18 +183,6 @@ async def test_an_expired_session_removes_the_member(bench: Bench) -> None:
     assert (bench.now(), answer.generation, len(answer.members)) == (began + 10, 2, 1)
 
 
-async def test_a_parked_member_needs_no_heartbeat(bench: Bench) -> None:
-    """While its join is parked a member has no session that could end; then a new one begins."""
-    leader, _ = await bench.stable(2, session_timeout=6, rebalance_timeout=100)
-    new = bench.join(session_timeout=6, rebalance_timeout=100)
-    again = bench.join(leader.member_id, session_timeout=6, rebalance_timeout=100)
-    for reply in (again, new):
-        assert (await bench.response(reply)).generation == 2
-    assert bench.waiting(heartbeat_key("g", leader.member_id)) == 1
-    await asyncio.sleep(6 + MOMENT)
-    assert bench.coordinator.describe("g").members == []
-
-
 async def test_a_leader_that_never_assigns_is_dropped(bench: Bench) -> None:
     """At the rebalance timeout whoever has not synced is out, and those who wait join again."""
     leader, follower = await bench.joined(2, rebalance_timeout=20, session_timeout=6)
@@ -228,17 +216,6 @@ async def test_an_empty_group_keeps_its_generation_for_a_while(bench: Bench) -> 
     assert bench.purgatory.parked == 0
 
 
-async def test_a_repeated_join_is_told_of_the_generation_that_is(bench: Bench) -> None:
-    """A follower whose answer was lost gets it again; a leader's join asks for a rebalance."""
-    leader, follower = await bench.joined(2)
-    assert bench.join(follower.member_id).result() == follower
-    assert bench.join(leader.member_id).result() == leader
-    await bench.all_sync([leader, follower])
-    assert bench.join(follower.member_id).result() == follower
-    assert not bench.join(leader.member_id).is_complete()
-    assert bench.state is GroupState.PREPARING_REBALANCE
-
-
 @cases(
     "ballots, elected",
     [
@@ -252,18 +229,6 @@ async def test_a_repeated_join_is_told_of_the_generation_that_is(bench: Bench) -
 def test_an_election(ballots: list[list[str]], elected: str) -> None:
     """What not everyone supports gets no votes; of equals it is what the first one prefers."""
     assert select_protocol(ballots) == elected
-
-
-async def test_who_may_assign(bench: Bench) -> None:
-    """The leader has to, to members only; nobody else may."""
-    leader, follower = await bench.joined(2)
-    with pytest.raises(errors.NotLeader, match=f"{leader.member_id} leads generation 1"):
-        bench.sync(follower, {})
-    with pytest.raises(errors.InvalidAssignment, match="sync with assignments"):
-        bench.sync(leader)
-    with pytest.raises(errors.InvalidAssignment, match="unknown members, such as x"):
-        bench.sync(leader, {"x": [0]})
-    assert bench.state is GroupState.COMPLETING_REBALANCE
 
 
 @cases(
