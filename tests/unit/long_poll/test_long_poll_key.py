@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Annotated, Any
 from uuid import UUID
 
 import httpx
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, Response, WebSocket
+from fastapi.responses import StreamingResponse
 from fastapi.testclient import TestClient
+from starlette.types import Message
 
 from purgatory import Outcome, Purgatory, Status
 from purgatory.fastapi import (
@@ -24,8 +27,10 @@ from purgatory.fastapi import (
     get_purgatory,
     install,
 )
+from purgatory.fastapi.watch.interruptible_receive import InterruptibleReceive
 from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange, ask
+from tests.unit.long_poll.order import until_parked
 
 POLL = {"If-None-Match": '"1"', "Prefer": "wait=20"}
 
@@ -281,3 +286,53 @@ def test_a_websocket_fires_and_parks() -> None:
             client.websocket_connect("/parked"),
         ):
             raise AssertionError("it is not accepted")
+
+
+async def test_a_stream_ends_if_the_server_says_once_that_its_client_has_left(
+    make_purgatory: Callable[..., Purgatory],
+) -> None:
+    """As hypercorn does: of those who listen, ParkDep is the one that hears it here."""
+    app = FastAPI()
+    messages: list[Message] = [{"type": "http.request", "body": b"", "more_body": False}]
+    listening: list[asyncio.Future[Message]] = []
+
+    async def receive() -> Message:
+        if messages:
+            return messages.pop()
+        listening.append(asyncio.get_running_loop().create_future())
+        return await listening[-1]
+
+    async def lines(park: ParkDep) -> AsyncIterator[str]:
+        yield "begun"
+        await park("k", timeout=600)
+
+    @app.get("/stream")
+    async def stream(park: ParkDep) -> StreamingResponse:
+        return StreamingResponse(lines(park))
+
+    async with make_purgatory() as purgatory:
+        install(app, purgatory, authorize=ALLOW_ANYONE)
+        exchange = Exchange("/stream")
+        request = asyncio.create_task(app(exchange.scope, receive, exchange.send))
+        await until_parked(purgatory)
+        # What sends the stream has begun to listen before.
+        assert len(listening) == 2
+        listening[-1].set_result({"type": "http.disconnect"})
+        await request
+        assert purgatory.parked == 0
+
+
+async def test_a_receive_that_does_not_let_itself_be_cancelled() -> None:
+    """Its message counts, and the task is no longer being cancelled."""
+    message: Message = {"type": "http.disconnect"}
+
+    async def stubborn() -> Message:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(10)
+        return message
+
+    receive = InterruptibleReceive(stubborn)
+    asyncio.get_running_loop().call_soon(receive.interrupt)
+    assert await receive() == message
+    task = asyncio.current_task()
+    assert task is not None and task.cancelling() == 0
