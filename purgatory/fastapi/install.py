@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from purgatory.errors import check_type
 from purgatory.fastapi.access import BearerTokens
-from purgatory.fastapi.exception_handlers import (
+from purgatory.fastapi.http.exception_handlers import (
     ProblemDetailsOf,
     add_exception_handlers,
     check_problem_details,

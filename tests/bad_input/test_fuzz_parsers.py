@@ -16,10 +16,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from purgatory import Limits, Purgatory, PurgatoryError
 from purgatory.fastapi import BearerTokens, Problem, WaitSettings
+from purgatory.fastapi.http.exception_handlers import problem_of_error
 from purgatory.fastapi.http.idempotency import parse_idempotency_key
 from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.parameters import MAX_LIMIT, ParameterErrors, WholeNumber, read_query
-from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.request_headers import (
     parse_entity_tags,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from purgatory.fastapi.sse.parked_stream import ParkedStream
+from purgatory.fastapi.sse.streams import ParkedStream
 from purgatory.pipeline.advise.advice import (
     LEAST_FIRED,
     AdviceTargets,

@@ -13,7 +13,7 @@ from purgatory.fastapi.dashboard.wait_list import (
     ActionsResponse,
     WaitList,
 )
-from purgatory.fastapi.http.problem_mapping import problem_of_error
+from purgatory.fastapi.http.exception_handlers import problem_of_error
 from purgatory.fastapi.http.problems import Problem, release_frames
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest

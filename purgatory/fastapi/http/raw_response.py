@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable, Mapping
+from http import HTTPStatus
 from typing import Any, Final
 
 Headers = list[tuple[bytes, bytes]]
@@ -89,6 +90,15 @@ class RawResponse:
         if self._is_json:
             return _JSON % (start, len(self.body), self._lines, more, self.body)
         return b"".join((start, self._lines, more, b"\r\n", self.body))
+
+
+def status_line(status: int) -> bytes:
+    """Return the status line of HTTP/1.1; the reason is empty for a status that has none."""
+    try:
+        reason = HTTPStatus(status).phrase
+    except ValueError:
+        reason = ""
+    return f"HTTP/1.1 {status} {reason}\r\n".encode("ascii")
 
 
 def encoded(headers: Mapping[str, str]) -> Headers:

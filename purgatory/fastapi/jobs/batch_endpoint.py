@@ -12,8 +12,8 @@ from starlette.types import Receive, Scope, Send
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.http.eager_send import ResponseUnreadError, sending
+from purgatory.fastapi.http.exception_handlers import problem_of_exception
 from purgatory.fastapi.http.idempotency import request_name
-from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import Access, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse

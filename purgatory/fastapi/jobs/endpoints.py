@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 from fastapi import Header, Path, Query
 
 from purgatory.errors import BadCursorError, InvalidKeyError, PurgatoryError
+from purgatory.fastapi.http.exception_handlers import problem_of_error
 from purgatory.fastapi.http.idempotency import IdempotencyKeyText, request_name
 from purgatory.fastapi.http.json_bodies import bad_field
 from purgatory.fastapi.http.parameters import (
@@ -23,7 +24,6 @@ from purgatory.fastapi.http.parameters import (
     checked,
     optional,
 )
-from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import ALLOWED_KEY, Problem, bad_parameter, release_frames
 from purgatory.fastapi.http.raw_request import Access, Action, Permit
 from purgatory.fastapi.http.raw_response import RawResponse

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.types import Receive
 
 from purgatory.errors import LimitReachedError
-from purgatory.fastapi.http.problem_mapping import problem_of_error
+from purgatory.fastapi.http.exception_handlers import problem_of_error
 from purgatory.fastapi.http.raw_request import Access, Action, Permit
 from purgatory.fastapi.http.raw_response import RawResponse, header_lines, retry_after
 from purgatory.fastapi.http.request_headers import EntityTags, jittered

@@ -23,6 +23,7 @@ from purgatory.errors import (
     SignalsError,
     SignalsNotReadyError,
 )
+from purgatory.fastapi.http.exception_handlers import problem_of_error
 from purgatory.fastapi.http.idempotency import (
     IdempotencyKeyText,
     RepeatedRequests,
@@ -39,7 +40,6 @@ from purgatory.fastapi.http.parameters import (
     WholeNumber,
     checked,
 )
-from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import (
     ALLOWED_KEY,
     ALLOWED_VALUE,

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from purgatory.errors import PurgatoryClosedError, PurgatoryError
 from purgatory.fastapi.http.eager_send import send_from_outside, send_response
-from purgatory.fastapi.http.problem_mapping import problem_of_error
+from purgatory.fastapi.http.exception_handlers import problem_of_error
 from purgatory.fastapi.http.problems import Problem, draining_problem
 from purgatory.fastapi.http.raw_response import RawResponse, encoded, retry_after
 from purgatory.fastapi.http.request_headers import EntityTags, jittered, opaque_tag

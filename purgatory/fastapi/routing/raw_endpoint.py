@@ -20,9 +20,9 @@ from purgatory.fastapi.http.bounds import (
     read_body,
 )
 from purgatory.fastapi.http.eager_send import Resumed, finish_in_task, send_or_give_up
+from purgatory.fastapi.http.exception_handlers import problem_of_exception
 from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.parameters import HeadParser
-from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import (
     ALLOW_ANYONE,

@@ -25,8 +25,7 @@ from purgatory.fastapi.servers.request_reader import (
     Receiving,
     Unread,
 )
-from purgatory.fastapi.servers.response_encoder import plain_response
-from purgatory.fastapi.servers.server_context import AccessEntry, server_context
+from purgatory.fastapi.servers.server_context import AccessEntry, plain_response, server_context
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.turn_budget import TurnBudget, is_turn_taken, resume_in_turn
 

@@ -14,8 +14,14 @@ from purgatory.fastapi.http.eager_send import ResponseUnreadError, send_response
 from purgatory.fastapi.http.raw_request import AsgiRequest, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.raw_endpoint import Connection
-from purgatory.fastapi.sse.events import CHUNKED_HEAD, COMMENT, HEAD, StreamRequest
-from purgatory.fastapi.sse.parked_stream import EventStreams, ParkedStream
+from purgatory.fastapi.sse.streams import (
+    CHUNKED_HEAD,
+    COMMENT,
+    HEAD,
+    EventStreams,
+    ParkedStream,
+    StreamRequest,
+)
 from purgatory.fastapi.watch.interruptible_receive import DisconnectListener, may_have_body
 from purgatory.fastapi.watch.parked_requests import ParkedRequest, WaitRegistry
 from purgatory.fastapi.watch.request_parser import WatchRequest

@@ -10,18 +10,17 @@ from urllib.parse import unquote_to_bytes
 from fastapi import APIRouter, Query
 
 from purgatory.errors import BadCursorError, PurgatoryError
+from purgatory.fastapi.http.exception_handlers import problem_of_error
 from purgatory.fastapi.http.parameters import (
     MAX_QUERY_FIELDS,
     HeadParser,
     ParameterErrors,
 )
-from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import ALLOWED_KEY, bad_parameter
 from purgatory.fastapi.http.raw_request import Action, RawRequest
 from purgatory.fastapi.routing.raw_route import add_route
 from purgatory.fastapi.sse.endpoint import StreamEndpoint
-from purgatory.fastapi.sse.events import END_ID, StreamRequest, positions_of_cursor
-from purgatory.fastapi.sse.parked_stream import EventStreams
+from purgatory.fastapi.sse.streams import END_ID, EventStreams, StreamRequest, positions_of_cursor
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
 from purgatory.fastapi.watch.request_parser import (
     LastEventId,

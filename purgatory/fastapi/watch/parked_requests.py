@@ -6,7 +6,7 @@ import logging
 from typing import ClassVar
 
 from purgatory.errors import PurgatoryClosedError, PurgatoryError
-from purgatory.fastapi.http.problem_mapping import problem_of_error, problem_of_exception
+from purgatory.fastapi.http.exception_handlers import problem_of_error, problem_of_exception
 from purgatory.fastapi.http.problems import Problem, draining_problem
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse

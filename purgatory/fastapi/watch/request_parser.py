@@ -14,6 +14,7 @@ from fastapi import Header, Query
 from pydantic import PlainValidator, WithJsonSchema
 
 from purgatory.errors import BadCursorError, PurgatoryError
+from purgatory.fastapi.http.exception_handlers import problem_of_error
 from purgatory.fastapi.http.json_bodies import MAX_ERRORS_SHOWN, bad_field
 from purgatory.fastapi.http.parameters import (
     SEVERAL_LINES,
@@ -25,7 +26,6 @@ from purgatory.fastapi.http.parameters import (
     optional,
     whole_number,
 )
-from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import Action, RawRequest
 from purgatory.fastapi.http.request_headers import (

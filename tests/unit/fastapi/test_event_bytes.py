@@ -7,7 +7,7 @@ import json
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from purgatory.fastapi.sse.events import EventEncoder
+from purgatory.fastapi.sse.streams import EventEncoder
 from purgatory.fastapi.watch.responses import WatchResponses
 from purgatory.signals import MemorySignals
 from purgatory.testing import MockClock

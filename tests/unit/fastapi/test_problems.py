@@ -11,7 +11,7 @@ from fastapi import FastAPI, HTTPException
 
 from purgatory import Purgatory, PurgatoryError, errors
 from purgatory.fastapi import ALLOW_ANYONE, Problem, install
-from purgatory.fastapi.http.problem_mapping import problem_of_error
+from purgatory.fastapi.http.exception_handlers import problem_of_error
 from purgatory.fastapi.http.problems import KINDS, draining_problem
 from purgatory.jobs import (
     InvalidDeadlineError,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from purgatory.fastapi.http.bounds import UnreadResponses
-from purgatory.fastapi.servers.response_encoder import MAX_BATCH, WriteBatcher
+from purgatory.fastapi.servers.server_context import MAX_BATCH, WriteBatcher
 from purgatory.testing import AutojumpEventLoop
 
 pytestmark = pytest.mark.anyio
