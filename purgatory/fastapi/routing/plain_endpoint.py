@@ -134,8 +134,7 @@ class PlainEndpoint(AdmittingEndpoint):
         self, handle: Callable[[Request], Awaitable[Response]], request: Request
     ) -> Response:
         """Return the response to a request, of `handle`, which is FastAPI's, if it is admitted."""
-        value = request.path_params[self.path_parameter] if self.path_parameter else ""
-        raw = AsgiRequest(request.scope, value)
+        raw = self.request_of(request.scope)
         refused = self.admit(raw) or await self.read_body(raw, request.scope, request.receive)
         if refused is not None:
             if "expect" in request.headers and not refused.is_last:

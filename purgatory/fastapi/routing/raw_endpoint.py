@@ -169,6 +169,11 @@ class AdmittingEndpoint:
         # Also a POST that needs no body refuses one of the wrong kind.
         self._takes_content = method in ("PATCH", "POST")
 
+    def request_of(self, scope: Scope) -> AsgiRequest:
+        """Return the request of a scope in which its path was matched."""
+        value = scope["path_params"][self.path_parameter] if self.path_parameter else ""
+        return AsgiRequest(scope, str(value))
+
     def admit(self, raw: RawRequest) -> RawResponse | None:
         """Set the permit of a request; return the response if it is refused."""
         try:
@@ -310,13 +315,9 @@ class RawEndpoint(AdmittingEndpoint):
         super().__init__(*args, **options)
         self._handler = handler
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Return the awaitable that responds to one request."""
-        return self.handle(scope, receive, send, path_parameter(scope, self.path_parameter))
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send, path_value: str) -> None:
-        """Respond to one request whose path ends with `path_value`."""
-        raw = AsgiRequest(scope, path_value)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Respond to one request."""
+        raw = self.request_of(scope)
         # Before the body: a client without a token need not send one.
         response = self.admit(raw)
         if response is None and self.max_body:
@@ -350,8 +351,3 @@ class RawEndpoint(AdmittingEndpoint):
         except Exception as exc:
             response = self.error_response(raw, exc)
         connection.respond(response)
-
-
-def path_parameter(scope: Scope, name: str) -> str:
-    """Return a path parameter; empty for an empty name."""
-    return str(scope["path_params"][name]) if name else ""

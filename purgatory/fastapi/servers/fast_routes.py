@@ -128,7 +128,8 @@ class FastRouteStack:
                 if not path.startswith(start):
                     continue
                 if parameter or path == start:
-                    return endpoint.handle(scope, receive, send, path[len(start) :])
+                    scope["path_params"] = {parameter: path[len(start) :]} if parameter else {}
+                    return endpoint(scope, receive, send)
         return self.app(scope, receive, send)
 
 

@@ -24,7 +24,6 @@ from purgatory.fastapi.routing.raw_endpoint import (
     AdmittingEndpoint,
     Connection,
     Responder,
-    path_parameter,
 )
 from purgatory.fastapi.routing.raw_route import add_route, response_header
 from purgatory.fastapi.watch.interruptible_receive import LEFT, DisconnectListener
@@ -147,16 +146,10 @@ class WatchEndpoint(AdmittingEndpoint):
         self.registry = registry
         self._parse = parse
 
+    # Not async without a body: all of this would stay on the frame of a parked request.
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Return the response to one request, now or later, to be awaited."""
-        return self.handle(scope, receive, send, path_parameter(scope, self.path_parameter))
-
-    # Not async without a body: all of this would stay on the frame of a parked request.
-    def handle(
-        self, scope: Scope, receive: Receive, send: Send, path_value: str
-    ) -> Awaitable[None]:
-        """The same for a router that knows the path's `path_value`."""
-        raw = AsgiRequest(scope, path_value)
+        raw = self.request_of(scope)
         # Before the body: a client without permission need not send one.
         refused = self.admit(raw)
         if refused is not None:

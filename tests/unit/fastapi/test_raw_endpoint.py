@@ -8,11 +8,11 @@ from contextvars import copy_context
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
 
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, create_router
-from purgatory.fastapi.http.raw_request import Authenticate, RawRequest
+from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.raw_endpoint import EndpointContext, RawEndpoint
 from purgatory.testing import AutojumpEventLoop
@@ -84,7 +84,7 @@ async def test_a_handler_responds_on_a_connection_at_once_or_when_it_has_waited(
 
 
 async def _status_without_body(
-    purgatory: Purgatory, authorize: Authenticate, token: str = ""
+    purgatory: Purgatory, path: str, authorize: Any, token: str = ""
 ) -> int:
     """Return the status of a response to a client that sends only the head of its request."""
     app = FastAPI()
@@ -92,24 +92,40 @@ async def _status_without_body(
     headers = {"Content-Length": "10", "Content-Type": "application/json"}
     if token:
         headers["Authorization"] = f"Bearer {token}"
-    exchange = Exchange("/purgatory/keys/k", headers, method="POST", body=[])
+    exchange = Exchange(f"/purgatory{path}", headers, method="POST", body=[])
     return (await exchange.begin(app).reply()).status
 
 
+# Without FastAPI, and by it.
+PATHS = ["/keys/k", "/keys"]
+
+
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
     ("token", "status"),
-    [("", 401), ("unknown", 401), ("token-of-another-key", 403), ("token-of-the-key", 408)],
+    [("", 401), ("unknown", 401), ("token-of-no-fires-at-all", 403), ("token-of-the-key", 408)],
 )
 async def test_a_body_of_a_client_without_permission_is_not_waited_for(
-    purgatory: Purgatory, token: str, status: int
+    purgatory: Purgatory, path: str, token: str, status: int
 ) -> None:
     """It is refused before any of the body has come; with permission, once that is too late."""
-    tokens = BearerTokens.from_text("token-of-another-key fire:other; token-of-the-key fire:k")
-    assert await _status_without_body(purgatory, tokens, token) == status
+    tokens = BearerTokens.from_text("token-of-no-fires-at-all wait:k; token-of-the-key fire:k")
+    assert await _status_without_body(purgatory, path, tokens, token) == status
 
 
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_dependency_comes_before_the_body(purgatory: Purgatory, path: str) -> None:
+    """FastAPI alone would read the body first."""
+
+    async def refuse() -> None:
+        raise HTTPException(403)
+
+    assert await _status_without_body(purgatory, path, refuse) == 403
+
+
+@pytest.mark.parametrize("path", PATHS)
 async def test_a_purgatory_that_is_not_open_waits_for_no_body(
-    make_purgatory: Callable[..., Purgatory],
+    make_purgatory: Callable[..., Purgatory], path: str
 ) -> None:
     """Nothing drains it: a client that sends half a body would delay the exit."""
-    assert await _status_without_body(make_purgatory(), ALLOW_ANYONE) == 503
+    assert await _status_without_body(make_purgatory(), path, ALLOW_ANYONE) == 503
