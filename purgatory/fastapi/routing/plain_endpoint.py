@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import cached_property, partial
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Body, Request, Response
 from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
@@ -34,7 +34,7 @@ class AdmittedRequest(Request):
     """A request whose head was admitted and whose body was read, as its handler may take it."""
 
     def __init__(self, request: Request, raw: AsgiRequest, parsed: Any) -> None:
-        """Hold `parsed`, the body of `request`: FastAPI's models take their own instances."""
+        """Hold `parsed`, the body of `request`, which FastAPI takes as it is."""
         super().__init__(request.scope, request.receive)
         self.raw = raw
         self._parsed = parsed
@@ -43,11 +43,11 @@ class AdmittedRequest(Request):
     def headers(self) -> Headers:
         """The headers, several lines of a name as one; FastAPI is to take any body for JSON."""
         if not hasattr(self, "_joined"):
-            joined: dict[bytes, bytes] = {}
+            lines: dict[bytes, list[bytes]] = {}
             for name, value in self.scope["headers"]:
-                value = value.strip(b" \t")
-                joined[name] = b"%b, %b" % (joined[name], value) if name in joined else value
-            self._joined = Headers(raw=[*(joined | {b"content-type": b"application/json"}).items()])
+                lines.setdefault(name, []).append(value.strip(b" \t"))
+            lines[b"content-type"] = [b"application/json"]
+            self._joined = Headers(raw=[(name, b", ".join(each)) for name, each in lines.items()])
         return self._joined
 
     async def body(self) -> bytes:
@@ -127,7 +127,12 @@ class PlainEndpoint(AdmittingEndpoint):
         async def call(**values: Any) -> Any:
             return await handler(**values)
 
-        call.__signature__ = self.signature  # type: ignore[attr-defined] # FastAPI reads it
+        # The body is parsed already; and is handed over without a copy, for the handler to empty.
+        found = [
+            each.replace(annotation=Annotated[Any, Body()]) if each.name == "body" else each
+            for each in self.signature.parameters.values()
+        ]
+        call.__signature__ = self.signature.replace(parameters=found)  # type: ignore[attr-defined] # FastAPI reads it
         return _AdmittedRoute("/", call, self)
 
     async def respond(
