@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from itertools import count, islice
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from purgatory.background import BackgroundLoop, OutageLog
 from purgatory.errors import InvalidKeyError, SignalsError
@@ -29,7 +29,7 @@ from purgatory.jobs.worker.worker_store import LAST_MS, OUTAGES
 from purgatory.json_value import decode_json
 from purgatory.operations.watch_key import check_key
 from purgatory.retry_policy import RetryPolicy
-from purgatory.signals.shared_signals import SharedSignals
+from purgatory.signals.shared_signals import PendingRecords, SharedSignals
 from purgatory.timer import Clock
 from purgatory.timer.clock import NS_PER_MS
 
@@ -44,6 +44,67 @@ LOOK_UPS: Final = 10
 # Processes look for what others, which may have ended, have left.
 PENDING_POLL_S: Final = 5.0
 PENDING_RETRY: Final = RetryPolicy(first_ms=100, max_ms=5_000)
+
+
+class BoundedWait:
+    """Waits for a task as `asyncio.wait([task], timeout=...)` does, at a third of its cost.
+
+    A timer for each wait would be most of what a fire costs that asks its store. On one event loop.
+    """
+
+    # Invariant: _waiters is in the order of its values, and not empty only while _timer is set.
+
+    def __init__(self, seconds: float) -> None:
+        """Wait for that long at most."""
+        self._seconds = seconds
+        # {waiter: until when, by the time of the loop}
+        self._waiters: dict[asyncio.Future[None], float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def wait(self, task: asyncio.Task[Any]) -> bool:
+        """Return True once `task` is done; False if it takes too long, and goes on.
+
+        It goes on, too, if the caller is cancelled. Its exception is then nobody's, and not logged.
+        """
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+
+        def on_done(task: asyncio.Task[Any]) -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+            elif not task.cancelled():
+                task.exception()
+
+        task.add_done_callback(on_done)
+        until = self._waiters[waiter] = loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = loop.call_at(until, self._on_time, loop)
+        try:
+            await waiter
+        finally:
+            del self._waiters[waiter]
+        return task.done()
+
+    def close(self) -> None:
+        """End all waits, and the timer. Idempotent."""
+        self._end_until(float("inf"))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_time(self, loop: asyncio.AbstractEventLoop) -> None:
+        # For the first of those that waited as it was set; most of them are gone by now.
+        until = self._end_until(loop.time())
+        self._timer = None if until is None else loop.call_at(until, self._on_time, loop)
+
+    def _end_until(self, now: float) -> float | None:
+        """End the waits that are over by `now`; return until when the next one lasts."""
+        for waiter, until in self._waiters.items():
+            if until > now:
+                return until
+            if not waiter.done():
+                waiter.set_result(None)
+        return None
 
 
 class PendingFire(NamedTuple):
@@ -92,7 +153,7 @@ class PendingFire(NamedTuple):
 
 
 class _MemoryRecords:
-    """Records of pending fires in this process, within bounds; see `SharedSignals`."""
+    """Records of pending fires in this process, within bounds; see `PendingRecords`."""
 
     def __init__(self) -> None:
         self._records: deque[bytes] = deque()
@@ -109,10 +170,10 @@ class _MemoryRecords:
         self._bytes += len(record)
         return True
 
-    async def pending(self, limit: int, skipped: int = 0) -> list[bytes]:
+    async def first(self, limit: int, skipped: int = 0) -> list[bytes]:
         return list(islice(self._records, skipped, skipped + limit))
 
-    async def remove_pending(self, records: Sequence[bytes]) -> None:
+    async def remove(self, records: Sequence[bytes]) -> None:
         for record in records:
             # One of the first.
             self._records.remove(record)
@@ -138,7 +199,7 @@ class PendingFires:
     ) -> None:
         """Prepare; `is_open` says whether `store` is. Each job that ends is given to `on_end`."""
         self._store = store
-        self._signals = signals
+        self._shared = None if signals is None else signals.pending_fires
         self._is_open = is_open
         self._on_end = on_end
         self._memory = _MemoryRecords()
@@ -179,9 +240,9 @@ class PendingFires:
         return True
 
     async def _is_recorded(self, record: bytes) -> bool:
-        if self._signals is not None:
+        if self._shared is not None:
             try:
-                await self._signals.add_pending(record)
+                await self._shared.add(record)
             except SignalsError as exc:
                 logger.warning(
                     "a fire whose jobs are not decided is kept in memory only: %s",
@@ -194,7 +255,7 @@ class PendingFires:
 
     def start(self) -> None:
         """Look for what other processes have left, if that is recorded."""
-        if self._signals is not None:
+        if self._shared is not None:
             self._begin()
 
     async def stop(self) -> None:
@@ -233,18 +294,18 @@ class PendingFires:
         """Decide all but what is on the keys in `_locked`, and add to them."""
         before = dict(self._keys)
         left = await self._decide_records(self._memory)
-        if self._signals is not None:
-            left |= await self._decide_records(self._signals)
+        if self._shared is not None:
+            left |= await self._decide_records(self._shared)
         for key, number in before.items():
             # If none is left, no matter which process has decided them.
             if key not in left and self._keys[key] == number:
                 del self._keys[key]
 
-    async def _decide_records(self, records: _MemoryRecords | SharedSignals) -> set[str]:
+    async def _decide_records(self, records: _MemoryRecords | PendingRecords) -> set[str]:
         """Decide what is recorded there; return the keys of what has to wait."""
         left: set[str] = set()
         skipped = 0
-        while found := await records.pending(BATCH, skipped):
+        while found := await records.first(BATCH, skipped):
             fires = [PendingFire.read(record) for record in found]
             by_key: dict[str, list[PendingFire]] = {}
             for fire in fires:
@@ -258,7 +319,7 @@ class PendingFires:
                 else:
                     finished.append(record)
             if finished:
-                await records.remove_pending(finished)
+                await records.remove(finished)
             # Others may decide some of those that are skipped: what this misses is found next time.
             skipped += len(found) - len(finished)
         return left

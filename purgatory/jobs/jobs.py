@@ -13,10 +13,9 @@ from typing import Any, Final, Unpack
 
 from purgatory.errors import PurgatoryDrainingError
 from purgatory.job_errors import InvalidJobError, JobError, StoreError, StoreUnavailableError
-from purgatory.jobs.bounded_wait import BoundedWait
 from purgatory.jobs.commands import JobCommands
 from purgatory.jobs.end_listeners import on_job_end
-from purgatory.jobs.fires import FireAll, OutboxRelay, PendingFire, PendingFires
+from purgatory.jobs.fires import BoundedWait, FireAll, OutboxRelay, PendingFire, PendingFires
 from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.job_watchers import JobWatchers, ParkOperation
 from purgatory.jobs.model.job import Job

@@ -110,6 +110,25 @@ class SignalListener(Protocol):
         ...
 
 
+class PendingRecords(Protocol):
+    """Records of fires whose jobs are not decided yet, oldest first.
+
+    Every method raises SignalsUnavailableError.
+    """
+
+    async def add(self, record: bytes) -> None:
+        """Keep a record."""
+        ...
+
+    async def first(self, limit: int, skipped: int = 0) -> list[bytes]:
+        """Return the first records but `skipped`."""
+        ...
+
+    async def remove(self, records: Sequence[bytes]) -> None:
+        """Forget one record equal to each of these."""
+        ...
+
+
 class SharedSignals(Protocol):
     """Signals that several processes share: a log, and a copy of it in each of them."""
 
@@ -203,16 +222,9 @@ class SharedSignals(Protocol):
         """Store the response of a request, which has fired `keys`, for its repeats."""
         ...
 
-    async def add_pending(self, record: bytes) -> None:
-        """Keep the record of a pending fire, for any process; raise SignalsUnavailableError."""
-        ...
-
-    async def pending(self, limit: int, skipped: int = 0) -> list[bytes]:
-        """Return the first of these records but `skipped`; raise SignalsUnavailableError."""
-        ...
-
-    async def remove_pending(self, records: Sequence[bytes]) -> None:
-        """Forget one record equal to each of these; raise SignalsUnavailableError."""
+    @property
+    def pending_fires(self) -> PendingRecords:
+        """Records of fires whose jobs are not decided, kept beside the log for any process."""
         ...
 
     async def catch_up(self, keys: Sequence[str], positions: Sequence[int]) -> None:

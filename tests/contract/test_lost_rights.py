@@ -154,12 +154,12 @@ async def test_a_pending_fire_that_lacks_a_right_is_kept_whole(server: ValkeySer
     records = PendingFireRecords("{x}:", redis)
 
     async def settle() -> None:
-        await records.remove_pending(await records.pending(1))
+        await records.remove(await records.first(1))
 
     try:
         for _ in range(2 * len(RIGHTS)):
-            await records.add_pending(b"record")
-        assert {"rpush"} <= await _refused(server, lambda: records.add_pending(b"r"))
+            await records.add(b"record")
+        assert {"rpush"} <= await _refused(server, lambda: records.add(b"r"))
         assert {"lrem"} <= await _refused(server, settle)
     finally:
         await records.drain()

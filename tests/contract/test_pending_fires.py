@@ -103,15 +103,15 @@ async def test_many_at_once_share_a_round_trip(lone_redis_server: ValkeyServer) 
         Purgatory(signals=signals, limits=limits),
         Redis.from_url(lone_redis_server.url) as client,
     ):
-        await signals.add_pending(b"before")
+        await signals.pending_fires.add(b"before")
         await client.config_resetstat()
-        await asyncio.gather(*(signals.add_pending(b"%d" % number) for number in range(500)))
+        await asyncio.gather(*(signals.pending_fires.add(b"%d" % number) for number in range(500)))
         calls = (await client.info("commandstats"))["cmdstat_evalsha"]["calls"]
-        found = await signals.pending(1_000)
+        found = await signals.pending_fires.first(1_000)
         expected = [b"before", *(b"%d" % number for number in range(500))]
         assert found == expected
         assert calls < 50
-        await signals.remove_pending(found)
+        await signals.pending_fires.remove(found)
         assert not await client.keys("*pending*")
 
 
@@ -122,7 +122,7 @@ async def test_no_more_are_pending_than_the_limit(
     monkeypatch.setattr(records, "MAX_PENDING", 3)
     signals = RedisSignals(redis_server.url, f"pending-{SystemClock().now_ns()}")
     async with Purgatory(signals=signals):
-        adding = (signals.add_pending(b"%d" % number) for number in range(5))
+        adding = (signals.pending_fires.add(b"%d" % number) for number in range(5))
         results = await asyncio.gather(*adding, return_exceptions=True)
         assert [isinstance(each, SignalsUnavailableError) for each in results] == [
             False,
@@ -131,9 +131,9 @@ async def test_no_more_are_pending_than_the_limit(
             True,
             True,
         ]
-        assert await signals.pending(10) == [b"0", b"1", b"2"]
+        assert await signals.pending_fires.first(10) == [b"0", b"1", b"2"]
         # Behind one that waits for a lock.
-        assert await signals.pending(1, 1) == [b"1"]
+        assert await signals.pending_fires.first(1, 1) == [b"1"]
 
 
 async def test_what_is_pending_at_the_end_is_kept(lone_redis_server: ValkeyServer) -> None:
@@ -142,13 +142,14 @@ async def test_what_is_pending_at_the_end_is_kept(lone_redis_server: ValkeyServe
         async with Purgatory(signals=(signals := RedisSignals(lone_redis_server.url))):
             await client.client_pause(200, all=False)
             adding = [
-                asyncio.create_task(signals.add_pending(b"%d" % number)) for number in range(5)
+                asyncio.create_task(signals.pending_fires.add(b"%d" % number))
+                for number in range(5)
             ]
             await asyncio.sleep(0)
         await asyncio.gather(*adding)
     async with Purgatory(signals=RedisSignals(lone_redis_server.url)) as after:
         assert after.shared_signals is not None
-        assert len(await after.shared_signals.pending(10)) == 5
+        assert len(await after.shared_signals.pending_fires.first(10)) == 5
 
 
 async def test_shared_signals_keep_the_pending_fires_of_a_process(
@@ -168,7 +169,7 @@ async def test_shared_signals_keep_the_pending_fires_of_a_process(
         await asyncio.to_thread(own_postgresql.kill)
         assert purgatory.shared_signals is not None
         for damaged in (b"", b"\xff", b"[]", b'["k"]', b'["k", 7, "now"]'):
-            await purgatory.shared_signals.add_pending(damaged)
+            await purgatory.shared_signals.pending_fires.add(damaged)
         await fire_in_an_outage(purgatory)
     await asyncio.to_thread(own_postgresql.start)
     async with purgatory_on(
@@ -181,7 +182,7 @@ async def test_shared_signals_keep_the_pending_fires_of_a_process(
         shared = another.shared_signals
         assert shared is not None
         async with asyncio.timeout(PATIENCE_S):
-            left = await shared.pending(10)
+            left = await shared.pending_fires.first(10)
             while left:
                 await asyncio.sleep(0.05)
-                left = await shared.pending(10)
+                left = await shared.pending_fires.first(10)

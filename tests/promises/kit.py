@@ -279,6 +279,20 @@ class Records:
     is_full: bool = False
     reads: int = 0
 
+    async def add(self, record: bytes) -> None:
+        if self.is_full:
+            raise SignalsUnavailableError("no room")
+        self.kept.append(record)
+
+    async def first(self, limit: int, skipped: int = 0) -> list[bytes]:
+        self.reads += 1
+        await asyncio.sleep(0)
+        return self.kept[skipped : skipped + limit]
+
+    async def remove(self, records: Sequence[bytes]) -> None:
+        for record in records:
+            self.kept.remove(record)
+
 
 @dataclass(frozen=True)
 class _Appended:
@@ -292,7 +306,7 @@ class Signals(Logs):
 
     def __init__(self, records: Records, peers: list[Signals]) -> None:
         super().__init__()
-        self.records = records
+        self.pending_fires: Any = records
         self.peers = peers
         peers.append(self)
         self.fired: list[tuple[str, str]] = []
@@ -307,20 +321,6 @@ class Signals(Logs):
                 peer.fire(key)
             result.append(_Appended("", 1, 0))
         return result
-
-    async def add_pending(self, record: bytes) -> None:
-        if self.records.is_full:
-            raise SignalsUnavailableError("no room")
-        self.records.kept.append(record)
-
-    async def pending(self, limit: int, skipped: int = 0) -> list[bytes]:
-        self.records.reads += 1
-        await asyncio.sleep(0)
-        return self.records.kept[skipped : skipped + limit]
-
-    async def remove_pending(self, records: Sequence[bytes]) -> None:
-        for record in records:
-            self.records.kept.remove(record)
 
 
 class Ends(list[tuple[str, str]]):

@@ -73,7 +73,7 @@ def test_stores_of_one_server_share_no_keys(prefix: str) -> None:
         f"{prefix}:signals:0",
         f"x{prefix}",
     ):
-        tags.append(RedisSignals(URL, each)._pending_fires._key.removesuffix("pending"))
+        tags.append(RedisSignals(URL, each).pending_fires._key.removesuffix("pending"))
         tags.append(RedisJobStore(URL, each)._shards.all[0].tag)
         leases.append(lease(each, "name"))
     assert not any(a.startswith(b) or b.startswith(a) for a, b in combinations(tags, 2))

@@ -144,7 +144,7 @@ class PendingFireRecords:
         """Return once what was submitted is kept, or has failed."""
         await self._commit.join()
 
-    async def add_pending(self, record: bytes) -> None:
+    async def add(self, record: bytes) -> None:
         """Keep a record."""
         await self._commit.submit(record)
 
@@ -157,12 +157,12 @@ class PendingFireRecords:
             for place in range(len(records))
         ]
 
-    async def pending(self, limit: int, skipped: int = 0) -> list[bytes]:
+    async def first(self, limit: int, skipped: int = 0) -> list[bytes]:
         """Return the first records but `skipped`."""
         records: list[bytes] = await self._run(_READ, skipped, skipped + limit - 1)
         return records
 
-    async def remove_pending(self, records: Sequence[bytes]) -> None:
+    async def remove(self, records: Sequence[bytes]) -> None:
         """Forget one record equal to each of these."""
         await self._run(_REMOVE, *records)
 

@@ -127,7 +127,7 @@ class RedisSignals:
         self._claims = NameClaims(self._logs, self._timeout_s)
         self._propagation: TracePropagation | None = None
         self._peers = Peers(prefix, self._server)
-        self._pending_fires = PendingFireRecords(f"{{{prefix}:signals:0}}:", self._server)
+        self.pending_fires = PendingFireRecords(f"{{{prefix}:signals:0}}:", self._server)
         self._appended = 0
         # Batches over several logs that are under way.
         self._batches: set[asyncio.Task[Any]] = set()
@@ -288,7 +288,7 @@ class RedisSignals:
         while self._batches:
             await asyncio.wait(self._batches)
         await self._claims.drain()
-        await self._pending_fires.drain()
+        await self.pending_fires.drain()
         for follower in self._followers:
             await follower.log.drain()
             await follower.stop()
@@ -482,18 +482,6 @@ class RedisSignals:
         """Store the response of a request for its repeats, in the logs of its keys."""
         for shard in dict.fromkeys(map(self.shard_of, keys)):
             await self._followers[shard].log.remember(idempotency, response)
-
-    async def add_pending(self, record: bytes) -> None:
-        """Keep the record of a pending fire, beside the first log."""
-        await self._pending_fires.add_pending(record)
-
-    async def pending(self, limit: int, skipped: int = 0) -> list[bytes]:
-        """Return the first of these records but `skipped`."""
-        return await self._pending_fires.pending(limit, skipped)
-
-    async def remove_pending(self, records: Sequence[bytes]) -> None:
-        """Forget one record equal to each of these."""
-        await self._pending_fires.remove_pending(records)
 
     async def catch_up(self, keys: Sequence[str], positions: Sequence[int]) -> None:
         """Return once the copy here has reached `positions`; raise SignalsUnavailableError."""
