@@ -8,14 +8,20 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
+from fastapi import FastAPI
 
 from app.__main__ import main
 from purgatory import Purgatory
 from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection
 from tests.acceptance.process_server import ProcessServer, serve_in_process
-from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
-from tests.nightly import NIGHTLY
+from tests.acceptance.thread_server import (
+    KINDS_BY_DAY,
+    ServerKind,
+    ThreadServer,
+    each_kind,
+    serve,
+)
 
 
 # One loop for the clients; it is the servers that come in two kinds.
@@ -25,12 +31,7 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": True}
 
 
-# With h11, requests take the same way through the code as with httptools.
-@pytest.fixture(params=[KINDS[0], pytest.param(KINDS[1], marks=NIGHTLY), KINDS[2]], ids=str)
-def kind(request: pytest.FixtureRequest) -> ServerKind:
-    """Run the server on each pair of protocol and loop."""
-    found: ServerKind = request.param
-    return found
+kind = each_kind(*KINDS_BY_DAY)
 
 
 @pytest.fixture
@@ -40,9 +41,15 @@ def purgatory() -> Purgatory:
 
 
 @pytest.fixture
-def server(purgatory: Purgatory, kind: ServerKind) -> Iterator[ThreadServer]:
+def app(purgatory: Purgatory) -> FastAPI:
+    """The application that is served."""
+    return create_app(purgatory)
+
+
+@pytest.fixture
+def server(app: FastAPI, purgatory: Purgatory, kind: ServerKind) -> Iterator[ThreadServer]:
     """A server in a thread; whatever a test leaves behind in it fails the test."""
-    with serve(create_app(purgatory), purgatory, kind) as running:
+    with serve(app, purgatory, kind) as running:
         yield running
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 from tests.acceptance.client import Address
 from tests.acceptance.thread_server import KINDS, ServerKind
@@ -19,6 +20,7 @@ from tests.patience import KEEP_ALIVE_S, PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 KEEP_ALIVE = ("--timeout-keep-alive", str(KEEP_ALIVE_S))
+_PROCESS = re.compile(r"Started server process \[(\d+)\]")
 _RUNNING = re.compile(r"(?:Uvicorn running|Purgatory) on http://[\d.]+:(\d+)")
 
 
@@ -58,6 +60,12 @@ class ProcessServer:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.kill()
+
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -81,6 +89,16 @@ class ProcessServer:
         started = sum("Application startup complete" in line for line in self.log)
         # More if its supervisor has replaced one that took too long.
         return started >= workers and self.address[1] > 0
+
+    def workers(self) -> list[int]:
+        """Return the process ids of all workers that have started so far."""
+        return [int(found[1]) for line in self.log if (found := _PROCESS.search(line))]
+
+    def resident_bytes(self) -> int:
+        """Return how much memory the process takes that was started."""
+        command = ["ps", "-o", "rss=", "-p", str(self.process.pid)]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return int(shown) * 1024
 
     def terminate(self) -> None:
         """Send SIGTERM, and do not wait."""
@@ -112,9 +130,16 @@ def serve_in_process(
     workers: int = 1,
 ) -> Iterator[ProcessServer]:
     """Serve `app` in a process of its own, which is ended at the end."""
-    server = ProcessServer(uvicorn_command(app, kind, *options, "--workers", str(workers)))
-    try:
+    command = uvicorn_command(app, kind, *options, "--workers", str(workers))
+    with ProcessServer(command) as server:
         server.wait_started(workers)
         yield server
-    finally:
-        server.kill()
+
+
+@contextmanager
+def serve_service(workers: int = 1, /, **environment: str) -> Iterator[ProcessServer]:
+    """Run `python -m app` on a free port, and end it at the end."""
+    variables = {"PORT": "0", "WORKERS": str(workers), **environment}
+    with ProcessServer([sys.executable, "-m", "app"], **variables) as server:
+        server.wait_started(workers)
+        yield server

@@ -7,10 +7,14 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
+
+import pytest
 
 from tests.acceptance.client import ClosedByServer, ask
 from tests.acceptance.process_server import ProcessServer
 from tests.free_port import free_port
+from tests.nightly import NIGHTLY
 from tests.patience import KEEP_ALIVE_S, PATIENCE_S
 
 APP = "tests.acceptance.application:app"
@@ -55,6 +59,18 @@ SERVERS = (
     ServerCommand("hypercorn-w0", f"{_HYPERCORN} -w 0", has_http2=True),
     ServerCommand("hypercorn-w1", f"{_HYPERCORN} -w 1", has_http2=True),
 )
+
+
+# What is left out by day: another one serves with the same parts.
+_BY_NIGHT = ("uvicorn-h11-asyncio", "gunicorn", "hypercorn-w0")
+
+
+def by_day(*commands: ServerCommand) -> list[Any]:
+    """Return parameters of pytest, of which `make test` runs one of each server."""
+    return [
+        pytest.param(command, marks=[NIGHTLY] if command.name in _BY_NIGHT else [])
+        for command in commands
+    ]
 
 
 @asynccontextmanager

@@ -23,6 +23,7 @@ from examples.acks_all.server import serve
 from examples.acks_all.table import Table
 from examples.acks_all.topic_partition import TopicPartition
 from purgatory import Purgatory
+from tests.nightly import NIGHTLY
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent.parent
@@ -63,7 +64,7 @@ class Running:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
+        pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio", marks=NIGHTLY),
         pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
     ],
 )

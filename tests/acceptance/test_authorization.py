@@ -20,8 +20,8 @@ from fastapi import FastAPI, Header, HTTPException
 from purgatory import Limits, Purgatory
 from purgatory.fastapi import AccessesDep, BearerTokens, create_health_router, install
 from tests.acceptance.client import Connection, Reply
-from tests.acceptance.process_server import ROOT, ProcessServer
-from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
+from tests.acceptance.process_server import ROOT, serve_service
+from tests.acceptance.thread_server import ServerKind, ThreadServer, serve, serve_endpoints
 from tests.patience import PATIENCE_S
 
 EVERYTHING = "token-that-may-do-everything"
@@ -78,8 +78,8 @@ def _is_problem(reply: Reply, status: int, slug: str) -> bool:
 def server(kind: ServerKind) -> Iterator[ThreadServer]:
     """A server that wants tokens, and keeps no more than two signals of a key."""
     purgatory, app = Purgatory(limits=Limits(max_signals_per_key=2)), FastAPI()
-    install(app, purgatory, authorize=BearerTokens.from_text(SCOPES))
     app.include_router(create_health_router(purgatory))
+    install(app, purgatory, authorize=BearerTokens.from_text(SCOPES))
     with serve(app, purgatory, kind) as running:
         yield running
 
@@ -126,11 +126,8 @@ async def test_a_body_is_of_no_interest_without_a_token(server: ThreadServer, bo
         connection = await Connection.open(server.address)
         head = f"POST /purgatory{path} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n"
         connection.write(head.encode() + body[:1000])
-        if len(body) < 1000:
-            assert (await connection.reply()).status == 401
-        else:
-            # More is not sent: the answer does not wait for it.
-            assert (await connection.reply()).status == 401
+        # More is not sent: the answer does not wait for it.
+        assert (await connection.reply()).status == 401
         await connection.close()
 
 
@@ -219,9 +216,7 @@ class _Checker:
 
 async def test_a_dependency_of_ones_own(kind: ServerKind) -> None:
     """It is asked with each action and key; the endpoint reads the body that it has read."""
-    checker, purgatory, app = _Checker(), Purgatory(), FastAPI()
-    # Its method: an older FastAPI does not resolve the annotations of an object that is called.
-    install(app, purgatory, authorize=checker.__call__)
+    checker = _Checker()
     user = {"X-User": "ann"}
     routes: list[tuple[str, str, Any, list[str]]] = [
         ("GET", "/watch/ann:1?wait=0", None, ["wait:ann:1"]),
@@ -233,7 +228,8 @@ async def test_a_dependency_of_ones_own(kind: ServerKind) -> None:
         ("GET", "/keys", None, ["operate:None"]),
         ("GET", "/statistics", None, ["operate:None"]),
     ]
-    with serve(app, purgatory, kind) as server:
+    # Its method: an older FastAPI does not resolve the annotations of an object that is called.
+    with serve_endpoints(kind, authorize=checker.__call__) as server:
         for method, path, body, expected in routes:
             async with await Connection.open(server.address) as connection:
                 refused = await connection.request(method, f"/purgatory{path}", body)
@@ -259,9 +255,7 @@ async def test_a_dependency_of_ones_own(kind: ServerKind) -> None:
 
 async def test_one_may_wait_behind_a_dependency(kind: ServerKind) -> None:
     """Parked, woken, and gone when the client leaves: as without it."""
-    purgatory, app = Purgatory(), FastAPI()
-    install(app, purgatory, authorize=_Checker().__call__)
-    with serve(app, purgatory, kind) as server:
+    with serve_endpoints(kind, authorize=_Checker().__call__) as server:
         waiting = await Connection.open(server.address)
         leaving = await Connection.open(server.address)
         body = {"keys": {"ann:1": None}}
@@ -270,15 +264,22 @@ async def test_one_may_wait_behind_a_dependency(kind: ServerKind) -> None:
         await server.until_waiting("ann:1", 2)
         await leaving.close()
         await server.until_waiting("ann:1", 1)
-        await server.call(purgatory.fire, "ann:1", "now")
-        reply = await waiting.reply()
+        reply = await server.fire_parked(waiting, "ann:1", "now")
         assert reply.json()["keys"]["ann:1"]["signals"][0]["value"] == "now"
         await waiting.close()
 
 
-def _service_environment(**variables: str) -> dict[str, str]:
+def _python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PURGATORY_")}
-    return {**kept, "PORT": "0", **variables}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**kept, **variables},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
 
 
 def test_the_service_refuses_to_listen_beyond_loopback_without_a_token(
@@ -330,32 +331,16 @@ def test_settings_that_are_no_good_are_said_without_the_secret(
 
 def test_the_settings_show_no_secret_wherever_they_are_printed() -> None:
     """Another server's traceback of them, too."""
-    made = subprocess.run(
-        [sys.executable, "-c", "from app.settings import Settings; print(repr(Settings()))"],
-        cwd=ROOT,
-        env=_service_environment(PURGATORY_TOKENS=f"{EVERYTHING} *"),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
-    )
-    failed = subprocess.run(
-        [sys.executable, "-c", "from app.main import create_app; create_app()"],
-        cwd=ROOT,
-        env=_service_environment(PURGATORY_TOKENS=f"{EVERYTHING} *", PURGATORY_DEFAULT_WAIT="60"),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    tokens = {"PURGATORY_TOKENS": f"{EVERYTHING} *"}
+    made = _python("-c", "from app.settings import Settings; print(repr(Settings()))", **tokens)
+    code = "from app.main import create_app; create_app()"
+    failed = _python("-c", code, **tokens, PURGATORY_DEFAULT_WAIT="60")
     assert "SecretStr" in made.stdout and "Traceback" in failed.stderr
     assert EVERYTHING not in made.stdout + failed.stderr
 
 
 @pytest.mark.parametrize("way", ["tokens", "file", "anonymous"])
-async def test_the_service_listens_to_others_when_told_how(
-    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_service_listens_to_others_when_told_how(way: str, tmp_path: Path) -> None:
     """With tokens, who has none is refused; by name, everyone is let in. No token is logged."""
     path = tmp_path / "tokens"
     path.write_text(f"{EVERYTHING} *  # mine\n")
@@ -364,11 +349,7 @@ async def test_the_service_listens_to_others_when_told_how(
         "file": {"PURGATORY_TOKENS_FILE": str(path)},
         "anonymous": {"PURGATORY_ALLOW_ANONYMOUS": "1"},
     }[way]
-    for name, value in _service_environment(**variables, HOST="0.0.0.0").items():
-        monkeypatch.setenv(name, value)
-    server = ProcessServer([sys.executable, "-m", "app"])
-    try:
-        server.wait_started()
+    with serve_service(HOST="0.0.0.0", **variables) as server:
         async with await Connection.open(server.address) as connection:
             target = "/purgatory/watch/a?wait=0"
             status = (await connection.get(target)).status
@@ -380,30 +361,13 @@ async def test_the_service_listens_to_others_when_told_how(
         said = "".join(server.log)
         assert "GET /purgatory/watch/a?wait=0" in said
         assert EVERYTHING not in said and BUYER not in said
-    finally:
-        server.kill()
 
 
 def test_a_new_token_from_the_command_line() -> None:
     """The token once, and the line for the file; a scope that is none is refused."""
-    command = [sys.executable, "-m", "app", "token"]
-    made = subprocess.run(
-        [*command, "wait:a*", "operate"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
-    )
+    made = _python("-m", "app", "token", "wait:a*", "operate")
     token, entry = (line.partition(":")[2].strip() for line in made.stdout.splitlines())
     assert entry.endswith(" wait:a* operate") and token not in entry
     assert len(BearerTokens.from_text(entry)) == 1
-    refused = subprocess.run(
-        [*command, "read"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    refused = _python("-m", "app", "token", "read")
     assert refused.returncode == 2 and "wait:PREFIX*" in refused.stderr

@@ -5,8 +5,7 @@ Over real connections, on each kind of server.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from purgatory.fastapi import (
     install,
 )
 from tests.acceptance.client import ClosedByServer, Connection, Reply
-from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
+from tests.acceptance.thread_server import ServerKind, ThreadServer, serve, serve_endpoints
 
 ANN = {"Authorization": "Bearer token-of-ann-for-tests"}
 BOB = {"Authorization": "Bearer token-of-bob-for-tests"}
@@ -32,23 +31,11 @@ TOKENS = BearerTokens.from_text("token-of-ann-for-tests *; token-of-bob-for-test
 PARKING = "purgatory.uvicorn:ParkingProtocol"
 
 
-@contextmanager
 def _serving(
-    kind: ServerKind,
-    limits: Limits | None = None,
-    *,
-    per_client: int = 100_000,
-    tokens: BearerTokens | None = None,
-) -> Iterator[ThreadServer]:
-    purgatory, app = Purgatory(limits=limits or Limits()), FastAPI()
-    install(
-        app,
-        purgatory,
-        settings=WaitSettings(max_parked_per_client=per_client),
-        authorize=tokens or ALLOW_ANYONE,
-    )
-    with serve(app, purgatory, kind) as running:
-        yield running
+    kind: ServerKind, limits: Limits | None = None, per_client: int = 100_000, **options: Any
+) -> AbstractContextManager[ThreadServer]:
+    settings = WaitSettings(max_parked_per_client=per_client)
+    return serve_endpoints(kind, Purgatory(limits=limits), settings=settings, **options)
 
 
 async def _park(
@@ -172,7 +159,7 @@ async def test_parked_in_an_endpoint_of_ones_own(kind: ServerKind) -> None:
 
 async def test_parked_by_one_token(kind: ServerKind) -> None:
     """429, wherever it asks from; and others with the same address have room."""
-    with _serving(kind, per_client=2, tokens=TOKENS) as server:
+    with _serving(kind, per_client=2, authorize=TOKENS) as server:
         parked = [await _park(server, "a", ANN), await _park(server, "b", ANN)]
         refused = await _refused(server, "c", ANN)
         assert (refused["status"], refused["limit"]) == (429, "max_parked_per_client")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextvars import ContextVar
 from itertools import product
 
@@ -23,7 +23,7 @@ from purgatory.fastapi import (
 from purgatory.operations import OperationEvent
 from purgatory.outcome import Status
 from tests.acceptance.client import Connection, Crowd, ask
-from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, each_kind
 from tests.cases import cases
 
 ID: ContextVar[str] = ContextVar("ID", default="nobody")
@@ -165,11 +165,7 @@ async def drain(server: ThreadServer) -> None:
     await server.call(drained)
 
 
-@pytest.fixture(params=ALL_KINDS, ids=str)
-def kind(request: pytest.FixtureRequest) -> ServerKind:
-    """Each protocol on each loop."""
-    found: ServerKind = request.param
-    return found
+kind = each_kind(*ALL_KINDS)
 
 
 @pytest.fixture
@@ -178,18 +174,23 @@ def application() -> Application:
     return Application()
 
 
+@pytest.fixture
+def purgatory(application: Application) -> Purgatory:
+    """Its purgatory."""
+    return application.purgatory
+
+
+@pytest.fixture
+def app(application: Application) -> FastAPI:
+    """What is served of it."""
+    return application.app
+
+
 @pytest.fixture(params=[True, False], ids=["that sends", "that does not send"])
 def middleware(application: Application, request: pytest.FixtureRequest) -> None:
     """Middleware around the application."""
     application.app.add_middleware(LongPollMiddleware, purgatory=application.purgatory)
     application.app.add_middleware(RequestIds, sends=request.param)
-
-
-@pytest.fixture
-def server(application: Application, kind: ServerKind) -> Iterator[ThreadServer]:
-    """A server in a thread."""
-    with serve(application.app, application.purgatory, kind) as running:
-        yield running
 
 
 @pytest.mark.usefixtures("middleware")

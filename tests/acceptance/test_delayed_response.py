@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
 
 import pytest
-from fastapi import Request, Response
+from fastapi import FastAPI, Request, Response
 from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from purgatory import Status
+from purgatory import Purgatory, Status
 from purgatory.fastapi import DelayedResponse
 from purgatory.fastapi.delayed_response import Respond
 from tests.acceptance.client import Connection, until_parked
 from tests.acceptance.orders_application import Form, Order, Orders
 from tests.acceptance.process_server import serve_in_process
-from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, each_kind, serve
 from tests.patience import until
 
 PARKING = KINDS[2]
 
 
-@pytest.fixture(params=KINDS, ids=str)
-def kind(request: pytest.FixtureRequest) -> ServerKind:
-    """Run on uvicorn as it is, and with our protocol."""
-    found: ServerKind = request.param
-    return found
+kind = each_kind(*KINDS)
 
 
 @pytest.fixture
@@ -38,14 +33,15 @@ def orders() -> Orders:
 
 
 @pytest.fixture
-def server(orders: Orders, kind: ServerKind) -> Iterator[ThreadServer]:
-    """A server in a thread; what is left in it fails the test."""
-    with serve(orders.app, orders.purgatory, kind) as running:
-        yield running
+def purgatory(orders: Orders) -> Purgatory:
+    """Its purgatory."""
+    return orders.purgatory
 
 
-async def _until(condition: list[str], text: str) -> None:
-    await until(lambda: text in condition)
+@pytest.fixture
+def app(orders: Orders) -> FastAPI:
+    """Its application."""
+    return orders.app
 
 
 def _is_let_go(server: ThreadServer) -> bool:
@@ -64,9 +60,7 @@ async def test_it_is_answered_by_whoever_completes_it(
     """Once, with what the operation says; and the connection serves on, in whatever order."""
     for number in range(3):
         connection.send("GET", f"/order/k?n={number}")
-        await server.until_waiting("k", 1)
-        await server.call(orders.purgatory.fire, "k")
-        reply = await connection.reply()
+        reply = await server.fire_parked(connection)
         assert (reply.status, reply.body) == (200, b"fired")
         assert reply.headers["x-form"] == "plain" and reply.headers["server"] == "uvicorn"
         assert (await connection.get("/plain")).json() == "at once"
@@ -99,9 +93,7 @@ async def test_a_body_was_read_before(
 ) -> None:
     """A large one too."""
     connection.send("POST", "/order/k", "x" * 300_000)
-    await server.until_waiting("k", 1)
-    await server.call(orders.purgatory.fire, "k")
-    assert (await connection.reply()).body == b"fired"
+    assert (await server.fire_parked(connection)).body == b"fired"
 
 
 @pytest.mark.parametrize("form", ["stream", "background"])
@@ -113,7 +105,7 @@ async def test_other_answers_at_its_time(
         reply = await connection.get(f"/order/k?wait=0.05&form={form}")
         assert reply.body == b"expired"
     if form == "background":
-        await _until(orders.done, "background")
+        await until(lambda: "background" in orders.done)
 
 
 @pytest.mark.parametrize("form", ["stream", "background", "empty"])
@@ -123,14 +115,12 @@ async def test_other_answers(
     """Whatever is a response of Starlette's, on a connection that serves on."""
     for _ in range(2):
         connection.send("GET", f"/order/k?form={form}")
-        await server.until_waiting("k", 1)
-        await server.call(orders.purgatory.fire, "k")
-        reply = await connection.reply()
+        reply = await server.fire_parked(connection)
         assert reply.status == {"stream": 202, "background": 200, "empty": 204}[form]
         assert reply.body == (b"" if form == "empty" else b"fired")
         assert (await connection.get("/plain")).json() == "at once"
     if form == "background":
-        await _until(orders.done, "background")
+        await until(lambda: "background" in orders.done)
 
 
 async def test_an_answer_that_closes(
@@ -138,9 +128,7 @@ async def test_an_answer_that_closes(
 ) -> None:
     """Its own header says so."""
     connection.send("GET", "/order/k?form=closing")
-    await server.until_waiting("k", 1)
-    await server.call(orders.purgatory.fire, "k")
-    assert (await connection.reply()).headers["connection"] == "close"
+    assert (await server.fire_parked(connection)).headers["connection"] == "close"
     assert await connection.rest() == b""
 
 
@@ -163,7 +151,7 @@ async def test_background_tasks_of_the_endpoint(
     assert orders.done == []
     await server.call(orders.purgatory.fire, "k")
     assert (await connection.reply()).body == b"fired"
-    await _until(orders.done, "behind")
+    await until(lambda: "behind" in orders.done)
 
 
 async def test_what_comes_behind_it_waits(

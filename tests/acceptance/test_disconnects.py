@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from purgatory import Purgatory, Status
 from purgatory.operations import OperationEvent
-from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection, Crowd, until_parked
 from tests.acceptance.process_server import ProcessServer
-from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
+from tests.acceptance.thread_server import ThreadServer
 from tests.nightly import IN_FULL
 from tests.patience import GENEROUS_S
 
@@ -42,11 +40,9 @@ def departures() -> Departures:
 
 
 @pytest.fixture
-def server(departures: Departures, kind: ServerKind) -> Iterator[ThreadServer]:
-    """A server whose purgatory tells of every departure."""
-    purgatory = Purgatory(listeners=[departures])
-    with serve(create_app(purgatory), purgatory, kind) as running:
-        yield running
+def purgatory(departures: Departures) -> Purgatory:
+    """One that tells of every departure."""
+    return Purgatory(listeners=[departures])
 
 
 async def test_those_who_leave_take_their_wait_along(process_server: ProcessServer) -> None:

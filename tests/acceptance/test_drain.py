@@ -7,6 +7,8 @@ import re
 import signal
 import time
 
+import pytest
+
 from tests.acceptance.client import (
     ClosedByServer,
     Connection,
@@ -17,11 +19,16 @@ from tests.acceptance.client import (
     until_parked,
 )
 from tests.acceptance.process_server import ProcessServer, serve_in_process
-from tests.acceptance.thread_server import ServerKind, ThreadServer
+from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer
+from tests.nightly import NIGHTLY
 from tests.patience import GENEROUS_S
 
 CURSOR = re.compile(r"[0-9a-f]{12}-[0-9]+")
 CROWD = 500
+# What becomes of signals is uvicorn's, whichever protocol it has.
+BY_PROTOCOL = pytest.mark.parametrize(
+    "kind", [KINDS[0], *(pytest.param(kind, marks=NIGHTLY) for kind in KINDS[1:])], ids=str
+)
 
 
 def _check_drained(answer: Reply) -> None:
@@ -145,6 +152,7 @@ async def test_the_cursor_of_a_drained_answer_loses_nothing(server: ThreadServer
     assert one.cursor == many.json()["cursors"]["a"] == many.json()["cursors"]["b"]
 
 
+@BY_PROTOCOL
 async def test_a_second_signal_changes_nothing(process_server: ProcessServer) -> None:
     """SIGTERM twice: the parked request has its answer all the same."""
     address = process_server.address
@@ -157,6 +165,7 @@ async def test_a_second_signal_changes_nothing(process_server: ProcessServer) ->
         await asyncio.to_thread(process_server.wait)
 
 
+@BY_PROTOCOL
 async def test_ctrl_c_drains_too(process_server: ProcessServer) -> None:
     """SIGINT is answered as SIGTERM is."""
     address = process_server.address
@@ -168,6 +177,7 @@ async def test_ctrl_c_drains_too(process_server: ProcessServer) -> None:
         await asyncio.to_thread(process_server.wait)
 
 
+@BY_PROTOCOL
 async def test_a_restart_expires_cursors(kind: ServerKind) -> None:
     """A cursor from before a restart is 410, with the cursors from which to go on."""
     with serve_in_process(kind=kind) as before:

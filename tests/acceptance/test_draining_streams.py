@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
@@ -49,9 +49,10 @@ def ended() -> Ended:
 
 
 @pytest.fixture(params=["bare", "http middleware"])
-def app(request: pytest.FixtureRequest, ended: Ended) -> FastAPI:
+def app(request: pytest.FixtureRequest, purgatory: Purgatory, ended: Ended) -> FastAPI:
     """Streams that know nothing of a drain, bare and behind middleware."""
     app = FastAPI()
+    install(app, purgatory)
 
     async def values(park: ParkDep) -> AsyncIterator[str]:
         try:
@@ -95,14 +96,6 @@ def app(request: pytest.FixtureRequest, ended: Ended) -> FastAPI:
             return await call_next(request)
 
     return app
-
-
-@pytest.fixture
-def server(app: FastAPI, purgatory: Purgatory, kind: ServerKind) -> Iterator[ThreadServer]:
-    """The application with the purgatory in it."""
-    install(app, purgatory)
-    with serve(app, purgatory, kind) as running:
-        yield running
 
 
 def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -165,7 +158,6 @@ async def test_compressed_and_late(
 ) -> None:
     """What middleware makes of a stream is complete; one that comes while it drains ends, too."""
     app.add_middleware(GZipMiddleware, minimum_size=1)
-    install(app, purgatory)
     with serve(app, purgatory, kind) as server:
         async with Crowd(server.address, 2) as [parked, late]:
             for member in (parked, late):

@@ -5,38 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
 
 from purgatory import Limits, Purgatory
-from purgatory.fastapi import ALLOW_ANYONE, WaitSettings, install
+from purgatory.fastapi import WaitSettings
 from tests.acceptance.client import Connection, Reply
 from tests.acceptance.event_client import EVENTS, Event, EventStream, follow, open_stream
-from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
+from tests.acceptance.thread_server import ServerKind, ThreadServer, serve_endpoints
 from tests.nightly import IN_FULL
 
 pytestmark = IN_FULL
 
 KEY = "/purgatory/watch/k"
-
-
-@contextmanager
-def _serving(
-    kind: ServerKind, limits: Limits | None = None, **settings: Any
-) -> Iterator[ThreadServer]:
-    purgatory, app = Purgatory(limits=limits), FastAPI()
-    install(app, purgatory, settings=WaitSettings(**settings), authorize=ALLOW_ANYONE)
-    with serve(app, purgatory, kind) as server:
-        yield server
-
-
-async def _fire(server: ThreadServer, *keys: str, value: Any = None) -> None:
-    for key in keys:
-        await server.call(server.purgatory.fire, key, value)
 
 
 def _values(events: list[Event]) -> list[Any]:
@@ -84,7 +68,7 @@ async def test_resuming(server: ThreadServer, form: str) -> None:
         begin = await stream.event()
     await server.until_parked(0)
     for number in range(5):
-        await _fire(server, "k", value=number)
+        await server.fire("k", value=number)
     ids = [begin.id]
     for number in range(5):
         last = ids[-1] or ""
@@ -106,7 +90,7 @@ async def test_several_keys(server: ThreadServer) -> None:
     target = "/purgatory/watch?key=a&key=b%2F1&key=a"
     async with follow(server.address, target) as stream:
         begin = await stream.event()
-        await _fire(server, "a", "b/1", "c", "a", value=1)
+        await server.fire("a", "b/1", "c", "a", value=1)
         events = [await stream.event() for _ in range(3)]
     assert [event.json()["key"] for event in events] == ["a", "b/1", "a"]
     for start, expected in ((begin, ["a", "b/1", "a"]), (events[0], ["b/1", "a"])):
@@ -119,11 +103,11 @@ async def test_several_keys(server: ThreadServer) -> None:
 
 async def test_comments(kind: ServerKind) -> None:
     """A quiet stream has comments, at the interval of the settings."""
-    with _serving(kind, heartbeat=0.02) as server:
+    with serve_endpoints(kind, settings=WaitSettings(heartbeat=0.02)) as server:
         async with follow(server.address, KEY) as stream:
             await stream.event()
             await stream.comments(3)
-            await _fire(server, "k", value=1)
+            await server.fire("k", value=1)
             assert (await stream.event()).json()["value"] == 1
             await stream.comments(2)
 
@@ -133,7 +117,7 @@ async def test_a_drain(server: ThreadServer) -> None:
     async with open_stream(server.address) as late:
         streams = [await EventStream.open(server.address, KEY) for _ in range(3)]
         begin = [await stream.event() for stream in streams]
-        await _fire(server, "k", value=1)
+        await server.fire("k", value=1)
         await server.call(server.purgatory.drain)
         for stream, first in zip(streams, begin, strict=True):
             signal, last = await stream.rest()
@@ -152,7 +136,7 @@ async def test_ends_for_good(server: ThreadServer) -> None:
     """A dropped key ends its streams, and a client that reconnects gets 204."""
     async with follow(server.address, KEY) as stream:
         await stream.event()
-        await _fire(server, "k")
+        await server.fire("k")
         await stream.event()
         assert await server.call(server.purgatory.cancel, "k") == 1
         (last,) = await stream.rest()
@@ -163,7 +147,7 @@ async def test_ends_for_good(server: ThreadServer) -> None:
         assert (reply.status, reply.body) == (204, b"")
     # A client that goes on by itself has a cursor for that.
     cursor = last.json()["cursor"]
-    await _fire(server, "k", value=2)
+    await server.fire("k", value=2)
     async with follow(server.address, f"{KEY}?cursor={cursor}") as stream:
         assert (await stream.event()).json()["value"] == 2
 
@@ -177,7 +161,7 @@ async def test_a_wait_id(server: ThreadServer) -> None:
             begin = await newer.event()
             (event,) = await older.rest()
             assert (event.type, event.id, event.json()["status"]) == ("superseded", "end", 409)
-            await _fire(server, "k")
+            await server.fire("k")
             signal = await newer.event()
             async with await Connection.open(server.address) as connection:
                 target = f"/purgatory/waits/{wait_id['Wait-Id']}"
@@ -189,9 +173,9 @@ async def test_a_wait_id(server: ThreadServer) -> None:
 
 async def test_too_late(kind: ServerKind) -> None:
     """A cursor whose signals were trimmed is told as an event, with cursors to go on from."""
-    with _serving(kind, Limits(max_signals_per_key=3)) as server:
+    with serve_endpoints(kind, Purgatory(limits=Limits(max_signals_per_key=3))) as server:
         first = (await server.call(server.purgatory.fire, "k", 0)).cursor
-        await _fire(server, *9 * ["k"])
+        await server.fire(*9 * ["k"])
         for headers in ({"Last-Event-ID": first}, {}):
             target = KEY if headers else f"{KEY}?cursor={first}"
             async with follow(server.address, target, **headers) as stream:
@@ -204,7 +188,7 @@ async def test_too_late(kind: ServerKind) -> None:
                 async with follow(server.address, f"{KEY}?wait=0&cursor={cursor}") as stream:
                     assert len(_values(await stream.rest())) == count
         # Of several keys, cursors that are good for all of them.
-        await _fire(server, "b")
+        await server.fire("b")
         target = "/purgatory/watch?key=b&key=k&wait=0&cursor="
         async with follow(server.address, target + first) as stream:
             found = (await stream.rest())[0].json()
@@ -237,7 +221,7 @@ async def test_invalid_requests(
 
 async def test_limits(kind: ServerKind) -> None:
     """Streams are parked requests; a browser that is refused by a limit comes back."""
-    with _serving(kind, Limits(max_parked=1)) as server:
+    with serve_endpoints(kind, Purgatory(limits=Limits(max_parked=1))) as server:
         async with follow(server.address, KEY) as stream:
             await stream.event()
             async with follow(server.address, KEY) as refused:
@@ -249,7 +233,7 @@ async def test_limits(kind: ServerKind) -> None:
 
 async def test_a_longest_stream(kind: ServerKind) -> None:
     """A stream ends after `max_stream`, or after its own `wait`, with where to resume."""
-    with _serving(kind, max_stream=0.05) as server:
+    with serve_endpoints(kind, settings=WaitSettings(max_stream=0.05)) as server:
         async with follow(server.address, f"{KEY}?wait=60") as stream:
             begin, last = await stream.rest()
         assert (last.type, last.id) == ("expired", begin.id)
@@ -299,7 +283,7 @@ async def _not_reading(server: ThreadServer) -> AsyncIterator[EventStream]:
     await stream.close()
 
 
-def _unread_bytes(server: ThreadServer) -> int:
+async def _unread_bytes(server: ThreadServer) -> int:
     """What the process holds of unsent responses, in the transports of its connections."""
     found = 0
     for connection in server.connections():
@@ -311,31 +295,24 @@ def _unread_bytes(server: ThreadServer) -> int:
 async def test_a_slow_client_loses_nothing(kind: ServerKind) -> None:
     """It costs a position: what it has yet to read stays in the history only."""
     value, count = "x" * 50_000, 300
-    with _serving(kind) as server:
+    with serve_endpoints(kind) as server:
         async with _not_reading(server) as stream:
             for number in range(count):
-                await _fire(server, "k", value=[number, value])
-            assert await server.call(_of_loop(server)) < 512 * 1024
+                await server.fire("k", value=[number, value])
+            assert await server.call(_unread_bytes, server) < 512 * 1024
             transport: Any = stream.connection.writer.transport
             transport.resume_reading()
             events = [await stream.event() for _ in range(count)]
         assert [event.json()["value"][0] for event in events] == list(range(count))
 
 
-def _of_loop(server: ThreadServer) -> Any:
-    async def unread() -> int:
-        return _unread_bytes(server)
-
-    return unread
-
-
 async def test_a_client_that_is_too_slow(kind: ServerKind) -> None:
     """What was trimmed before it has read on is told as an event, and the stream ends."""
     value, kept = "x" * 50_000, 20
-    with _serving(kind, Limits(max_signals_per_key=kept)) as server:
+    with serve_endpoints(kind, Purgatory(limits=Limits(max_signals_per_key=kept))) as server:
         async with _not_reading(server) as stream:
             for number in range(300):
-                await _fire(server, "k", value=[number, value])
+                await server.fire("k", value=[number, value])
             transport: Any = stream.connection.writer.transport
             transport.resume_reading()
             *signals, last = await stream.rest()
@@ -350,10 +327,10 @@ async def test_a_client_that_is_too_slow(kind: ServerKind) -> None:
 
 async def test_a_client_that_never_reads(kind: ServerKind) -> None:
     """It is disconnected after `response_timeout`, like those of other responses."""
-    with _serving(kind, response_timeout=0.3) as server:
+    with serve_endpoints(kind, settings=WaitSettings(response_timeout=0.3)) as server:
         async with _not_reading(server):
             for _ in range(300):
-                await _fire(server, "k", value="x" * 50_000)
+                await server.fire("k", value="x" * 50_000)
             await server.until_parked(0)
 
 

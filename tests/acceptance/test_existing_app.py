@@ -22,16 +22,14 @@ from purgatory.fastapi import (
 )
 from purgatory.jobs import MemoryJobStore
 from tests.acceptance.client import Connection, Crowd, ask
-from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, each_kind, serve
 from tests.patience import PATIENCE_S
 
 PROBLEM = "application/problem+json"
 
 
-@pytest.fixture
-def kind() -> ServerKind:
-    """One kind of server: what is tested here is above it."""
-    return KINDS[0]
+# What is tested here is above the server.
+kind = each_kind(KINDS[0])
 
 
 @pytest.fixture

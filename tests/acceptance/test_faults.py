@@ -21,7 +21,7 @@ from tests.acceptance import leaping_loop
 from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection, Crowd, ask, replies
 from tests.acceptance.faulty_application import BLOCKED, Fault, FaultyApplication, FaultyListener
-from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, each_kind, serve
 from tests.patience import GENEROUS_S, PATIENCE_S
 
 DESCRIPTORS = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
@@ -31,11 +31,7 @@ STORM_SECONDS = 60.0
 HOUR_S = 3600
 
 
-@pytest.fixture(params=[KINDS[0], KINDS[2]], ids=str)
-def kind(request: pytest.FixtureRequest) -> ServerKind:
-    """Uvicorn as it is, and with our protocol."""
-    found: ServerKind = request.param
-    return found
+kind = each_kind(KINDS[0], KINDS[2])
 
 
 @pytest.fixture

@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from fastapi import FastAPI
 
 from purgatory import Purgatory
-from purgatory.fastapi import ALLOW_ANYONE, install
 from purgatory.jobs import MemoryJobStore
 from tests.acceptance.client import Connection
-from tests.acceptance.process_server import ProcessServer
-from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+from tests.acceptance.process_server import ProcessServer, serve_service
+from tests.acceptance.thread_server import (
+    KINDS_BY_DAY,
+    ServerKind,
+    ThreadServer,
+    serve_endpoints,
+)
 from tests.garbage import without_collector
 from tests.patience import until
 
@@ -31,21 +32,13 @@ MARK: Final = "ax7q" * 4000
 
 async def test_evicted_bodies_are_freed_by_the_service(tmp_path: Path) -> None:
     """Its memory stays within the bound on incomplete requests, however many are evicted."""
-    server = ProcessServer(
-        [sys.executable, "-m", "app"],
-        PORT="0",
-        PURGATORY_DATA_DIR=str(tmp_path),
-        PURGATORY_MAX_INCOMPLETE_BYTES=str(8 * MIB),
-    )
-    try:
-        server.wait_started()
+    bound, folder = str(8 * MIB), str(tmp_path)
+    with serve_service(PURGATORY_MAX_INCOMPLETE_BYTES=bound, PURGATORY_DATA_DIR=folder) as server:
         await _evict(server)
-        before = _resident(server)
+        before = server.resident_bytes()
         for _ in range(8):
             await _evict(server)
-        assert _resident(server) - before < 16 * MIB
-    finally:
-        server.kill()
+        assert server.resident_bytes() - before < 16 * MIB
 
 
 async def _evict(server: ProcessServer) -> None:
@@ -62,13 +55,6 @@ async def _evict(server: ProcessServer) -> None:
             connection.write(head.encode() + b" " * (2 * MIB - 10))
             await connection.writer.drain()
         assert (await opened[0].reply()).status == 503
-
-
-def _resident(server: ProcessServer) -> int:
-    """Return the resident memory of the server, in bytes."""
-    command = ["ps", "-o", "rss=", "-p", str(server.process.pid)]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return int(shown) * 1024
 
 
 def _refused(**changes: Any) -> bytes:
@@ -122,14 +108,13 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": True}
 
 
-@pytest.fixture(scope="module", params=KINDS, ids=str)
+@pytest.fixture(scope="module", params=KINDS_BY_DAY, ids=str)
 def server(request: pytest.FixtureRequest) -> Iterator[ThreadServer]:
     """A server on each pair of protocol and loop."""
     kind: ServerKind = request.param
-    purgatory, app = Purgatory(jobs=MemoryJobStore()), FastAPI()
+    purgatory = Purgatory(jobs=MemoryJobStore())
     purgatory.handled_elsewhere(["note"], http=True)
-    install(app, purgatory, authorize=ALLOW_ANYONE)
-    with serve(app, purgatory, kind) as running:
+    with serve_endpoints(kind, purgatory) as running:
         yield running
 
 

@@ -7,16 +7,14 @@ from typing import Any
 import pytest
 
 from tests.acceptance.client import Connection, Crowd, Reply
-from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer
+from tests.acceptance.thread_server import KINDS, ThreadServer, each_kind
 from tests.bad_input.refusals import check_refusal
 
 KEYS = "/purgatory/keys"
 
 
-@pytest.fixture
-def kind() -> ServerKind:
-    """One kind of server: what is tested here is above it."""
-    return KINDS[0]
+# What is tested here is above the server.
+kind = each_kind(KINDS[0])
 
 
 async def test_firing_returns_where_the_key_is(

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import re
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,19 +18,18 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from purgatory.metrics.collector import PUBLISH_S
 from tests.acceptance.client import ClosedByServer, Connection, ask
-from tests.acceptance.process_server import ProcessServer
+from tests.acceptance.process_server import ProcessServer, serve_service
 from tests.nightly import by_night
 from tests.patience import PATIENCE_S, until
 from tests.valkey_server import ValkeyServer
 
-SCRAPES = by_night(400, 20)
+SCRAPES = by_night(400, 12)
 WORKERS = by_night(3, 2)
 CLIENTS = 20
 KEYS = 10
-KILL_EVERY = 10
+KILL_EVERY = by_night(10, 6)
 # A snapshot is written once a second; what a busy machine adds.
 LOST_S = 3.0
-_PROCESS = re.compile(r"Started server process \[(\d+)\]")
 
 _COUNTED = ("purgatory_wait", "purgatory_fires")
 
@@ -62,21 +59,17 @@ class Ledger:
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[ProcessServer]:
     """`python -m app` with several workers and metrics."""
-    with ValkeyServer(tmp_path) as valkey:
-        server = ProcessServer(
-            [sys.executable, "-m", "app"],
-            PORT="0",
-            WORKERS=str(WORKERS),
+    with (
+        ValkeyServer(tmp_path) as valkey,
+        serve_service(
+            WORKERS,
             PURGATORY_SIGNALS=valkey.url,
             PURGATORY_JOBS_URL=f"sqlite+aiosqlite:///{tmp_path / 'jobs.sqlite3'}",
             PURGATORY_METRICS="true",
             PURGATORY_ACCESS_LOG="false",
-        )
-        try:
-            server.wait_started(WORKERS)
-            yield server
-        finally:
-            server.kill()
+        ) as server,
+    ):
+        yield server
 
 
 async def scrape(server: ProcessServer) -> dict[Series, float]:
@@ -134,11 +127,6 @@ async def fire_in_turns(server: ProcessServer, ledger: Ledger, dice: random.Rand
         await asyncio.sleep(dice.uniform(0, 0.05))
 
 
-def started(server: ProcessServer) -> list[int]:
-    """Return the process ids of all workers that were started."""
-    return [int(found[1]) for line in server.log if (found := _PROCESS.search(line))]
-
-
 async def storm(
     server: ProcessServer,
     ledger: Ledger,
@@ -154,7 +142,7 @@ async def storm(
     clients = [wait_in_turns(server, ledger, dice) for _ in range(CLIENTS)]
     firing = [fire_in_turns(server, ledger, dice) for _ in range(2)]
     load = [asyncio.ensure_future(each) for each in (*clients, *firing)]
-    alive, kills = started(server), []
+    alive, kills = server.workers(), []
     last: dict[Series, float] = {}
     for number in count(1):
         if number > SCRAPES and outcomes <= ledger.outcomes().keys():
@@ -165,11 +153,11 @@ async def storm(
         assert not lower, f"scrape {number}: {sorted(map(str, lower))[:3]}"
         last = found
         if number % KILL_EVERY == 0:
-            known = len(started(server))
+            known = len(server.workers())
             os.kill(alive.pop(0), with_signal)
             kills.append(time.monotonic())
-            await until(lambda known=known: len(started(server)) > known)  # type: ignore[misc] # mypy knows no such lambda
-            alive.append(started(server)[-1])
+            await until(lambda known=known: len(server.workers()) > known)  # type: ignore[misc] # mypy knows no such lambda
+            alive.append(server.workers()[-1])
     ledger.is_over = True
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*load)

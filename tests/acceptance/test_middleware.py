@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 import pytest
 from fastapi import FastAPI, Request, Response
@@ -17,7 +17,7 @@ from purgatory.fastapi import DelayedResponse
 from purgatory.jobs import MemoryJobStore
 from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection, Crowd, replies
-from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
+from tests.acceptance.thread_server import ThreadServer
 from tests.nightly import NIGHTLY
 
 CROWD = 100
@@ -92,13 +92,6 @@ def app(request: pytest.FixtureRequest, purgatory: Purgatory) -> FastAPI:
 
     request.param(app)
     return app
-
-
-@pytest.fixture
-def server(app: FastAPI, purgatory: Purgatory, kind: ServerKind) -> Iterator[ThreadServer]:
-    """That application, served."""
-    with serve(app, purgatory, kind) as running:
-        yield running
 
 
 async def test_fire_and_fan_out(server: ThreadServer) -> None:
@@ -190,17 +183,13 @@ async def test_clients_that_leave_as_their_wait_ends(
 async def test_parking_in_an_endpoint(server: ThreadServer, connection: Connection) -> None:
     """ParkDep goes on when its key fires."""
     connection.send("GET", "/orders/42/paid")
-    await server.until_parked(1)
-    await server.call(server.purgatory.fire, "order:42:paid", 7)
-    assert (await connection.reply()).json()["value"] == 7
+    assert (await server.fire_parked(connection, "order:42:paid", 7)).json()["value"] == 7
 
 
 async def test_a_post_with_a_body(server: ThreadServer, connection: Connection) -> None:
     """Several keys in one wait, and answers without a body."""
     connection.send("POST", "/purgatory/watch", {"keys": {"a": None, "b": None}, "wait": 50})
-    await server.until_parked(1)
-    await server.call(server.purgatory.fire, "b", 1)
-    assert list((await connection.reply()).json()["keys"]) == ["b"]
+    assert list((await server.fire_parked(connection, "b", 1)).json()["keys"]) == ["b"]
     first = await connection.get("/purgatory/watch/k?wait=0")
     etag = first.headers["etag"]
     assert (await connection.get("/purgatory/watch/k?wait=0.1", if_none_match=etag)).status == 304
@@ -214,9 +203,7 @@ async def test_the_middleware_is_asked(
 ) -> None:
     """However short the way to a parked request may be: it never leads past the middleware."""
     connection.send("GET", "/purgatory/watch/k?wait=50", headers={"Origin": "https://example.org"})
-    await server.until_parked(1)
-    await server.call(server.purgatory.fire, "k")
-    headers = (await connection.reply()).headers
+    headers = (await server.fire_parked(connection)).headers
     for name, header in (
         ("BaseHTTPMiddleware", "x-middleware"),
         ("CORSMiddleware", "access-control-allow-origin"),
@@ -230,9 +217,7 @@ async def test_a_compressed_answer_is_whole(
 ) -> None:
     """A client that takes gzip gets gzip where that middleware is, from a parked request too."""
     connection.send("GET", "/purgatory/watch/k?wait=50", headers={"Accept-Encoding": "gzip"})
-    await server.until_parked(1)
-    await server.call(server.purgatory.fire, "k", "x" * 10_000)
-    answer = await connection.reply()
+    answer = await server.fire_parked(connection, "k", "x" * 10_000)
     has_gzip = "GZip" in repr(app.user_middleware)
     assert (answer.headers.get("content-encoding") == "gzip") is has_gzip
     body = gzip.decompress(answer.body) if has_gzip else answer.body

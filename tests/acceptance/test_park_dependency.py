@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -27,9 +27,10 @@ class Order(BaseModel):
 
 
 @pytest.fixture
-def app() -> FastAPI:
+def app(purgatory: Purgatory) -> FastAPI:
     """Endpoints that park in the ways in which endpoints are written."""
     app = FastAPI()
+    install(app, purgatory, authorize=ALLOW_ANYONE)
 
     @app.get("/wait")
     async def wait(park: ParkDep, key: str = "k", timeout: float = 20.0) -> dict[str, object]:
@@ -103,20 +104,10 @@ def app() -> FastAPI:
     return app
 
 
-@pytest.fixture
-def server(app: FastAPI, purgatory: Purgatory, kind: ServerKind) -> Iterator[ThreadServer]:
-    """The application with the purgatory in it."""
-    install(app, purgatory, authorize=ALLOW_ANYONE)
-    with serve(app, purgatory, kind) as running:
-        yield running
-
-
 async def test_it_fires(server: ThreadServer, connection: Connection) -> None:
     """The endpoint goes on with the outcome."""
     connection.send("GET", "/wait")
-    await server.until_parked(1)
-    await server.call(server.purgatory.fire, "k", {"by": "card"})
-    document = (await connection.reply()).json()
+    document = (await server.fire_parked(connection, "k", {"by": "card"})).json()
     assert (document["status"], document["key"]) == ("fired", "k")
     assert document["value"] == {"by": "card"}
     assert document["cursor"] and document["waited_ms"] >= 0
@@ -132,9 +123,7 @@ async def test_it_expires(connection: Connection, timeout: str) -> None:
 async def test_a_request_with_a_body(server: ThreadServer, connection: Connection) -> None:
     """FastAPI has read it already, and it does not look like the client's leaving."""
     connection.send("POST", "/wait", {"order": "42"})
-    await server.until_parked(1)
-    await server.call(server.purgatory.fire, "42")
-    assert (await connection.reply()).json() == ["42", "fired"]
+    assert (await server.fire_parked(connection, "42")).json() == ["42", "fired"]
 
 
 async def test_a_body_that_the_endpoint_has_read_itself(
@@ -142,9 +131,7 @@ async def test_a_body_that_the_endpoint_has_read_itself(
 ) -> None:
     """Its stream is at an end, and the endpoint parks all the same."""
     connection.send("POST", "/stream", "x" * 100_000)
-    await server.until_parked(1)
-    await server.call(server.purgatory.fire, "k")
-    assert (await connection.reply()).json() == [100_002, "fired"]
+    assert (await server.fire_parked(connection)).json() == [100_002, "fired"]
 
 
 async def test_it_parks_twice_in_one_request(server: ThreadServer, connection: Connection) -> None:
@@ -270,9 +257,7 @@ async def test_an_endpoint_that_is_no_coroutine(
     for words in ("`def` endpoint", "async def", "anyio.from_thread.run(partial(park, "):
         assert words in str(record.exc_info[1])
     connection.send("GET", "/thread?way=out")
-    await server.until_parked(1)
-    await server.call(server.purgatory.fire, "k")
-    assert (await connection.reply()).json() == "fired"
+    assert (await server.fire_parked(connection)).json() == "fired"
 
 
 async def test_a_predicate_that_fails(server: ThreadServer) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,9 +12,12 @@ from purgatory import Limits, Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, install
 from purgatory.jobs import JobLimits, MemoryJobStore
 from tests.acceptance.client import Connection
-from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
+from tests.acceptance.thread_server import KINDS, ThreadServer, each_kind
 
 MIB = 1024 * 1024
+
+# What is tested here is above the server.
+kind = each_kind(KINDS[0])
 
 
 @pytest.fixture
@@ -29,12 +31,11 @@ def purgatory() -> Purgatory:
 
 
 @pytest.fixture
-def server(purgatory: Purgatory, kind: ServerKind) -> Iterator[ThreadServer]:
+def app(purgatory: Purgatory) -> FastAPI:
     """The endpoints and nothing else."""
     app = FastAPI()
     install(app, purgatory, authorize=ALLOW_ANYONE)
-    with serve(app, purgatory, kind) as running:
-        yield running
+    return app
 
 
 def _keys(count: int) -> dict[str, None]:

@@ -32,13 +32,10 @@ def test_old_workers_are_gone_or_the_check_says_so(
         replace = replace.replace("timeout 120", "timeout 5")
     hold = tmp_path / "hold"
     command = [sys.executable, "-m", *shlex.split(start), "--port", "0"]
-    server = ProcessServer(command, HOLD=str(hold))
-    try:
+    with ProcessServer(command, HOLD=str(hold)) as server:
         server.wait_started(WORKERS)
         if is_held:
             hold.touch()
         script = f"server={server.process.pid}\n{replace}"
         assert subprocess.run(["bash", "-c", script], check=False).returncode == status
         assert ("aborting the restart" in "".join(server.log)) == is_held, "".join(server.log)
-    finally:
-        server.kill()

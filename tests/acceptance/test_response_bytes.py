@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import FastAPI
-
-from purgatory import Purgatory
-from purgatory.fastapi import ALLOW_ANYONE, WaitSettings, install
+from purgatory.fastapi import WaitSettings
 from tests.acceptance.client import Connection
-from tests.acceptance.thread_server import ServerKind, serve
+from tests.acceptance.thread_server import ServerKind, serve_endpoints
 
 VALUES = [f"{number}" * 1000 for number in range(10, 60)]
 
 
 async def test_a_long_history_comes_in_pages(kind: ServerKind) -> None:
     """Each of bounded size, with `more` and a cursor; a value that is larger comes alone."""
-    purgatory, app = Purgatory(), FastAPI()
-    settings = WaitSettings(max_response_bytes=10_000)
-    install(app, purgatory, settings=settings, authorize=ALLOW_ANYONE)
-    with serve(app, purgatory, kind) as server:
+    with serve_endpoints(kind, settings=WaitSettings(max_response_bytes=10_000)) as server:
         for value in [*VALUES, "x" * 50_000, "end"]:
-            await server.call(purgatory.fire, "k", value)
+            await server.fire("k", value=value)
         async with await Connection.open(server.address) as connection:
 
             async def page(method: str, path: str, body: Any = None) -> Any:
@@ -40,7 +34,7 @@ async def test_a_long_history_comes_in_pages(kind: ServerKind) -> None:
                     break
             assert read == [*VALUES, "x" * 50_000, "end"]
             assert sizes == [4] * 12 + [2, 1, 1]
-            await server.call(purgatory.fire, "other", 1)
+            await server.fire("other", value=1)
             keys = {"k": "0", "other": "0"}
             found = await page("POST", "/watch", {"keys": keys, "wait": 0, "until": "all"})
             assert found["reason"] == "fired"

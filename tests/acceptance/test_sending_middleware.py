@@ -14,7 +14,7 @@ from purgatory.fastapi import LongPollKey, LongPollMiddleware
 from purgatory.fastapi.http import eager_send
 from tests.acceptance.client import Connection
 from tests.acceptance.orders_application import Orders
-from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, each_kind, serve
 from tests.patience import PATIENCE_S
 
 WAITS = {
@@ -40,11 +40,7 @@ class Deadline:
         await self._app(scope, receive, send_in_time)
 
 
-@pytest.fixture(params=KINDS, ids=str)
-def kind(request: pytest.FixtureRequest) -> ServerKind:
-    """Each protocol."""
-    found: ServerKind = request.param
-    return found
+kind = each_kind(*KINDS)
 
 
 @pytest.fixture

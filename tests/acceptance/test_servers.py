@@ -23,11 +23,11 @@ from tests.acceptance.client import (
 )
 from tests.acceptance.event_client import follow
 from tests.acceptance.process_server import ProcessServer
-from tests.acceptance.server_commands import SERVERS, ServerCommand, serve_by_command
+from tests.acceptance.server_commands import SERVERS, ServerCommand, by_day, serve_by_command
 from tests.patience import GENEROUS_S
 
 
-@pytest.fixture(scope="module", params=SERVERS, ids=str)
+@pytest.fixture(scope="module", params=by_day(*SERVERS), ids=str)
 def command(request: pytest.FixtureRequest) -> ServerCommand:
     """Each server in turn."""
     found: ServerCommand = request.param

@@ -6,8 +6,8 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from purgatory.jobs.sql import SqlJobStore
 from purgatory.timer import SystemClock
 from tests.acceptance.callback_receiver import receiving
 from tests.acceptance.client import Connection, Reply, ask
-from tests.acceptance.process_server import ROOT, ProcessServer
+from tests.acceptance.process_server import ROOT, ProcessServer, serve_service
 from tests.bad_input.refusals import check_refusal
 from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
@@ -30,21 +30,13 @@ JOBS = "/purgatory/jobs"
 SECRET = "a secret of some length"
 
 
-@contextmanager
-def service(data_dir: Path, *, allow_private: bool = True) -> Iterator[ProcessServer]:
-    """`python -m app` on a free port, killed at the end."""
-    server = ProcessServer(
-        [sys.executable, "-m", "app"],
-        PORT="0",
+def service(data_dir: Path, *, allow_private: bool = True) -> AbstractContextManager[ProcessServer]:
+    """The service on a file of jobs."""
+    return serve_service(
         PURGATORY_JOBS_URL=f"sqlite+aiosqlite:///{data_dir / 'jobs.sqlite3'}",
         PURGATORY_CALLBACK_ALLOW_PRIVATE=str(allow_private),
         PURGATORY_CALLBACK_SECRET=SECRET,
     )
-    try:
-        server.wait_started()
-        yield server
-    finally:
-        server.kill()
 
 
 async def test_a_job_survives_kill_9(tmp_path: Path) -> None:

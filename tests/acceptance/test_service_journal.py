@@ -11,40 +11,29 @@ import pytest
 
 from app.journal import JournalUnavailableError, create_journal
 from app.settings import Settings
-from tests.acceptance.client import Connection
-from tests.acceptance.process_server import ROOT, ProcessServer
+from tests.acceptance.client import Connection, until_parked
+from tests.acceptance.process_server import ROOT, serve_service
 from tests.journal_batches import complete_files, rows_in
 
 
-async def test_the_service_writes_what_became_of_each_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_service_writes_what_became_of_each_wait(tmp_path: Path) -> None:
     """Expired, fired, and drained when it is told to stop; keys cut as the settings say."""
-    variables = {"DIR": str(tmp_path / "new" / "journal"), "KEYS": "prefix"}
-    for name, value in variables.items():
-        monkeypatch.setenv(f"PURGATORY_JOURNAL_{name}", value)
-    monkeypatch.setenv("PORT", "0")
-    server = ProcessServer([sys.executable, "-m", "app"])
-    try:
-        await asyncio.to_thread(server.wait_started)
+    folder = str(tmp_path / "new" / "journal")
+    with serve_service(PURGATORY_JOURNAL_DIR=folder, PURGATORY_JOURNAL_KEYS="prefix") as server:
         async with (
             await Connection.open(server.address) as one,
             await Connection.open(server.address) as other,
         ):
             expired = await one.get("/purgatory/watch/order:1?wait=0.05")
             waiting = asyncio.create_task(one.get("/purgatory/watch/order:2?wait=30"))
-            while (await other.get("/purgatory/statistics")).json()["parked"] < 1:
-                pass
+            await until_parked(server.address, 1)
             await other.request("POST", "/purgatory/keys/order:2")
             fired = await waiting
             drained = asyncio.create_task(one.get("/purgatory/watch/order:3?wait=30"))
-            while (await other.get("/purgatory/statistics")).json()["parked"] < 1:
-                pass
+            await until_parked(server.address, 1)
             server.terminate()
             replies = [expired, fired, await drained]
         await asyncio.to_thread(server.wait)
-    finally:
-        server.kill()
     assert [reply.json()["reason"] for reply in replies] == ["expired", "fired", "drained"]
     rows = rows_in(tmp_path)
     assert [row["event"] for row in rows] == [

@@ -18,7 +18,7 @@ import pytest
 
 from app.__main__ import main
 from tests.acceptance.client import ask
-from tests.acceptance.process_server import ROOT, ProcessServer
+from tests.acceptance.process_server import ROOT, ProcessServer, serve_service
 from tests.patience import PATIENCE_S
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z "
@@ -26,19 +26,11 @@ TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z "
 
 async def test_each_line_has_its_time(tmp_path: Path) -> None:
     """Its own lines, those of the server and those of requests; and no value of anything."""
-    server = ProcessServer(
-        [sys.executable, "-m", "app"],
-        PORT="0",
-        PURGATORY_DATA_DIR=str(tmp_path),
-        PURGATORY_MAX_PARKD="hunter2",
-    )
-    try:
-        server.wait_started()
+    settings = {"PURGATORY_DATA_DIR": str(tmp_path), "PURGATORY_MAX_PARKD": "hunter2"}
+    with serve_service(**settings) as server:
         await ask(server.address, "POST", "/purgatory/keys/k", {"value": "hunter2"})
         server.terminate()
         server.wait()
-    finally:
-        server.kill()
     # To whoever started it, and not a line of the log.
     lines = [line for line in server.log if not re.match("Purgatory (on http:|has stopped)", line)]
     assert len(lines) == len(server.log) - 2
@@ -80,19 +72,13 @@ async def test_every_line_of_a_json_log_is_an_object(
 
     SIGINT is ignored at its start, as in what a shell script starts in the background.
     """
-    server = ProcessServer(
-        ["sh", "-c", "trap '' INT; exec \"$0\" -m app", sys.executable],
-        PORT="0",
-        PURGATORY_DATA_DIR=str(tmp_path),
-        PURGATORY_LOG_FORMAT="json",
-    )
-    try:
+    command = ["sh", "-c", "trap '' INT; exec \"$0\" -m app", sys.executable]
+    settings = {"PURGATORY_DATA_DIR": str(tmp_path), "PURGATORY_LOG_FORMAT": "json"}
+    with ProcessServer(command, PORT="0", **settings) as server:
         server.wait_started()
         metrics = await ask(server.address, "GET", "/metrics")
         server.process.send_signal(number)
         server.wait()
-    finally:
-        server.kill()
     assert server.process.returncode == 0
     lines = [json.loads(line) for line in server.log]
     assert {line["pid"] for line in lines} == {server.process.pid}
@@ -109,18 +95,12 @@ async def test_every_line_of_a_json_log_is_an_object(
 
 async def test_a_response_that_arrived_has_its_line(tmp_path: Path) -> None:
     """Even if the process is killed at that moment: lines are written before the responses."""
-    server = ProcessServer(
-        [sys.executable, "-m", "app"], PORT="0", PURGATORY_DATA_DIR=str(tmp_path)
-    )
-    try:
-        server.wait_started()
+    with serve_service(PURGATORY_DATA_DIR=str(tmp_path)) as server:
         asked = [
             ask(server.address, "POST", f"/purgatory/keys/key-{index}", {"value": index})
             for index in range(50)
         ]
         assert [response.status for response in await asyncio.gather(*asked)] == [201] * 50
-    finally:
-        server.kill()
     log = "".join(server.log)
     assert all(f'"POST /purgatory/keys/key-{index} HTTP/1.1" 201' in log for index in range(50))
 

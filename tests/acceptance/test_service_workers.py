@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import re
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
@@ -15,36 +13,26 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.client import Connection, replies
-from tests.acceptance.process_server import ProcessServer
+from tests.acceptance.process_server import ProcessServer, serve_service
 from tests.nightly import by_night
 from tests.valkey_server import ValkeyServer
 
 WORKERS = by_night(4, 2)
-_PROCESS = re.compile(r"Started server process \[(\d+)\]")
 
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[ProcessServer]:
     """`python -m app` with several workers, and jobs in one SQLite file."""
-    with ValkeyServer(tmp_path) as valkey:
-        server = ProcessServer(
-            [sys.executable, "-m", "app"],
-            PORT="0",
-            WORKERS=str(WORKERS),
+    with (
+        ValkeyServer(tmp_path) as valkey,
+        serve_service(
+            WORKERS,
             PURGATORY_SIGNALS=valkey.url,
             PURGATORY_JOBS_URL=f"sqlite+aiosqlite:///{tmp_path / 'jobs.sqlite3'}",
             PURGATORY_MAX_PARKD="1",
-        )
-        try:
-            server.wait_started(WORKERS)
-            yield server
-        finally:
-            server.kill()
-
-
-def workers_of(server: ProcessServer) -> list[int]:
-    """Return the process ids of the workers that have started."""
-    return [int(found[1]) for line in server.log if (found := _PROCESS.search(line))]
+        ) as server,
+    ):
+        yield server
 
 
 @contextmanager
@@ -62,7 +50,7 @@ def alone(worker: int, workers: list[int]) -> Iterator[None]:
 
 async def connect_to_each(stack: AsyncExitStack, server: ProcessServer) -> list[Connection]:
     """Return a connection to each worker."""
-    workers = workers_of(server)
+    workers = server.workers()
     connections = []
     for worker in workers:
         with alone(worker, workers):

@@ -49,8 +49,7 @@ def test_they_are_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "gunicorn.conf.py").write_text("workers = 2\n")
     command = command.format(folder=tmp_path)
     arguments = command.split("|") if "|" in command else command.split()
-    server = ProcessServer([sys.executable, *arguments], **environment)
-    try:
+    with ProcessServer([sys.executable, *arguments], **environment) as server:
         server.wait()
         log = "".join(server.log)
         said = [line for line in server.log if "2 workers would each keep signals" in line]
@@ -66,8 +65,6 @@ def test_they_are_refused(name: str, tmp_path: Path) -> None:
         assert 'File "' not in log or "gunicorn.errors.HaltServer" in log, log
         # gunicorn shows one of its own if both workers end at the same time.
         assert name in LONG or "Traceback" not in log or "gunicorn.errors.HaltServer" in log, log
-    finally:
-        server.kill()
 
 
 @STOPS_IF_A_WORKER_CANNOT_START
@@ -77,13 +74,10 @@ def test_a_worker_that_is_slow_to_end_is_not_waited_for() -> None:
     What the application has registered for the exit is called, whenever it did that.
     """
     command = "-m uvicorn tests.acceptance.lingering_application:app --port 0 --workers 2"
-    server = ProcessServer([sys.executable, *command.split()])
-    try:
+    with ProcessServer([sys.executable, *command.split()]) as server:
         server.wait()
         log = "".join(server.log)
         assert "failed to start, stopping the parent process" in log
         assert log.count("2 workers would each keep signals") == 1, log
         # The supervisor terminates the other worker, which may not have called them yet.
         assert log.count("flushed the first") == log.count("flushed the last") >= 1, log
-    finally:
-        server.kill()

@@ -11,7 +11,7 @@ import uvicorn
 
 from tests.acceptance.application import app
 from tests.acceptance.client import ClosedByServer, Connection, Crowd, ask
-from tests.acceptance.server_commands import SERVERS, ServerCommand, serve_by_command
+from tests.acceptance.server_commands import SERVERS, ServerCommand, by_day, serve_by_command
 from tests.free_port import free_port
 from tests.patience import GENEROUS_S, PATIENCE_S
 
@@ -43,7 +43,7 @@ async def _check_drained(waiting: Connection, streaming: Connection) -> None:
         await streaming.reader.readuntil(b"event: drained")
 
 
-@pytest.mark.parametrize("command", LIMITED, ids=str)
+@pytest.mark.parametrize("command", by_day(*LIMITED), ids=str)
 async def test_a_number_of_requests(command: ServerCommand) -> None:
     """Waits of a minute and streams of an hour do not keep a worker that accepts nothing."""
     async with serve_by_command(command) as server, Crowd(server.address, 2) as parked:

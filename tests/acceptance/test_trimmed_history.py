@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from purgatory import Limits, Purgatory
-from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection, Reply
-from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+from tests.acceptance.thread_server import KINDS, ThreadServer, each_kind
 
 WATCH = "/purgatory/watch/k"
 
 
-@pytest.fixture
-def kind() -> ServerKind:
-    """One kind of server: what is tested here is above it."""
-    return KINDS[0]
+# What is tested here is above the server.
+kind = each_kind(KINDS[0])
 
 
 @pytest.fixture
-def server(kind: ServerKind) -> Iterator[ThreadServer]:
-    """A server that keeps five signals of a key, and ten in all."""
-    purgatory = Purgatory(limits=Limits(max_signals_per_key=5, max_signals=10))
-    with serve(create_app(purgatory), purgatory, kind) as running:
-        yield running
+def purgatory() -> Purgatory:
+    """One that keeps five signals of a key, and ten in all."""
+    return Purgatory(limits=Limits(max_signals_per_key=5, max_signals=10))
 
 
 async def _fire(server: ThreadServer, key: str, count: int) -> None:

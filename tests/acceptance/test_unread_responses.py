@@ -9,14 +9,13 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
 
 from purgatory import Purgatory
-from purgatory.fastapi import ALLOW_ANYONE, WaitSettings, install
+from purgatory.fastapi import WaitSettings
 from purgatory.fastapi.http.bounds import UnreadResponses
 from purgatory.jobs import MemoryJobStore
 from tests.acceptance.client import Connection
-from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
+from tests.acceptance.thread_server import ServerKind, ThreadServer, serve_endpoints
 from tests.nightly import IN_FULL
 
 pytestmark = IN_FULL
@@ -31,12 +30,11 @@ WHOLE = "/purgatory/watch/k?cursor=0&limit=1000"
 def _serving(
     kind: ServerKind, jobs: MemoryJobStore | None = None, **settings: Any
 ) -> Iterator[ThreadServer]:
-    purgatory, app = Purgatory(jobs=jobs), FastAPI()
+    purgatory = Purgatory(jobs=jobs)
     if jobs is not None:
         purgatory.handled_elsewhere(["note"], http=True)
     bounds = WaitSettings(max_response_bytes=2 * SIZE, **settings)
-    install(app, purgatory, settings=bounds, authorize=ALLOW_ANYONE)
-    with serve(app, purgatory, kind) as server:
+    with serve_endpoints(kind, purgatory, settings=bounds) as server:
         yield server
 
 

@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from tests.acceptance.client import Connection, Crowd, Reply
-from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer
+from tests.acceptance.thread_server import KINDS, ThreadServer, each_kind
 
 WAIT_ID = "0b1d6c5e-7d0c-4a53-9b0e-2d1c9f0a1b2c"
 HEADERS = {"Wait-Id": WAIT_ID}
@@ -16,10 +16,8 @@ WATCH = "/purgatory/watch/k?wait=50"
 WAIT = f"/purgatory/waits/{WAIT_ID}"
 
 
-@pytest.fixture
-def kind() -> ServerKind:
-    """One kind of server: what is tested here is above it."""
-    return KINDS[0]
+# What is tested here is above the server.
+kind = each_kind(KINDS[0])
 
 
 def _check_superseded(answer: Reply) -> None:
@@ -38,9 +36,7 @@ async def test_the_newest_wait_of_an_id_wins(server: ThreadServer) -> None:
         _check_superseded(await first.reply())
         third.send("GET", WATCH, headers={"Wait-Id": WAIT_ID.upper()})
         _check_superseded(await second.reply())
-        await server.until_parked(1)
-        await server.call(server.purgatory.fire, "k")
-        assert (await third.reply()).json()["reason"] == "fired"
+        assert (await server.fire_parked(third)).json()["reason"] == "fired"
 
 
 async def test_a_retry_on_the_same_connection_pool_is_safe(server: ThreadServer) -> None:

@@ -7,15 +7,13 @@ from typing import Any
 import pytest
 
 from tests.acceptance.client import Connection, Crowd
-from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer
+from tests.acceptance.thread_server import KINDS, ThreadServer, each_kind
 
 WATCH = "/purgatory/watch"
 
 
-@pytest.fixture
-def kind() -> ServerKind:
-    """One kind of server: what is tested here is above it."""
-    return KINDS[0]
+# What is tested here is above the server.
+kind = each_kind(KINDS[0])
 
 
 def _keys(names: str) -> dict[str, None]:
@@ -60,9 +58,7 @@ async def test_what_fired_is_told_when_the_wait_expires(
 ) -> None:
     """Of "all" only some fired: those are in the answer, and nothing is lost."""
     connection.send("POST", WATCH, {"keys": _keys("abc"), "wait": 0.4, "until": "all"})
-    await server.until_parked(1)
-    await server.call(server.purgatory.fire, "a", 1)
-    document = (await connection.reply()).json()
+    document = (await server.fire_parked(connection, "a", 1)).json()
     assert (document["reason"], list(document["keys"])) == ("expired", ["a"])
     again = await connection.request("POST", WATCH, {"keys": document["cursors"], "wait": 0})
     assert (again.json()["reason"], again.json()["keys"]) == ("expired", {})

@@ -11,14 +11,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
+import pytest
 import uvicorn
 from fastapi import FastAPI
 
 from purgatory import Purgatory
+from purgatory.fastapi import ALLOW_ANYONE, install
 from purgatory.fastapi.servers.fastapi_internals import route_contexts
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
 from purgatory.fastapi.watch.routes import WatchEndpoint
-from tests.acceptance.client import Address
+from tests.acceptance.client import Address, Connection, Reply
+from tests.nightly import NIGHTLY
 from tests.patience import KEEP_ALIVE_S, PATIENCE_S
 
 Args = ParamSpec("Args")
@@ -41,6 +44,21 @@ KINDS = (
     ServerKind("h11", "asyncio"),
     ServerKind("purgatory.uvicorn:ParkingProtocol", "uvloop"),
 )
+
+
+# With h11, requests take the same way through the code as with httptools.
+KINDS_BY_DAY = (KINDS[0], pytest.param(KINDS[1], marks=NIGHTLY), KINDS[2])
+
+
+def each_kind(*kinds: Any) -> Any:
+    """Return the fixture `kind`: the tests of a module run on these, not on those of the folder."""
+
+    @pytest.fixture(params=kinds, ids=str)
+    def kind(request: pytest.FixtureRequest) -> ServerKind:
+        found: ServerKind = request.param
+        return found
+
+    return kind
 
 
 class _Server(uvicorn.Server):
@@ -133,6 +151,17 @@ class ThreadServer:
         """Wait until `count` requests wait on `key`."""
         await self.call(self.until, lambda: self.purgatory.waiting(key) == count)
 
+    async def fire(self, *keys: str, value: Any = None) -> None:
+        """Fire each key, one after the other."""
+        for key in keys:
+            await self.call(self.purgatory.fire, key, value)
+
+    async def fire_parked(self, connection: Connection, key: str = "k", value: Any = None) -> Reply:
+        """Fire a key once a request waits on it; return the next response on `connection`."""
+        await self.until_waiting(key, 1)
+        await self.call(self.purgatory.fire, key, value)
+        return await connection.reply()
+
     def check_leaks(self) -> None:
         """Fail if anything is left of the requests whose clients have gone."""
         asyncio.run_coroutine_threadsafe(self._check_leaks(), self.loop).result(PATIENCE_S)
@@ -179,3 +208,14 @@ def serve(
         server.check_leaks()
     finally:
         server.stop()
+
+
+@contextmanager
+def serve_endpoints(
+    kind: ServerKind = KINDS[0], purgatory: Purgatory | None = None, **options: Any
+) -> Iterator[ThreadServer]:
+    """Serve our endpoints alone, open to anyone, or as these options of `install` say."""
+    purgatory, app = Purgatory() if purgatory is None else purgatory, FastAPI()
+    install(app, purgatory, **{"authorize": ALLOW_ANYONE, **options})
+    with serve(app, purgatory, kind) as server:
+        yield server

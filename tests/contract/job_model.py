@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +16,7 @@ from purgatory.jobs.model import (
     Deadline,
     Finish,
     GiveBack,
+    HandlerState,
     JobClaim,
     JobCounts,
     JobSpec,
@@ -27,12 +30,17 @@ from purgatory.jobs.model.job import BlockedBy
 class JobModel:
     """Every method returns what the store has to return, an error as its class's name."""
 
-    def __init__(self, limits: JobLimits, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, limits: JobLimits, now_ms: Callable[[], int], *, decides_in_turn: bool = False
+    ) -> None:
         self.limits = limits
+        self.decides_in_turn = decides_in_turn
         self.now_ms = now_ms
         self.jobs: dict[str, Job] = {}
         # {name: id of the job, what was done, fingerprint}
         self.requests: dict[str, tuple[str, AddStatus, str]] = {}
+        # Handlers, and None for all.
+        self.paused: set[str | None] = set()
 
     def change(self, job: Job, *, is_freed: bool = False, **changes: Any) -> Job:
         """Store a job with changes and the next version."""
@@ -112,6 +120,24 @@ class JobModel:
             and concurrency_key in (None, job.concurrency_key)
         ]
         return min(waiting, key=lambda job: (job.due_ms, job.id), default=None)
+
+    # Pauses
+
+    def is_paused(self, job: Job) -> bool:
+        return not self.paused.isdisjoint({None, job.handler})
+
+    def pause(self, job: Job) -> None:
+        changes: dict[str, Any] = {"lease_until_ms": 0, "blocked_by": BlockedBy.PAUSED}
+        self.change(job, epoch=job.epoch + 1, version=job.version, **changes)
+
+    def resume(self, handler: str | None) -> int:
+        """How many jobs wait for no pause any more."""
+        self.paused.discard(handler)
+        paused = [job for job in self.jobs.values() if job.blocked_by == "paused"]
+        free = [job for job in paused if not self.is_paused(job)]
+        for job in free:
+            self.change(job, epoch=job.epoch + 1, blocked_by=None, version=job.version)
+        return len(free)
 
     def held(self, claim: JobClaim) -> Job | None:
         job = self.jobs.get(claim.id)
@@ -217,6 +243,10 @@ class JobModel:
         claimed = []
         for job in sorted(free, key=lambda job: (job.due_ms, job.id))[:limit]:
             placed_ms = job.placed_ms
+            if self.is_paused(job):
+                is_cut = True
+                self.pause(job)
+                continue
             is_bounded = bounds is not None and job.handler == bounds.handler
             if is_bounded and placed_ms is None and job.due_ms <= now_ms:
                 assert bounds is not None
@@ -248,6 +278,9 @@ class JobModel:
         bounds: Bounds | None = None,
     ) -> Job | None:
         job = self.held(claim)
+        if job is not None and self.is_paused(job):
+            self.pause(job)
+            return None
         if job is None or (job.state is JobState.WAITING and job.due_ms > now_ms):
             return job
         placed_ms = job.placed_ms
@@ -362,6 +395,25 @@ class JobModel:
         fired = {"outcome": JobOutcome.FIRED, "fired_key": key, "fired_json": value_json}
         return self.change(job, is_freed=True, **fired, **ends)
 
+    def decide(self, job_ids: Iterable[str], decide: Callable[[JobModel, str], object]) -> None:
+        """Decide several jobs in one step.
+
+        In a script of Redis, one after the other: the next may get the place that one leaves, and
+        lose it as it is decided. Elsewhere all of them at once.
+        """
+        if self.decides_in_turn:
+            for job_id in job_ids:
+                decide(self, job_id)
+            return
+        decided = []
+        for job_id in job_ids:
+            apart = copy(self)
+            apart.jobs = self.jobs.copy()
+            decide(apart, job_id)
+            decided.append(apart.jobs[job_id])
+        for job in decided:
+            self.put(job)
+
     def fire_job(
         self, job_id: str, fired: list[tuple[str, str]], round_number: int, now_ms: int
     ) -> Job | None:
@@ -444,13 +496,21 @@ class JobModel:
         }
         return len(gone)
 
-    def next_due_ms(self, now_ms: int) -> int | None:
+    def next_due_ms(self, now_ms: int, handlers: Collection[str] | None = None) -> int | None:
         free = [
             job.due_ms
             for job in self.jobs.values()
             if not (job.state.is_final or job.blocked_by) and job.lease_until_ms <= now_ms
+            if handlers is None or job.handler in handlers
         ]
         return min(free, default=None)
+
+    def handler_counts(self) -> Counter[HandlerState]:
+        return Counter(
+            HandlerState(job.handler, job.state, job.blocked_by)
+            for job in self.jobs.values()
+            if not job.state.is_final
+        )
 
     def counts(self) -> JobCounts:
         states = [str(job.state) for job in self.jobs.values()]

@@ -13,28 +13,26 @@ from purgatory.jobs.model import (
     Claim,
     Deadline,
     Finish,
-    GiveBack,
-    HandlerState,
-    JobCounts,
-    JobFilter,
-    OnFire,
-    Pause,
-    Reschedule,
-    Resume,
     Start,
-    WaitAgain,
 )
-from tests.contract.conftest import STORES
+from tests.contract.conftest import ALIKE, STORES
 from tests.contract.job_stores import ContractStore, MakeJobStores
 from tests.contract.redis_job_stores import RedisJobStores
 from tests.contract.world import LEASE_MS, World
+from tests.nightly import NIGHTLY
 from tests.step_methods import HANDLERS
 
 ONE = Bounds("note", 1)
 BY_KEY = Bounds("note", 3, 1)
 
 
-@pytest.fixture(params=[name for name in STORES if name != "redis_shards"])
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=[NIGHTLY] if name in ALIKE else [])
+        for name in STORES
+        if name != "redis_shards"
+    ]
+)
 def make_job_stores(request: pytest.FixtureRequest) -> MakeJobStores:
     """Each kind of store that counts all places in one."""
     make: MakeJobStores = request.getfixturevalue(f"{request.param}_job_stores")
@@ -75,129 +73,10 @@ async def states(world: World, jobs: list[Job]) -> list[tuple[bool, str | None]]
     return [(job.placed_ms is not None, job.blocked_by) for job in found]
 
 
-async def test_what_waits_for_a_place_is_counted_and_listed(world: World) -> None:
-    """By what it waits for; not once it has its place, is decided or moved."""
-    jobs = [await add(world, concurrency_key=key) for key in "aabc"]
-    await claim(world.here, Bounds("note", 2, 1))
-    full, key_full = "max_running", "max_running_per_key"
-    assert await states(world, jobs) == [
-        (True, None),
-        (False, key_full),
-        (True, None),
-        (False, full),
-    ]
-
-    async def blocked(**where: Any) -> list[str]:
-        page = await world.there.query(JobFilter(**where, is_blocked=True), limit=10)
-        return sorted(job.id for job in page.jobs)
-
-    assert await blocked() == [jobs[1].id, jobs[3].id]
-    assert await blocked(concurrency_key="a") == [jobs[1].id]
-    assert await world.there.counts() == JobCounts(waiting=4, blocked=2)
-    assert await world.there.handler_counts() == {
-        HandlerState("note", JobState.WAITING): 2,
-        HandlerState("note", JobState.WAITING, full): 1,
-        HandlerState("note", JobState.WAITING, key_full): 1,
-    }
-    await world.here.cancel(jobs[0].id)
-    assert (await world.here.counts()).blocked == 1
-    await world.here.run(
-        [Reschedule(job_id, Deadline(delay_ms=60_000)) for job_id in await blocked()]
-    )
-    assert await blocked() == [] and (await world.there.counts()).blocked == 0
-
-
 async def start_next(world: World, bounds: Bounds) -> Job:
     (job,) = await claim(world.there, bounds)
     (started,) = await start(world.there, bounds, job)
     return started
-
-
-async def leave(world: World, job: Job, how: str) -> None:
-    """Let a running job leave its place."""
-    deadline = Deadline(delay_ms=3_600_000)
-    steps: dict[str, Any] = {
-        "done": Finish(job.claim, JobState.DONE),
-        "failed": Finish(job.claim, JobState.FAILED, "boom"),
-        "retried": GiveBack(job.claim, 3_600_000, "boom"),
-        "again": WaitAgain(job.claim, deadline, (), 1, OnFire.RUN, None),
-    }
-    await world.here.run([steps[how]])
-
-
-async def test_a_place_stays_with_a_job_that_is_given_back_before_it_starts(world: World) -> None:
-    """As in a drain: it has waited for that, and another process starts it as the next."""
-    job, first = await add(world), await add(world, misfire="skip")
-    (running,) = await start(world.here, ONE, *await claim(world.here, ONE))
-    second = await add(world)
-    assert await claim(world.here, ONE) == []
-    await finish(world.here, running)
-    assert running.id == job.id
-    assert await states(world, [first, second]) == [(True, None), (False, "max_running")]
-    (claimed,) = await claim(world.here, ONE)
-    assert await world.here.run([GiveBack(claimed.claim)]) == [True]
-    assert await states(world, [first, second]) == [(True, None), (False, "max_running")]
-    world.now_ms += 3_600_000
-    (again,) = await claim(world.there, ONE)
-    assert (again.id, again.placed_ms) == (first.id, claimed.placed_ms)
-    (running,) = await start(world.there, ONE, again)
-    # Once it runs, it leaves its place, as in every other way.
-    assert await world.there.run([GiveBack(running.claim)]) == [True]
-    assert await states(world, [first, second]) == [(False, None), (True, None)]
-    # Given back for later, too.
-    (claimed,) = [each for each in await claim(world.here, ONE) if each.id == second.id]
-    assert await world.here.run([GiveBack(claimed.claim, 120_000)]) == [True]
-    assert (await world.job(second.id)).placed_ms is None
-
-
-async def test_bounds_of_a_key(world: World) -> None:
-    """One at a time with the same key; others pass, up to the bound of the handler."""
-    keys = ["a", "a", "b", "a", None, "c"]
-    jobs = [await add(world, concurrency_key=key) for key in keys]
-    claimed = await claim(world.here, BY_KEY)
-    assert [job.id for job in claimed] == [jobs[0].id, jobs[2].id, jobs[4].id]
-    by_key, by_handler = (False, "max_running_per_key"), (False, "max_running")
-    holds = (True, None)
-    assert await states(world, jobs) == [holds, by_key, holds, by_key, holds, by_handler]
-    started = await start(world.here, BY_KEY, *claimed)
-    # By due time: the next of the key is in front of the one that waited for any place.
-    await finish(world.there, started[0])
-    assert await states(world, jobs[1:]) == [holds, holds, by_key, holds, by_handler]
-    await finish(world.there, started[1])
-    assert await states(world, jobs[3:]) == [by_key, holds, holds]
-    (second, last) = await claim(world.here, BY_KEY)
-    assert (second.id, last.id) == (jobs[1].id, jobs[5].id)
-    await finish(world.here, *await start(world.here, BY_KEY, second))
-    assert await states(world, jobs[3:4]) == [holds]
-
-
-async def test_a_place_stays_with_a_job_that_is_paused(world: World) -> None:
-    """A pause does not go through all that wait, one after the other."""
-    jobs = [await add(world) for _ in range(5)]
-    running = await start_next(world, ONE)
-    await world.here.run([Pause("note")])
-    await finish(world.here, running)
-    assert await claim(world.here, ONE) == []
-    assert (await world.here.paused()).jobs == 1
-    assert (await states(world, jobs))[1:] == [(True, "paused")] + [(False, "max_running")] * 3
-    assert sum(await world.here.run([Resume("note", 10)])) == 1
-    assert (await start_next(world, ONE)).id == jobs[1].id
-
-
-async def test_each_process_applies_its_own_bounds(world: World) -> None:
-    """A higher one fills the places that it allows; a lower one starts nothing beyond its own."""
-    jobs = [await add(world) for _ in range(5)]
-    (first,) = await start(world.here, ONE, *await claim(world.here, ONE))
-    more = await claim(world.there, Bounds("note", 3))
-    assert [job.id for job in more] == [jobs[1].id, jobs[2].id]
-    assert await start(world.here, ONE, *more) == []
-    assert await states(world, jobs) == [(True, None)] + [(False, "max_running")] * 4
-    await finish(world.here, first)
-    assert (await start_next(world, ONE)).id == jobs[1].id
-    # Without bounds, all start that are not blocked.
-    free = await add(world)
-    (claimed,) = await claim(world.here)
-    assert claimed.id == free.id and await start(world.here, None, claimed)
 
 
 async def test_lower_bounds_of_many_jobs_with_places_leave_one_of_them(world: World) -> None:

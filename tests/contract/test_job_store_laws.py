@@ -23,7 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from purgatory.jobs import Job, JobError, JobOutcome, JobState
+from purgatory.jobs import Job, JobError, JobLimits, JobOutcome, JobState
 from purgatory.jobs.model import (
     Added,
     Bounds,
@@ -37,12 +37,16 @@ from purgatory.jobs.model import (
     JobFilter,
     JobSpec,
     OnFire,
+    Pause,
+    Paused,
+    Resume,
     Retry,
     Start,
     WaitAgain,
 )
 from tests.contract.job_model import JobModel
 from tests.contract.job_stores import ContractStore, MakeJobStores
+from tests.contract.redis_job_stores import RedisJobStores
 from tests.contract.world import World
 from tests.nightly import IN_FULL, by_night
 
@@ -86,8 +90,7 @@ class JobStoreMachine(RuleBasedStateMachine):
     def __init__(self, make_job_stores: MakeJobStores, *, is_bounded: bool) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.world = World(make_job_stores)
-        self.model = JobModel(self.world.limits, lambda: self.world.now_ms)
+        self.make_job_stores = make_job_stores
         self.is_bounded = is_bounded
         # Jobs go by their ids where times are equal: with made-up ids the same choices would not
         # lead to the same jobs twice, and neither replay nor shrink.
@@ -113,8 +116,14 @@ class JobStoreMachine(RuleBasedStateMachine):
         ids = sorted(self.model.jobs)
         return ids[index % len(ids)] if ids else "0" * 32
 
-    @initialize()
-    def open(self) -> None:
+    @initialize(max_batch=st.sampled_from([3, 1_000]))
+    def open(self, max_batch: int) -> None:
+        self.world = World(self.make_job_stores, JobLimits(max_batch=max_batch))
+        self.model = JobModel(
+            self.world.limits,
+            lambda: self.world.now_ms,
+            decides_in_turn=isinstance(self.world.stores, RedisJobStores),
+        )
         self.wait(self.world.open())
 
     # Those who want something done
@@ -188,10 +197,13 @@ class JobStoreMachine(RuleBasedStateMachine):
         assert not before or store.may_wait_on(key)
         (fired,) = self.wait(store.fire([Fire(key, str(number))], limit=limit))
         ids = [*fired.run, *fired.cancelled, *fired.counted]
+        limit = self.world.limits.cut(limit)
         assert len(ids) == len(set(ids)) == min(limit, len(before))
         assert fired.has_more == (len(before) > limit)
+        now_ms = self.world.now_ms
+        self.model.decide(ids, lambda model, each: model.fire(each, key, str(number), now_ms))
         for job_id in ids:
-            job = self.model.fire(job_id, key, str(number), self.world.now_ms)
+            job = self.model.jobs[job_id]
             assert (job_id in fired.cancelled) == (job.state is JobState.CANCELLED)
             assert (job_id in fired.counted) == job.is_undecided
 
@@ -226,11 +238,12 @@ class JobStoreMachine(RuleBasedStateMachine):
         """As many as the limit, of those that nothing has decided."""
         before = {job.id for job in self.model.undecided(key)}
         done = self.wait(self.world.here.cancel_for_key(key, limit=limit))
+        limit = self.world.limits.cut(limit)
         assert set(done.cancelled) <= before
         assert len(done.cancelled) == min(limit, len(before))
         assert (done.run, done.has_more) == ((), len(before) > limit)
-        for job_id in done.cancelled:
-            self.model.cancel(job_id, self.world.now_ms)
+        now_ms = self.world.now_ms
+        self.model.decide(done.cancelled, lambda model, each: model.cancel(each, now_ms))
 
     @rule(index=indices, delay_ms=delays_ms, behind=versions, is_here=st.booleans())
     def reschedule(self, index: int, delay_ms: int, behind: int | None, is_here: bool) -> None:
@@ -260,6 +273,20 @@ class JobStoreMachine(RuleBasedStateMachine):
         assert job == self.model.retry(job_id, if_version, self.world.now_ms)
         if isinstance(job, Job):
             del self.over[job_id]
+
+    @rule(handler=st.sampled_from([None, "note", "note", "other"]))
+    def pause(self, handler: str | None) -> None:
+        """One handler, or all of them."""
+        self.wait(self.world.there.run([Pause(handler)]))
+        self.model.paused.add(handler)
+
+    @rule(handler=st.sampled_from([None, "note", "other"]))
+    def resume(self, handler: str | None) -> None:
+        """What is paused by its name and with all others is resumed by both."""
+        resumed = 0
+        while (number := self.wait(self.world.here.run([Resume(handler, 1_000)]))[0]) > 0:
+            resumed += number
+        assert resumed == self.model.resume(handler)
 
     def version(self, job_id: str, behind: int | None) -> int | None:
         job = self.model.jobs.get(job_id)
@@ -303,6 +330,7 @@ class JobStoreMachine(RuleBasedStateMachine):
             now_ms = self.world.now_ms
             return self.model.claim(worker, limit=limit, now_ms=now_ms, bounds=bounds, **options)
 
+        limit = self.world.limits.cut(limit)
         jobs = all_of(claim, limit)
         assert jobs == all_of(expect, limit)
         return multiple() if is_answer_lost else multiple(*(job.claim for job in jobs))
@@ -425,7 +453,7 @@ class JobStoreMachine(RuleBasedStateMachine):
         gone = self.wait(
             self.world.here.prune(finished_before_ms=before_ms, keep=keep, limit=limit)
         )
-        assert gone == self.model.prune(before_ms, keep, limit)
+        assert gone == self.model.prune(before_ms, keep, self.world.limits.cut(limit))
         for job_id in before.keys() - self.model.jobs.keys():
             # Added again, it is another job.
             for known in [each for each in self.outcomes if each[0] == job_id]:
@@ -440,20 +468,40 @@ class JobStoreMachine(RuleBasedStateMachine):
         assert self.wait(self.world.here.get(ids)) == list(self.model.jobs.values())
         assert self.wait(self.world.there.get(ids)) == list(self.model.jobs.values())
         assert self.wait(self.world.there.counts()) == self.model.counts()
-        next_due_ms = self.wait(self.world.there.next_due_ms())
-        assert next_due_ms == self.model.next_due_ms(self.world.now_ms)
+        for handlers in (None, ["note"], ["third", "other"]):
+            next_due_ms = self.wait(self.world.there.next_due_ms(handlers))
+            assert next_due_ms == self.model.next_due_ms(self.world.now_ms, handlers)
 
     @invariant()
-    def every_job_is_on_the_page_of_its_key(self) -> None:
+    def what_is_paused_and_counted_by_handler_is_the_models(self) -> None:
+        paused = self.model.paused
+        count = sum(job.blocked_by == "paused" for job in self.model.jobs.values())
+        expected = Paused(tuple(sorted(filter(None, paused))), None in paused, count)
+        assert self.wait(self.world.here.paused()) == expected
+        assert self.wait(self.world.here.handler_counts()) == self.model.handler_counts()
+
+    @invariant()
+    def every_job_is_on_the_pages_of_its_key(self) -> None:
         for where in (
             JobFilter(key="a"),
+            JobFilter(key="a", handler="note"),
+            JobFilter(key="b", state=JobState.CANCELLED),
             JobFilter(concurrency_key="x"),
+            JobFilter(concurrency_key="x", handler="other"),
             JobFilter(state=JobState.WAITING),
             JobFilter(is_blocked=True),
+            JobFilter(handler="note", is_blocked=True),
         ):
-            page = self.wait(self.world.here.query(where, limit=1_000))
-            found = sorted(job.id for job in self.model.jobs.values() if where.matches(job))
-            assert [job.id for job in page.jobs] == found[::-1]
+            expected = sorted(job.id for job in self.model.jobs.values() if where.matches(job))
+            assert [job.id for job in self.wait(self.pages(where))] == expected[::-1]
+
+    async def pages(self, where: JobFilter) -> list[Job]:
+        page = await self.world.here.query(where, limit=1_000)
+        found = page.jobs
+        while page.next is not None:
+            page = await self.world.here.query(where, after=page.next, limit=1_000)
+            found += page.jobs
+        return found
 
     @invariant()
     def places_are_handed_over(self) -> None:
@@ -466,7 +514,7 @@ class JobStoreMachine(RuleBasedStateMachine):
             (job.handler, job.concurrency_key) for job in jobs if job.blocked_by == "max_running"
         }
         for job in jobs:
-            if job.blocked_by is not None:
+            if job.blocked_by not in (None, "paused"):
                 assert self.model.taken(job, has_key=False) > 0
             if job.blocked_by == "max_running_per_key":
                 is_behind_queued = (job.handler, job.concurrency_key) in queued

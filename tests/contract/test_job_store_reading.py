@@ -11,24 +11,23 @@ from typing import Any
 import pytest
 
 from purgatory import PurgatoryClosedError
-from purgatory.jobs import Job, JobLimits, JobNotFoundError, JobState, MemoryJobStore
+from purgatory.jobs import Job, JobLimits, JobState, MemoryJobStore
 from purgatory.jobs.model import (
+    Claim,
     Deadline,
-    Finish,
     Fire,
     HandlerState,
     JobCounts,
     JobFilter,
     OnFire,
     Pause,
-    Resume,
     WaitAgain,
 )
 from purgatory.jobs.model.job import owned_dedupe_key
 from purgatory.jobs.redis import reader as redis_reader
 from purgatory.jobs.sql import reader as sql_reader
 from purgatory.limits import MAX_JSON_DEPTH
-from tests.contract.job_stores import MakeJobStores
+from tests.contract.job_stores import ContractStore, MakeJobStores
 from tests.contract.world import LEASE_MS, START_MS, World
 from tests.patience import PATIENCE_S
 
@@ -52,6 +51,17 @@ async def from_frames_down(frames: int, read: Callable[[], Awaitable[Any]]) -> A
     return await (from_frames_down(frames - 1, read) if frames else read())
 
 
+async def claim(store: ContractStore, *handlers: str) -> list[Job]:
+    """What a worker with these handlers gets, which claims until there is nothing more."""
+    jobs: list[Job] = []
+    while True:
+        step = Claim("w", within_ms=60_000, limit=100, lease_ms=LEASE_MS, handlers=handlers)
+        [claimed] = await store.run([step])
+        jobs += claimed.jobs
+        if not claimed.is_cut and not claimed.jobs:
+            return jobs
+
+
 # Looking on
 
 
@@ -70,70 +80,6 @@ async def test_what_was_accepted_is_read_from_wherever_it_is_read(world: World) 
         assert await from_frames_down(frames, read) == payload
     counts = await world.here.counts()
     assert (counts.waiting, counts.quarantined) == (1, 0)
-
-
-async def test_an_idle_worker_knows_when_to_look_again(world: World) -> None:
-    """The earliest of those that nobody holds."""
-    assert await world.here.next_due_ms() is None
-    await world.add(delay=500)
-    soon = await world.add(delay=5)
-    assert await world.here.next_due_ms() == soon.due_ms
-    await world.claim(limit=1)
-    assert await world.here.next_due_ms() == START_MS + 500_000
-    world.now_ms += LEASE_MS
-    assert await world.here.next_due_ms() == soon.due_ms
-    await world.here.cancel(soon.id)
-    assert await world.here.next_due_ms() == START_MS + 500_000
-
-
-async def test_jobs_are_counted_by_handler(world: World) -> None:
-    """Those that wait and run, not those that have ended."""
-    for handler, count in (("a", 3), ("b", 2)):
-        for _ in range(count):
-            await world.add(handler=handler, delay=0)
-    (claimed,) = await world.claim(limit=1)
-    await world.start(claimed.claim)
-    ended = await world.add(handler="c")
-    await world.here.cancel(ended.id)
-    counts = await world.here.handler_counts()
-    assert counts is not None
-    assert await world.there.handler_counts() == counts
-    waiting = {"a": 3, "b": 2}
-    waiting[claimed.handler] -= 1
-    expected = {HandlerState(name, JobState.WAITING): count for name, count in waiting.items()}
-    assert counts == expected | {HandlerState(claimed.handler, JobState.RUNNING): 1}
-
-
-async def test_blocked_jobs_are_counted_and_listed(world: World) -> None:
-    """Of all handlers, and of one; they are counted in their state, too."""
-    died = await world.run(handler="a")
-    due = [await world.add(name, delay=0, keys=["k"]) for name in "abc"]
-    await world.add("a", delay=3_600)
-    await world.here.run([Pause("a"), Pause("b")])
-    world.now_ms += LEASE_MS
-    assert [job.id for job in await world.claim(within_ms=0)] == [due[2].id]
-
-    async def blocked(**where: Any) -> list[str]:
-        page = await world.there.query(JobFilter(**where, is_blocked=True), limit=100)
-        assert page.next is None and {job.blocked_by for job in page.jobs} <= {"paused"}
-        return [job.id for job in page.jobs]
-
-    assert await blocked() == sorted([died.id, due[0].id, due[1].id], reverse=True)
-    assert await blocked(handler="a") == sorted([died.id, due[0].id], reverse=True)
-    assert await blocked(state=JobState.RUNNING) == [died.id]
-    assert set(await blocked(key="k")) == {due[0].id, due[1].id}
-    assert await world.there.counts() == JobCounts(waiting=4, running=1, blocked=3)
-    assert await world.here.handler_counts() == {
-        HandlerState("a", JobState.RUNNING, "paused"): 1,
-        HandlerState("a", JobState.WAITING, "paused"): 1,
-        HandlerState("a", JobState.WAITING): 1,
-        HandlerState("b", JobState.WAITING, "paused"): 1,
-        HandlerState("c", JobState.WAITING): 1,
-    }
-    await world.here.cancel(due[1].id)
-    await world.here.run([Resume("a", 10)])
-    assert await blocked() == []
-    assert (await world.there.counts()).blocked == 0
 
 
 async def test_a_database_with_very_many_jobs_does_not_count_them_by_handler(
@@ -197,23 +143,6 @@ async def test_listeners_hear_of_others_where_it_says_so(world: World) -> None:
     async with asyncio.timeout(PATIENCE_S):
         await is_heard.wait()
     stop()
-
-
-async def test_jobs_are_found_by_state_handler_and_key(world: World) -> None:
-    """All that is given has to match, whatever the state."""
-    first = await world.add("a", keys=["k"])
-    second = await world.add("b", keys=["k", "m"])
-    await world.here.cancel(first.id)
-
-    async def found(**where: Any) -> set[str]:
-        page = await world.there.query(JobFilter(**where), limit=100)
-        assert page.next is None
-        return {job.id for job in page.jobs}
-
-    assert await found() == await found(key="k") == {first.id, second.id}
-    assert await found(state=JobState.WAITING) == await found(key="m") == {second.id}
-    assert await found(state=JobState.CANCELLED, key="k") == await found(handler="a") == {first.id}
-    assert await found(handler="a", key="m") == await found(key="none") == set()
 
 
 async def test_jobs_are_found_by_their_concurrency_key(world: World) -> None:
@@ -285,44 +214,7 @@ async def test_pages_hold_each_job_once_the_highest_id_first(
     assert seen == sorted(expected, key=lambda job: job.id, reverse=True)
 
 
-async def test_jobs_are_counted_by_state(world: World) -> None:
-    """Each once."""
-    running = await world.run()
-    done = await world.run()
-    failed = await world.run()
-    await world.here.finish([Finish(done.claim, JobState.DONE)])
-    await world.here.finish([Finish(failed.claim, JobState.FAILED)])
-    await world.here.cancel((await world.add()).id)
-    await world.add(keys=["a", "b"])
-    counts = await world.there.counts()
-    assert counts == JobCounts(waiting=1, running=1, done=1, failed=1, cancelled=1)
-    assert (await world.job(running.id)).state is JobState.RUNNING
-
-
 # Cleaning up
-
-
-async def test_history_is_forgotten_by_age_and_by_count(world: World) -> None:
-    """The earliest finished first, in small batches; what waits or runs stays."""
-    ids = []
-    for _ in range(6):
-        world.now_ms += 1_000
-        ids.append((await world.add(delay=100, keys=["k"])).id)
-        await world.here.cancel(ids[-1])
-    waiting = await world.add()
-    store = world.here
-    age_ms = START_MS + 3_000
-    assert await store.prune(finished_before_ms=age_ms, keep=100, limit=1) == 1
-    assert await store.prune(finished_before_ms=age_ms, keep=100, limit=10) == 1
-    assert await store.prune(finished_before_ms=age_ms, keep=100, limit=10) == 0
-    assert [job is not None for job in await store.get(ids)] == [False] * 2 + [True] * 4
-    assert await store.prune(finished_before_ms=0, keep=1, limit=10) == 3
-    page = await store.query(JobFilter(key="k"), limit=100)
-    assert [job.id for job in page.jobs] == [ids[-1]]
-    assert await store.counts() == JobCounts(waiting=1, cancelled=1)
-    assert await world.job(waiting.id) == waiting
-    with pytest.raises(JobNotFoundError):
-        await store.cancel(ids[0])
 
 
 async def test_a_corrupt_record_is_set_aside_and_the_rest_goes_on(world: World) -> None:
@@ -341,6 +233,18 @@ async def test_a_corrupt_record_is_set_aside_and_the_rest_goes_on(world: World) 
     assert record.id == bad.id and record.reason
     counts = await world.there.counts()
     assert (counts.waiting, counts.quarantined) == (1, 1)
+
+
+async def test_a_corrupt_record_of_another_handler_is_quarantined(world: World) -> None:
+    """By whoever reads it; it is in nobody's way."""
+    jobs = [await world.add("own", number, delay=0) for number in range(3)]
+    assert await claim(world.there, "other") == []
+    if not await world.stores.corrupt(jobs[1].id):
+        return
+    found = await claim(world.here, "own")
+    assert {job.id for job in found} == {jobs[0].id, jobs[2].id}
+    assert (await world.here.counts()).quarantined == 1
+    assert await world.here.next_due_ms() is None
 
 
 async def test_what_was_set_aside_is_kept_within_bounds(

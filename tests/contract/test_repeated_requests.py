@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from purgatory.jobs import DuplicateJobError, JobState
-from purgatory.jobs.model import Added, AddStatus, Finish, IdempotencyConflictError, JobSpec
+from purgatory.jobs.model import Added, AddStatus, IdempotencyConflictError, JobSpec
 from purgatory.jobs.model.spec import MAX_REQUESTS
 from tests.cases import cases
 from tests.contract.world import World
@@ -27,42 +26,6 @@ async def repeated(world: World, spec: Any) -> Added:
     (here,), (there,) = await world.here.add([spec()]), await world.there.add([spec()])
     assert here == there and isinstance(here, Added)
     return here
-
-
-@pytest.mark.parametrize(
-    ("options", "has_rival", "status"),
-    [
-        ({}, False, AddStatus.ADDED),
-        (KEPT, False, AddStatus.ADDED),
-        (REPLACED, False, AddStatus.ADDED),
-        (KEPT, True, AddStatus.KEPT),
-        (REPLACED, True, AddStatus.REPLACED),
-    ],
-)
-async def test_a_repeat_changes_nothing(
-    world: World, options: dict[str, Any], has_rival: bool, status: AddStatus
-) -> None:
-    """Whatever becomes of the job: while it waits, as it runs, and once it is done."""
-    if has_rival:
-        await world.add("note", "rival", dedupe_key="d")
-
-    def spec() -> JobSpec:
-        return asked(world, 1, **options)
-
-    first = await world.add_spec(spec())
-    assert (first.status, first.is_repeat) == (status, False)
-    world.now_ms += 1_000
-    assert await repeated(world, spec) == Added(first.job, status, is_repeat=True)
-    running = await world.start(await world.claim_one())
-    assert await repeated(world, spec) == Added(running, status, is_repeat=True)
-    await world.here.finish([Finish(running.claim, JobState.DONE)])
-    world.now_ms += 100 * 3_600_000
-    done = await repeated(world, spec)
-    assert (done.job.state, done.job.id) == (JobState.DONE, first.job.id)
-    await world.restart_here()
-    assert await repeated(world, spec) == done
-    other = await world.add_spec(asked(world, 1, "s", **options))
-    assert other.status is AddStatus.ADDED and other.job.id != first.job.id
 
 
 @cases(
@@ -130,15 +93,6 @@ async def test_a_request_is_forgotten_with_a_corrupt_job(world: World) -> None:
     again = await world.add_spec(asked(world, 1))
     assert again.status is AddStatus.ADDED and again.job.id != first.job.id
     assert await repeated(world, lambda: asked(world, 1)) == again._replace(is_repeat=True)
-
-
-async def test_what_was_refused_may_be_asked_for_again(world: World) -> None:
-    """An error is no result that a repeat could have."""
-    rival = await world.add(dedupe_key="d")
-    spec = asked(world, 1, dedupe_key="d")
-    assert isinstance(await world.try_add(spec), DuplicateJobError)
-    await world.here.cancel(rival.id)
-    assert (await world.add_spec(spec)).status is AddStatus.ADDED
 
 
 async def test_the_last_requests_of_a_job_are_known(world: World) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-
 import pytest
+from fastapi import FastAPI
 
 from purgatory import Purgatory
 from purgatory.jobs import JobLimits
-from tests.acceptance.client import Connection
 from tests.acceptance.jobs.application import Store, create_app
-from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+from tests.acceptance.thread_server import KINDS, each_kind
 
 
 @pytest.fixture
@@ -24,18 +22,8 @@ def purgatory(store: Store) -> Purgatory:
 
 
 @pytest.fixture
-def server(purgatory: Purgatory, kind: ServerKind) -> Iterator[ThreadServer]:
-    with serve(create_app(purgatory), purgatory, kind) as running:
-        yield running
+def app(purgatory: Purgatory) -> FastAPI:
+    return create_app(purgatory)
 
 
-@pytest.fixture(params=[KINDS[0], KINDS[2]], ids=str)
-def kind(request: pytest.FixtureRequest) -> ServerKind:
-    found: ServerKind = request.param
-    return found
-
-
-@pytest.fixture
-async def connection(server: ThreadServer) -> AsyncIterator[Connection]:
-    async with await Connection.open(server.address) as opened:
-        yield opened
+kind = each_kind(KINDS[0], KINDS[2])

@@ -15,8 +15,8 @@ from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, WaitSettings, create_r
 from purgatory.fastapi.servers.request_reader import MAX_DROPPED, RequestReader
 from purgatory.jobs import MemoryJobStore
 from tests.acceptance.client import Connection, Crowd, replies
-from tests.acceptance.parking_protocol.requests import FIRE, PARKING, WATCH, add_echo, get, post
-from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+from tests.acceptance.parking_protocol.requests import FIRE, PARKING, WATCH, get, post
+from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve, serve_endpoints
 
 TOKENS = BearerTokens.from_text("token-of-ann-for-tests *; token-of-bob-for-tests wait:k defer")
 ANN = "Authorization: Bearer token-of-ann-for-tests"
@@ -28,9 +28,9 @@ JSON = "Content-Type: application/json"
 def _serving(
     kind: ServerKind, *, tokens: BearerTokens | None = TOKENS, **settings: Any
 ) -> Iterator[ThreadServer]:
-    purgatory, app = Purgatory(jobs=MemoryJobStore()), FastAPI()
-    install(app, purgatory, settings=WaitSettings(**settings), authorize=tokens or ALLOW_ANYONE)
-    with serve(add_echo(app), purgatory, kind) as running:
+    purgatory, bounds = Purgatory(jobs=MemoryJobStore()), WaitSettings(**settings)
+    authorize = tokens or ALLOW_ANYONE
+    with serve_endpoints(kind, purgatory, settings=bounds, authorize=authorize) as running:
         yield running
 
 

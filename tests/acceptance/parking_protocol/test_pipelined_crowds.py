@@ -99,7 +99,7 @@ async def test_what_waits_is_kept_as_bytes() -> None:
     purgatory = Purgatory()
     with serving(create_app(purgatory), purgatory) as server:
         async with await Connection.open(server.address) as connection:
-            connection.write(get("/orders/1/paid?timeout=50") + 20 * CROWD * get("/none"))
+            connection.write(get("/orders/1/paid?timeout=50") + 8 * CROWD * get("/none"))
             await server.until_parked(1)
             [protocol] = server.connections()
             fallback = protocol._fallback
@@ -109,5 +109,5 @@ async def test_what_waits_is_kept_as_bytes() -> None:
             assert len(fallback._unparsed) <= MAX_READ_AHEAD + 256 * 1024
             await server.call(purgatory.fire, "order:1:paid")
             assert (await connection.reply()).status == 200
-            for _ in range(20 * CROWD):
+            for _ in range(8 * CROWD):
                 assert (await connection.reply()).status == 404

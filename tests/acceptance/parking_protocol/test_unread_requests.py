@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
 
-from purgatory import Purgatory
-from purgatory.fastapi import ALLOW_ANYONE, WaitSettings, install
+from purgatory.fastapi import WaitSettings
 from tests.acceptance.client import ClosedByServer, Connection, Crowd, replies
 from tests.acceptance.parking_protocol.requests import WATCH, get, post
-from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
+from tests.acceptance.thread_server import ServerKind, ThreadServer, serve_endpoints
 
 JSON = "Content-Type: application/json"
 BODY = b'{"value": "%b"}' % (b"x" * 40_000)
 REQUEST = post("/purgatory/keys/k", BODY, JSON)
-
-
-@contextmanager
-def _serving(kind: ServerKind, **settings: Any) -> Iterator[ThreadServer]:
-    purgatory, app = Purgatory(), FastAPI()
-    install(app, purgatory, settings=WaitSettings(**settings), authorize=ALLOW_ANYONE)
-    with serve(app, purgatory, kind) as running:
-        yield running
 
 
 async def _open(server: ThreadServer, members: list[Connection]) -> list[Any]:
@@ -45,7 +33,7 @@ async def _open(server: ThreadServer, members: list[Connection]) -> list[Any]:
 @pytest.mark.parametrize("cut", [1, 20_000, len(REQUEST) - 9, len(REQUEST)])
 async def test_unread_requests_take_bounded_memory(kind: ServerKind, cut: int) -> None:
     """However they arrive; the connection of the oldest is closed, the others are served."""
-    with _serving(kind, max_incomplete_bytes=100_000) as server:
+    with serve_endpoints(kind, settings=WaitSettings(max_incomplete_bytes=100_000)) as server:
         async with Crowd(server.address, 4) as members:
             protocols = await _open(server, members)
             incoming = protocols[0]._server.incoming
@@ -79,7 +67,7 @@ async def test_what_waits_behind_a_parked_request_is_bounded_while_writing_is_pa
     kind: ServerKind,
 ) -> None:
     """It is counted from the pause on, and no more once the client reads again."""
-    with _serving(kind) as server:
+    with serve_endpoints(kind) as server:
         async with Crowd(server.address, 1) as members:
             [protocol] = await _open(server, members)
             [member] = members
@@ -110,7 +98,7 @@ async def test_what_waits_behind_a_parked_request_is_bounded_while_writing_is_pa
 
 async def test_unread_requests_have_a_deadline(kind: ServerKind) -> None:
     """A client that sends requests and reads no response is disconnected."""
-    with _serving(kind, request_timeout=0.2) as server:
+    with serve_endpoints(kind, settings=WaitSettings(request_timeout=0.2)) as server:
         for number in range(10):
             await server.call(server.purgatory.fire, "k", f"{number}" * 60_000)
         async with await Connection.open(server.address) as connection:

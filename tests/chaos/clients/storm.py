@@ -7,16 +7,14 @@ import json
 import os
 import random
 import signal
-import sys
 import time
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from purgatory.client import AsyncClient, Client
-from tests.acceptance.process_server import ProcessServer
-from tests.acceptance.test_service_workers import workers_of
+from tests.acceptance.process_server import ProcessServer, serve_service
 from tests.browser.chromium import CHROMIUM
 from tests.browser.devtools import browser
 from tests.event_source.node import NODE
@@ -103,7 +101,7 @@ def _difference(fired: list[object], seen: list[object]) -> str:
 async def run_storm(seconds: float, folder: Path, seed: int = 17) -> Report:
     """Kill and drain workers for so many seconds; return what the clients have seen."""
     report = Report()
-    async with _service(folder) as server:
+    with _service(folder) as server:
         url = f"http://127.0.0.1:{server.address[1]}"
         following = [
             *(asyncio.create_task(_follow(report, url, f"async {n}", KEYS)) for n in range(3)),
@@ -130,28 +128,24 @@ async def run_storm(seconds: float, folder: Path, seed: int = 17) -> Report:
     return report
 
 
-@asynccontextmanager
-async def _service(folder: Path) -> AsyncIterator[ProcessServer]:
-    with ValkeyServer(folder) as valkey:
-        server = ProcessServer(
-            [sys.executable, "-m", "app"],
-            PORT="0",
-            WORKERS=str(WORKERS),
+@contextmanager
+def _service(folder: Path) -> Iterator[ProcessServer]:
+    with (
+        ValkeyServer(folder) as valkey,
+        serve_service(
+            WORKERS,
             PURGATORY_SIGNALS=valkey.url,
             PURGATORY_JOBS_URL=f"sqlite+aiosqlite:///{folder / 'jobs.sqlite3'}",
-        )
-        try:
-            await asyncio.to_thread(server.wait_started, WORKERS)
-            yield server
-        finally:
-            await asyncio.to_thread(server.kill)
+        ) as server,
+    ):
+        yield server
 
 
 async def _kill(report: Report, server: ProcessServer, until: float, choice: random.Random) -> None:
     ended: set[int] = set()
     while time.monotonic() < until or report.kills + report.drains < LEAST_ENDS:
         await asyncio.sleep(choice.uniform(0.3, 1.5))
-        alive = [worker for worker in workers_of(server) if worker not in ended]
+        alive = [worker for worker in server.workers() if worker not in ended]
         # The supervisor needs a while for a new one: the service is never without.
         if len(alive) < 2:
             continue
