@@ -17,18 +17,14 @@ from purgatory.bench import measure
 from purgatory.bench import table as library_table
 from purgatory.testing import AutojumpEventLoop
 from purgatory.timer import compiled
-from tests.benchmarks.comparison.collector import Collector
-from tests.benchmarks.comparison.row import Row, compare
-from tests.benchmarks.comparison.spread import Spread
-from tests.benchmarks.comparison.table import figures, number
-from tests.benchmarks.comparison.target import Target, Verdict
+from tests.benchmarks.comparison.process import Collector
+from tests.benchmarks.comparison.row import Row, Spread, Target, Verdict, compare, figures, number
 from tests.benchmarks.core.contenders.hand_made import HandMade
 from tests.benchmarks.core.contenders.heap_timer import HeapTimer
-from tests.benchmarks.core.contenders.kafka_load import HIGH, LOW, TIMEOUT_MS, KafkaLoad
-from tests.benchmarks.core.plan import QUICK
+from tests.benchmarks.core.contenders.kafka import HIGH, LOW, TIMEOUT_MS, KafkaLoad
 from tests.benchmarks.core.race import Race
 from tests.benchmarks.core.rows import ROWS
-from tests.benchmarks.core.stage import Step
+from tests.benchmarks.core.stage import QUICK, Step
 from tests.benchmarks.core.stages import STAGES, contenders
 from tests.cases import cases
 

@@ -13,11 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
-from tests.benchmarks.comparison.collector import Collector
-from tests.benchmarks.comparison.machine import Machine
-from tests.benchmarks.comparison.table import table
-from tests.benchmarks.core.plan import FULL, QUICK, Plan
+from tests.benchmarks.comparison.process import Collector, Machine
+from tests.benchmarks.comparison.row import table
 from tests.benchmarks.core.run import run
+from tests.benchmarks.core.stage import FULL, QUICK, Plan
 from tests.benchmarks.core.stages import STAGES
 
 NOTES = """\

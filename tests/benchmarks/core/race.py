@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Self
 
 import purgatory
-from tests.benchmarks.comparison.collector import Collector
+from tests.benchmarks.comparison.process import Collector
 from tests.benchmarks.comparison.row import Samples
 from tests.benchmarks.core.stage import Figures, Step
 from tests.benchmarks.core.stages import STAGES, contenders

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tests.benchmarks.comparison.row import Row
-from tests.benchmarks.comparison.target import Target
+from tests.benchmarks.comparison.row import Row, Target
 
 
 def _throughput(title: str, stage: str, measure: str, **targets: Target) -> tuple[Row, ...]:

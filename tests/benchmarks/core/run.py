@@ -7,14 +7,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from purgatory.timer import compiled
-from tests.benchmarks.comparison.machine import this_machine
+from tests.benchmarks.comparison.process import this_machine, wall_ns
 from tests.benchmarks.comparison.row import Comparison, Samples, compare
-from tests.benchmarks.comparison.stopwatch import wall_ns
-from tests.benchmarks.core.plan import Plan
 from tests.benchmarks.core.race import Race
 from tests.benchmarks.core.report import Report
 from tests.benchmarks.core.rows import ROWS
-from tests.benchmarks.core.stage import Step
+from tests.benchmarks.core.stage import Plan, Step
 from tests.benchmarks.core.stages import STAGES
 
 Progress = Callable[[str], object]

@@ -5,15 +5,13 @@ from __future__ import annotations
 from tests.benchmarks.core.contenders.expiry import EXPIRY
 from tests.benchmarks.core.contenders.idle import IDLE
 from tests.benchmarks.core.contenders.journaling import IS_PYARROW_INSTALLED, JOURNALING
-from tests.benchmarks.core.contenders.kafka_requests import KAFKA
+from tests.benchmarks.core.contenders.kafka import KAFKA
 from tests.benchmarks.core.contenders.lateness import LATENESS
-from tests.benchmarks.core.contenders.outstanding import OUTSTANDING
 from tests.benchmarks.core.contenders.parking import PARKING
 from tests.benchmarks.core.contenders.stall import STALL
+from tests.benchmarks.core.contenders.timers import OUTSTANDING, WEIGHT
 from tests.benchmarks.core.contenders.watching import WATCHING
-from tests.benchmarks.core.contenders.weight import WEIGHT
-from tests.benchmarks.core.loops import IS_UVLOOP_INSTALLED
-from tests.benchmarks.core.stage import Contender, Stage
+from tests.benchmarks.core.stage import IS_UVLOOP_INSTALLED, Contender, Stage
 
 STAGES: dict[str, Stage] = {
     "idle": IDLE,

@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 
-from tests.benchmarks.comparison.collector import Collector
+from tests.benchmarks.comparison.process import Collector
 from tests.benchmarks.core.stage import Contender
 from tests.benchmarks.core.stages import STAGES
 

@@ -10,11 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from purgatory.timer import compiled
-from tests.benchmarks.comparison.collector import Collector
-from tests.benchmarks.comparison.machine import Machine, this_machine
-from tests.benchmarks.comparison.row import Comparison, Samples, compare
-from tests.benchmarks.comparison.stopwatch import wall_ns
-from tests.benchmarks.comparison.table import table
+from tests.benchmarks.comparison.process import Collector, Machine, this_machine, wall_ns
+from tests.benchmarks.comparison.row import Comparison, Samples, compare, table
 from tests.benchmarks.jobs.plan import FULL, QUICK, TRIAL, JobsPlan
 from tests.benchmarks.jobs.rows import ROWS
 from tests.benchmarks.jobs.stages import STAGES

@@ -3,18 +3,87 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import redis
+from redis.asyncio import Redis
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from purgatory.jobs import JobStore
-from purgatory.jobs.model import Add, Added, JobSpec
+from purgatory.jobs.model import Add, Added, JobSpec, new_job_id
+from purgatory.jobs.redis.shards import StepBatches
+from purgatory.jobs.sql.tables import jobs, record_of
 from purgatory.timer import SystemClock
+from tests.benchmarks.comparison.process import wall_ns
 from tests.benchmarks.comparison.row import Samples
-from tests.benchmarks.comparison.stopwatch import wall_ns
-from tests.benchmarks.jobs.bare_redis import BareRedis
-from tests.benchmarks.jobs.bare_sql import BareSql
 from tests.benchmarks.jobs.databases import Database
+
+
+class BareRedis:
+    """Sends the commands of all callers together, through the group commit and client of ours."""
+
+    def __init__(self, url: str) -> None:
+        self._client = Redis.from_url(url)
+        self._commit = StepBatches(self._send)
+
+    async def add(self, spec: JobSpec) -> None:
+        await self._commit.run([spec.payload_json.encode(), spec.id.encode()])
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _send(self, steps: list[bytes]) -> list[bytes]:
+        async with self._client.pipeline(transaction=False) as pipe:
+            for place in range(0, len(steps), 2):
+                pipe.execute_command("ZADD", "bare:due", place, steps[place + 1])
+                pipe.execute_command("HSET", "bare:jobs", steps[place + 1], steps[place])
+            await pipe.execute()
+        return steps
+
+
+class BareSql:
+    """Rows for the store's own table, on one connection: no checks, no keys, no counts.
+
+    As durable as the store.
+    """
+
+    def __init__(self, url: str) -> None:
+        driver = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
+        scheme, _, rest = url.partition("://")
+        self._engine = create_async_engine(f"{driver[scheme]}://{rest}")
+        self._connection: AsyncConnection | None = None
+        self._columns = record_of(JobSpec.of("cancel-order", wall_ms=0, delay=0).job(0, 0))
+
+    async def open(self) -> None:
+        self._connection = await self._engine.connect()
+        if self._engine.dialect.name == "sqlite":
+            await self._connection.exec_driver_sql("PRAGMA synchronous = FULL")
+            await self._connection.commit()
+
+    async def insert(self, payload: Any, *, wall_ms: int, batch: int) -> None:
+        """Insert a batch of jobs of the next hour, and commit."""
+        assert self._connection is not None
+        due_ms = wall_ms + 3_600_000
+        rows = [
+            self._columns
+            | {
+                "id": new_job_id(wall_ms),
+                "payload_json": json.dumps(payload),
+                "due_ms": due_ms,
+                "deadline_ms": due_ms,
+            }
+            for _ in range(batch)
+        ]
+        await self._connection.execute(jobs.insert(), rows)
+        await self._connection.commit()
+
+    async def close(self) -> None:
+        assert self._connection is not None
+        await self._connection.close()
+        await self._engine.dispose()
+
 
 CALLERS = 64
 PAYLOAD = {"order": 42, "customer": "c-1001", "reason": "unpaid"}

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from purgatory import Purgatory
 from purgatory.jobs import JobContext
 from purgatory.jobs.model import Add, Added, JobSpec
+from tests.benchmarks.comparison.process import cpu_ns
 from tests.benchmarks.comparison.row import Samples
-from tests.benchmarks.comparison.stopwatch import cpu_ns
 from tests.benchmarks.jobs.databases import Database
 from tests.benchmarks.jobs.turns import TurnLoop
 

@@ -16,8 +16,8 @@ from saq.queue.redis import RedisQueue
 
 from purgatory import Purgatory
 from purgatory.jobs import JobContext
+from tests.benchmarks.comparison.process import wall_ns
 from tests.benchmarks.comparison.row import Samples
-from tests.benchmarks.comparison.stopwatch import wall_ns
 from tests.benchmarks.jobs.databases import Database
 from tests.benchmarks.jobs.deferring import CALLERS
 from tests.benchmarks.jobs.lateness import Latenesses

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from purgatory import Purgatory
 from purgatory.jobs import JobContext
 from purgatory.jobs.model import Add, Added, JobSpec
-from tests.benchmarks.comparison.memory import resident_bytes
+from tests.benchmarks.comparison.process import resident_bytes, wall_ns
 from tests.benchmarks.comparison.row import Samples
-from tests.benchmarks.comparison.stopwatch import wall_ns
 from tests.benchmarks.jobs.databases import Database
 from tests.benchmarks.jobs.turns import TurnLoop
 

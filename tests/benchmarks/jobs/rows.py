@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tests.benchmarks.comparison.row import Row
-from tests.benchmarks.comparison.target import Target
+from tests.benchmarks.comparison.row import Row, Target
 from tests.benchmarks.jobs.databases import Database
 from tests.benchmarks.jobs.deferring import CALLERS, MEASURE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 
-from tests.benchmarks.comparison.stopwatch import thread_cpu_ns
+from tests.benchmarks.comparison.process import thread_cpu_ns
 
 
 class TurnSelector(selectors.DefaultSelector):

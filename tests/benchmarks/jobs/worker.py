@@ -8,7 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tests.benchmarks.comparison.collector import Collector
+from tests.benchmarks.comparison.process import Collector
 from tests.benchmarks.comparison.row import Samples
 from tests.benchmarks.jobs import peer, recovery
 from tests.benchmarks.jobs.databases import Database

@@ -18,8 +18,7 @@ from purgatory import Purgatory
 from purgatory.signals.redis import RedisSignals
 from purgatory.signals.redis.script_connection import ScriptConnection
 from purgatory.timer import compiled
-from tests.benchmarks.comparison.collector import Collector
-from tests.benchmarks.comparison.machine import this_machine
+from tests.benchmarks.comparison.process import Collector, this_machine
 from tests.benchmarks.signals.others import (
     Other,
     cpu_s,

@@ -8,12 +8,17 @@ from typing import Any
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.testing import MockClock
 from purgatory.timer import SystemTimer
-from tests.benchmarks.comparison.stopwatch import cpu_ns
+from tests.benchmarks.comparison.process import cpu_ns
 from tests.benchmarks.core.contenders.heap_timer import HeapTimer
-from tests.benchmarks.core.loops import SteppedLoop
-from tests.benchmarks.core.plan import Plan
-from tests.benchmarks.core.stage import Contender, Figures, Stage, Step
-from tests.benchmarks.core.turns import random_delays
+from tests.benchmarks.core.stage import (
+    Contender,
+    Figures,
+    Plan,
+    Stage,
+    Step,
+    SteppedLoop,
+    random_delays,
+)
 
 START_MS = 1_000_000
 

@@ -7,10 +7,8 @@ from typing import Any
 
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.timer import SystemTimer, TimerTask
-from tests.benchmarks.comparison.stopwatch import cpu_ns
-from tests.benchmarks.core.loops import CountingLoop
-from tests.benchmarks.core.plan import Plan
-from tests.benchmarks.core.stage import Contender, Figures, Stage, Step
+from tests.benchmarks.comparison.process import cpu_ns
+from tests.benchmarks.core.stage import Contender, CountingLoop, Figures, Plan, Stage, Step
 
 HOUR_MS = 3_600_000
 

@@ -10,10 +10,9 @@ from collections.abc import Iterable
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.operations import DelayedOperationPurgatory, Recorder
 from purgatory.timer import SystemTimer
-from tests.benchmarks.comparison.stopwatch import cpu_ns, thread_cpu_ns
+from tests.benchmarks.comparison.process import cpu_ns, thread_cpu_ns
 from tests.benchmarks.core.contenders.watching import DELAY_MS, ORDER, OrderOperation
-from tests.benchmarks.core.plan import Plan
-from tests.benchmarks.core.stage import Contender, Figures, Stage, Step
+from tests.benchmarks.core.stage import Contender, Figures, Plan, Stage, Step
 
 IS_PYARROW_INSTALLED = importlib.util.find_spec("pyarrow") is not None
 

@@ -9,11 +9,8 @@ from collections.abc import Callable
 
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.timer import SystemTimer
-from tests.benchmarks.comparison.stopwatch import wall_ns
-from tests.benchmarks.core.loops import new_uvloop
-from tests.benchmarks.core.plan import Plan
-from tests.benchmarks.core.stage import Contender, Figures, Stage, Step
-from tests.benchmarks.core.turns import CHUNK
+from tests.benchmarks.comparison.process import wall_ns
+from tests.benchmarks.core.stage import CHUNK, Contender, Figures, Plan, Stage, Step, new_uvloop
 
 # The first expire after all were added, the others at a rate that every contender can sustain.
 FIRST_S = 0.5

@@ -7,9 +7,8 @@ import asyncio
 from purgatory import Purgatory
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.timer import SystemTimer
-from tests.benchmarks.comparison.stopwatch import cpu_ns
-from tests.benchmarks.core.plan import Plan
-from tests.benchmarks.core.stage import Contender, Figures, Stage, Step
+from tests.benchmarks.comparison.process import cpu_ns
+from tests.benchmarks.core.stage import Contender, Figures, Plan, Stage, Step
 
 TIMEOUT_MS = 30_000
 TIMEOUT_S = TIMEOUT_MS / 1000

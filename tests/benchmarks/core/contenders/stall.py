@@ -7,11 +7,9 @@ from typing import Self
 
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.timer import SystemTimer
-from tests.benchmarks.comparison.collector import CollectorPauses
-from tests.benchmarks.comparison.stopwatch import cpu_ns, wall_ns
+from tests.benchmarks.comparison.process import CollectorPauses, cpu_ns, wall_ns
 from tests.benchmarks.core.contenders.timers import nothing
-from tests.benchmarks.core.plan import Plan
-from tests.benchmarks.core.stage import Contender, Figures, Stage, Step
+from tests.benchmarks.core.stage import Contender, Figures, Plan, Stage, Step
 
 NS_PER_MS = 1_000_000
 

@@ -1,4 +1,4 @@
-"""Timers of several kinds, and the steps on many of them."""
+"""Timers that are added, cancelled and kept, and their memory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ from typing import Any
 
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.timer import SystemTimer, TimerTask
-from tests.benchmarks.comparison.memory import resident_bytes
-from tests.benchmarks.comparison.stopwatch import wall_ns
+from tests.benchmarks.comparison.process import resident_bytes, wall_ns
 from tests.benchmarks.core.contenders.heap_timer import HeapEntry, HeapTimer
-from tests.benchmarks.core.stage import Figures
-from tests.benchmarks.core.turns import CHUNK, cpu_ns_each, random_delays
+from tests.benchmarks.core.stage import (
+    CHUNK,
+    Contender,
+    Figures,
+    Plan,
+    Stage,
+    Step,
+    cpu_ns_each,
+    new_uvloop,
+    random_delays,
+)
 
 # In which a loop drops its cancelled timers.
 FEW_TURNS_S = 0.1
@@ -137,3 +145,37 @@ class HeapTimers(LoopTimers):
             cancel(handles[position])
             handles[position] = call_later(delay, nothing)
         self._timer.clean_up()
+
+
+def _outstanding_steps(plan: Plan) -> list[Step]:
+    # As many as are outstanding, so that a timer that drops cancelled ones in batches does so.
+    rounds = [Step("turn_over", plan.outstanding), Step("add_and_cancel", plan.outstanding)]
+    return [Step("set_up", plan.outstanding, is_timed=False), *rounds * plan.rounds]
+
+
+OUTSTANDING = Stage(
+    {
+        "purgatory": Contender(OurTimers),
+        "asyncio": Contender(LoopOwnTimers),
+        "uvloop": Contender(LoopOwnTimers, new_uvloop, needs_uvloop=True),
+        "heapq": Contender(HeapTimers),
+    },
+    _outstanding_steps,
+)
+
+
+def _weight_steps(plan: Plan) -> list[Step]:
+    # One after the other: a bucket that is made while others are added outlives them, and holds a
+    # megabyte of Python's memory back; slower adding means more of those.
+    return [Step("set_up", plan.timers), Step("cancel_all", plan.timers)]
+
+
+WEIGHT = Stage(
+    {
+        "purgatory": Contender(OurTasks),
+        "purgatory, call_later": Contender(OurTimers),
+        "asyncio": Contender(LoopOwnTimers),
+        "uvloop": Contender(LoopOwnTimers, new_uvloop, needs_uvloop=True),
+    },
+    _weight_steps,
+)

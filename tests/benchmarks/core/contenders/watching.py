@@ -8,10 +8,9 @@ from purgatory import DelayedOperation
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.operations import DelayedOperationPurgatory
 from purgatory.timer import SystemTimer
-from tests.benchmarks.comparison.stopwatch import cpu_ns
+from tests.benchmarks.comparison.process import cpu_ns
 from tests.benchmarks.core.contenders.hand_made import HandMade
-from tests.benchmarks.core.plan import Plan
-from tests.benchmarks.core.stage import Contender, Figures, Stage, Step
+from tests.benchmarks.core.stage import Contender, Figures, Plan, Stage, Step
 
 DELAY_MS = 30_000
 DISTINCT = 1_000
