@@ -24,7 +24,6 @@ from purgatory import (
 from purgatory.fastapi import BearerTokens, WaitSettings, create_router, install
 from purgatory.jobs import MemoryJobStore
 from purgatory.log_text import redacted
-from purgatory.timer import MAX_DELAY_MS
 from tests.cases import cases
 from tests.unit.purgatory.waiting import Make, Waiting, parked
 
@@ -86,6 +85,7 @@ async def test_the_limit_of_parked_operations(make_purgatory: Make) -> None:
         assert (caught.value.limit, caught.value.maximum, purgatory.parked) == ("max_parked", 2, 2)
         with pytest.raises(LimitReachedError):
             purgatory.park_operation(Waiting(), ["c"])
+        assert purgatory.statistics().refused == {"max_parked": 2}
         await purgatory.fire("a")
         tasks.append(await parked(purgatory, "c"))
         await purgatory.drain()
@@ -128,6 +128,7 @@ async def test_the_limit_of_parked_operations_on_a_key(make_purgatory: Make) -> 
         ) as caught:
             await purgatory.park("b", "a", timeout=1)
         assert (caught.value.limit, caught.value.maximum) == ("max_parked_per_key", 2)
+        assert purgatory.statistics().refused == {"max_parked_per_key": 1}
         tasks.append(await parked(purgatory, "b"))
         await purgatory.drain()
         await asyncio.gather(*tasks)
@@ -173,18 +174,6 @@ def test_a_limit_is_above_zero(name: str, value: float) -> None:
     options: dict[str, Any] = {name: value}
     with pytest.raises(ValueError, match=f"{name} is .*: a limit is a finite number above zero"):
         Limits(**options)
-
-
-async def test_a_limit_of_timeouts_beyond_that_of_the_timer(make_purgatory: Make) -> None:
-    """Is that of the timer, a hundred years, to the millisecond."""
-    longest = MAX_DELAY_MS / 1000
-    async with make_purgatory(limits=Limits(max_timeout=10 * longest)) as purgatory:
-        assert purgatory.delay_ms(longest) == MAX_DELAY_MS
-        task = await parked(purgatory, "a", timeout=longest)
-        with pytest.raises(InvalidTimeoutError, match=f"from 0 to {longest:.0f}$"):
-            await purgatory.park("a", timeout=longest + 0.001)
-        await purgatory.cancel("a")
-        await task
 
 
 def test_what_is_kept_by_default() -> None:

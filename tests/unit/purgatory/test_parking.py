@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from purgatory import (
-    CursorExpiredError,
     DelayedOperation,
     InvalidKeyError,
     Limits,
@@ -248,66 +247,6 @@ async def _ask(answers: list[str], events: list[tuple[str, str]]) -> None:
         assert purgatory.parked == 0
 
 
-async def test_a_predicate_may_check_other_keys(purgatory: Purgatory) -> None:
-    """And the outcome still names the key that made it be asked."""
-    state: list[int] = []
-
-    def holds() -> bool:
-        assert purgatory.check("other").result() == 0
-        return bool(state)
-
-    other = await parked(purgatory, "other", until=lambda: False)
-    task = await parked(purgatory, "a", until=holds)
-    state.append(1)
-    await purgatory.fire("a", "it")
-    assert ((await task).key, (await task).value) == ("a", "it")
-    await purgatory.cancel("other")
-    await other
-
-
-async def test_a_predicate_that_holds_from_the_start_names_no_key_of_others(
-    purgatory: Purgatory,
-) -> None:
-    """Also where a callback of another key's walk drives the call, as web servers may."""
-    outcomes: list[Outcome] = []
-
-    def send_eagerly() -> None:
-        answers = iter([False, True])
-        with pytest.raises(StopIteration) as stopped:
-            purgatory.park("a", timeout=5, until=lambda: next(answers)).send(None)
-        outcomes.append(stopped.value.value)
-
-    operation = Waiting()
-    operation.then = send_eagerly
-    assert not purgatory.park_operation(operation, ["z"])
-    operation.completable = True
-    await purgatory.fire("z", "of another key")
-    assert (outcomes[0].status, outcomes[0].key, outcomes[0].value) == (
-        Status.FIRED,
-        None,
-        None,
-    )
-
-
-async def test_a_predicate_whose_caller_was_cancelled(purgatory: Purgatory) -> None:
-    """In the same turn of the loop: what it raises has nobody to go to, and is no error of ours."""
-    is_failing = False
-
-    def until() -> bool:
-        if is_failing:
-            raise ZeroDivisionError("on purpose")
-        return False
-
-    task = await parked(purgatory, "a", until=until)
-    is_failing = True
-    fired = asyncio.ensure_future(purgatory.fire("a"))
-    task.cancel()
-    assert (await fired).completed <= 1
-    with pytest.raises((asyncio.CancelledError, ZeroDivisionError)):
-        await task
-    assert purgatory.parked == 0
-
-
 @pytest.mark.parametrize("is_raising", [False, True])
 async def test_a_predicate_that_ends_its_own_operation(
     purgatory: Purgatory, *, is_raising: bool
@@ -345,21 +284,6 @@ async def test_cursors_one_for_each_key(purgatory: Purgatory) -> None:
     for cursor, expected in choices:
         outcome = await purgatory.park("a", "b", "c", timeout=1, cursor=cursor)
         assert (outcome.key, outcome.value) == (expected, expected)
-
-
-async def test_an_expired_cursor_is_an_error(make_purgatory: Make) -> None:
-    """It names the key, and the cursors to go on with; nothing is left behind."""
-    async with make_purgatory(limits=Limits(max_signals_per_key=2)) as purgatory:
-        cursor = (await purgatory.park("a", timeout=0)).cursor
-        for number in range(3):
-            await purgatory.fire("a", number)
-        with pytest.raises(CursorExpiredError, match="no longer kept") as caught:
-            await purgatory.park("b", "a", timeout=1, cursor=cursor)
-        error = caught.value
-        assert error.key == "a"
-        assert (await purgatory.park("a", timeout=1, cursor=error.earliest)).value == 1
-        head = await purgatory.park("a", timeout=1, cursor=error.head)
-        assert head.status is Status.EXPIRED
 
 
 @cases("cursor", [5, b"0", 0.5, ["0"], {"a": 5}, {"a": b"0"}])

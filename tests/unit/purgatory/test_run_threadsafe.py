@@ -88,27 +88,6 @@ async def test_a_failure_that_nobody_asks_for_is_logged(
     assert record.exc_info is not None and isinstance(record.exc_info[1], InvalidKeyError)
 
 
-async def test_a_failure_after_a_wait_that_timed_out_is_logged(
-    make_purgatory: Make, errors: Errors
-) -> None:
-    """The wait did not retrieve it."""
-    async with make_purgatory() as purgatory:
-        gate = asyncio.Event()
-
-        async def fail() -> None:
-            await gate.wait()
-            raise TimeoutError("its own")
-
-        for method in ("result", "exception"):
-            call = purgatory.run_threadsafe(fail())
-            with pytest.raises(TimeoutError):
-                await in_thread(lambda call=call, method=method: getattr(call, method)(0))  # type: ignore[misc] # late binding
-        gate.set()
-        await asyncio.sleep(0.01)
-        del call
-    assert len(errors()) == 2
-
-
 async def test_a_call_that_nobody_holds_goes_on(make_purgatory: Make) -> None:
     """Its task is held until it is done."""
     tasks: list[weakref.ref[asyncio.Task[Any]]] = []

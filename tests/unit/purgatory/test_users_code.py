@@ -20,7 +20,6 @@ from purgatory import (
     Purgatory,
     Status,
 )
-from purgatory.event_loop.parked_operations import cancelling_on_failure
 from purgatory.fastapi import LongPollKey, LongPollMiddleware, create_router, install
 from purgatory.jobs import JobContext, MemoryJobStore
 from purgatory.operations import OperationEvent
@@ -307,20 +306,6 @@ async def test_what_a_callback_sets_is_nobody_elses(purgatory: Purgatory) -> Non
         seen.append(NAME.get())
     await purgatory.drain()
     assert seen == ["waiter", "waiter", "nobody"] * 2
-
-
-async def test_the_context_of_a_failing_block_keeps_no_operations(purgatory: Purgatory) -> None:
-    """A callback that parks again would add to the list of the block that parked first."""
-    first, second = Waiting(), Waiting()
-    first.then = lambda: purgatory.park_operation(second, ["k"])
-    with cancelling_on_failure():
-        purgatory.park_operation(first, ["k"])
-    with pytest.raises(ZeroDivisionError), cancelling_on_failure():
-        raise ZeroDivisionError
-    first.completable = True
-    assert await purgatory.check("k") == 1
-    assert second.status is Status.PENDING
-    await purgatory.drain()
 
 
 async def test_handlers_of_jobs_run_in_no_requests_context(make_purgatory: Make) -> None:
