@@ -85,7 +85,7 @@ class BackgroundLoop:
             self._woken.clear()
             is_last = self.is_stopped
             try:
-                is_left = await self._step(is_poll and not is_last)
+                is_left = await self._step(is_poll)
             except PurgatoryClosedError:
                 return
             except self._outages as exc:
@@ -108,7 +108,6 @@ class BackgroundLoop:
                 return
             if pause_s is not None:
                 await asyncio.sleep(pause_s)
-                is_poll = is_poll or time() >= poll_at
             else:
                 is_poll = not await self._is_woken(poll_at) or time() >= poll_at
 

@@ -71,3 +71,19 @@ def test_the_age_of_a_time_from_before_a_step() -> None:
         (START_MS, 21_000),
     ):
         assert clock.age_ms(then_ms) == age_ms
+
+
+def test_its_time_lies_between_bounds() -> None:
+    """Which faster replies narrow and slower ones do not; a clock that was set has its own."""
+    local = MockClock(0)
+    clock = StoreClock(local)
+    for store_ms, takes_ms, expected in (
+        (START_MS, 100, (0, 101)),
+        (START_MS + 60, 0, (60, 61)),
+        (START_MS + 70, 500, (560, 561)),
+        (START_MS - 5_000, 10, (-5_000, -4_989)),
+    ):
+        asked_ns = local.now_ns()
+        local.advance(takes_ms)
+        clock.note(store_ms, asked_ns)
+        assert tuple(ms - START_MS for ms in clock.bounds_ms()) == expected
