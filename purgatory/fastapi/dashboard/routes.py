@@ -224,7 +224,7 @@ class _Stream(Answer):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the session, then snapshots."""
-        viewer = _Viewer(self._streams.snapshots, receive, send, self.unread)
+        viewer = _Viewer(self._streams.snapshots, receive, send, self.endpoint.context.unread)
         if not may_have_body(scope):
             await viewer.read_empty_body()
         with self._streams.opened(self._client), suppress(ResponseUnreadError):

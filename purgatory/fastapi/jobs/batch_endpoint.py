@@ -177,7 +177,7 @@ class _Results(Answer):
         with suppress(ResponseUnreadError):
             async for results in self._results:
                 # The lines wait, and are held, for as long as the client reads no results.
-                with sending(self._held_bytes + len(results), self.unread):
+                with sending(self._held_bytes + len(results), self.endpoint.context.unread):
                     await send({"type": "http.response.body", "body": results, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
 

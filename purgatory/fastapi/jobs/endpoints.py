@@ -42,7 +42,12 @@ from purgatory.fastapi.jobs.schemas import (
     RetriedResponse,
     State,
 )
-from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer, joined_in_turns
+from purgatory.fastapi.routing.plain_endpoint import (
+    AdmittedRequest,
+    Answer,
+    LaterAnswer,
+    joined_in_turns,
+)
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
 from purgatory.jobs import (
     DuplicateJobError,
@@ -163,7 +168,7 @@ class JobEndpoints:
         """
         wait = None if prefer is None else parse_prefer(prefer).wait
         tags = None if if_none_match is None else parse_entity_tags(if_none_match, "If-None-Match")
-        return await watch_job(self._registry, request, id, tags, wait)
+        return LaterAnswer(request.raw, watch_job(self._registry, request, id, tags, wait))
 
     async def reschedule_job(
         self,

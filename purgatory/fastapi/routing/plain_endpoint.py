@@ -16,7 +16,6 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from purgatory.fastapi.http.bounds import UnreadResponses
 from purgatory.fastapi.http.eager_send import send_or_give_up
 from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.raw_request import Access, AsgiRequest
@@ -62,8 +61,8 @@ class AdmittedRequest(Request):
 class Answer(Response):
     """A response that is made already; it counts as unread until its client has read it."""
 
-    unread: UnreadResponses
-    """The bounds within which it is sent; its endpoint sets them."""
+    endpoint: PlainEndpoint
+    """Set by the endpoint itself."""
 
     def __init__(self, raw: RawResponse) -> None:
         """Send `raw`."""
@@ -78,7 +77,26 @@ class Answer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response, or give it up."""
-        await send_or_give_up(send, self.raw, self.unread)
+        await send_or_give_up(send, self.raw, self.endpoint.context.unread)
+
+
+class LaterAnswer(Answer):
+    """A response that is made while FastAPI's handler, and its frames, are gone."""
+
+    def __init__(self, request: AsgiRequest, made: Awaitable[Answer]) -> None:
+        """Send what becomes of `made`, of `request`."""
+        super().__init__(RawResponse.empty(204))
+        self._request = request
+        self._made = made
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Wait for the response, and send it."""
+        try:
+            answer = await self._made
+        except Exception as exc:
+            answer = Answer(self.endpoint.error_response(self._request, exc))
+        answer.endpoint = self.endpoint
+        await answer(scope, receive, send)
 
 
 async def joined_in_turns(rows: Iterable[bytes]) -> bytes:
@@ -157,7 +175,7 @@ class PlainEndpoint(AdmittingEndpoint):
         if not isinstance(response, Answer):
             headers = [*response.raw_headers, _NO_STORE]
             response = Answer(RawResponse(response.status_code, headers, bytes(response.body)))
-        response.unread = self.context.unread
+        response.endpoint = self
         return response
 
 
