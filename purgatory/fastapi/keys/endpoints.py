@@ -437,7 +437,6 @@ def add_key_routes(router: APIRouter, context: EndpointContext) -> None:
             Access(Action.FIRE),
             body=signal_json(context.purgatory.limits),
         ),
-        methods=["POST"],
         status_code=201,
         response_model=FireResponse,
         response_description="The signal is kept, and the waiters are woken.",

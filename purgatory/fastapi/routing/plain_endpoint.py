@@ -128,7 +128,6 @@ class PlainEndpoint(AdmittingEndpoint):
         returned = self.signature.return_annotation
         is_response = isinstance(returned, type) and issubclass(returned, Response)
         self.options: dict[str, Any] = {
-            "methods": [method],
             "status_code": status_code,
             "response_model": None if is_response else returned,
         }

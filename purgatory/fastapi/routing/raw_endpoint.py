@@ -155,6 +155,7 @@ class AdmittingEndpoint:
         one in JSON. `max_body` is for a body that is not JSON.
         """
         self.context = context
+        self.method = method
         self.access = access
         self.signature = _signature(function, body)
         self._head = HeadParser(self.signature)
@@ -165,7 +166,6 @@ class AdmittingEndpoint:
         """Returns the further access that a body of JSON Lines needs."""
         self.check_ready: Callable[[], object] = self._require_open
         """Raises an error if what reads a body cannot work."""
-        self._method = method
         # Also a POST that needs no body refuses one of the wrong kind.
         self._takes_content = method in ("PATCH", "POST")
 
@@ -220,7 +220,7 @@ class AdmittingEndpoint:
 
     def error_response(self, raw: RawRequest, error: Exception) -> RawResponse:
         """Return the response to a request that failed with `error`."""
-        problem = problem_of_exception(error, self._method, raw.path)
+        problem = problem_of_exception(error, self.method, raw.path)
         return problem.response(self.context.prefix, raw.path)
 
     def _require_open(self) -> None:

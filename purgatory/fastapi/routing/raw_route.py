@@ -274,7 +274,6 @@ def add_route(
     function: Callable[..., Any],
     raw: AdmittingEndpoint,
     *,
-    methods: Sequence[str],
     allows_head: bool = False,
     problems: tuple[str, ...] = (),
     responses: Responses | None = None,
@@ -293,7 +292,7 @@ def add_route(
         router.prefix,
         allows_head=allows_head,
         **options,
-        methods=methods,
+        methods=[raw.method],
         summary=summary.rstrip("."),
         description=description.strip() or summary,
         responses={
@@ -311,7 +310,7 @@ def add_route(
     ]
     if siblings:
         endpoint.methods = siblings[0].methods
-    endpoint.methods += [*methods, *(["HEAD"] if allows_head else [])]
+    endpoint.methods += [raw.method, "HEAD"] if allows_head else [raw.method]
     router.add_api_route(path, endpoint, **endpoint.route_options)
 
 

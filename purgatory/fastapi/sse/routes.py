@@ -223,7 +223,6 @@ def add_stream_routes(router: APIRouter, registry: WaitRegistry) -> None:
         "/watch/{key:watch_key}",
         waits.declared,
         StreamEndpoint(registry, waits.declared, streams, parser.parse, waits.parse),
-        methods=["GET"],
         response_model=WatchResponse,
         response_description="How the wait ended: always this, whatever ended it.",
         responses={
@@ -245,7 +244,6 @@ def add_stream_routes(router: APIRouter, registry: WaitRegistry) -> None:
         "/watch",
         parser.declared,
         StreamEndpoint(registry, parser.declared, streams, parser.parse_several),
-        methods=["GET"],
         response_model=None,
         response_description="The events, until the stream ends.",
         responses={

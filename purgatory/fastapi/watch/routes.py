@@ -221,7 +221,6 @@ def add_watch_routes(router: APIRouter, registry: WaitRegistry) -> None:
         "/watch",
         watch_keys,
         WatchEndpoint(registry, "POST", watch_keys, parser.parse_several, parser.body),
-        methods=["POST"],
         response_model=WatchManyResponse,
         response_description="How the wait ended, with an entry for each key that fired.",
         responses={
