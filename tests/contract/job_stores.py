@@ -32,6 +32,10 @@ class JobStores(Protocol):
         """Overwrite the record of a job so that it is none; False where nothing can."""
         ...
 
+    async def quarantined(self) -> list[str]:
+        """Return the ids of the records that are kept in quarantine, the latest last."""
+        ...
+
     async def close(self) -> None:
         """Close every store object that is open, and remove the jobs."""
         ...
@@ -56,6 +60,9 @@ class MemoryJobStores:
 
     async def corrupt(self, job_id: str) -> bool:
         return False
+
+    async def quarantined(self) -> list[str]:
+        return []
 
     async def close(self) -> None:
         await self._store.close()

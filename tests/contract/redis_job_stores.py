@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from typing import Any
 
 import redis
 
@@ -48,6 +49,13 @@ class RedisJobStores:
                     client.hset(f"{tag}{place.decode()}", job_id, "no job at all")
                     return True
         return False
+
+    async def quarantined(self) -> list[str]:
+        found: list[Any] = []
+        with redis.Redis.from_url(self._url) as client:
+            for shard in range(self._shards):
+                found += client.lrange(f"{{{self._prefix}:{shard}}}:quarantined", 0, -1)
+        return [each.split(b"\0")[0].decode() for each in found]
 
     async def close(self) -> None:
         while self._open:

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from alembic.script import ScriptDirectory
-from sqlalchemy import delete, text
+from sqlalchemy import delete, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.schema import CreateSchema
 
 from purgatory.jobs import JobLimits
 from purgatory.jobs.sql import VERSION_TABLE, metadata, migrations_path
-from purgatory.jobs.sql.tables import jobs
+from purgatory.jobs.sql.tables import jobs, quarantined_jobs
 from tests.contract.job_stores import ContractStore
 from tests.step_methods import SqlSteps
 
@@ -60,6 +60,15 @@ class SqliteJobStores:
         await engine.dispose()
         return True
 
+    async def quarantined(self) -> list[str]:
+        engine = self.engine()
+        async with engine.connect() as connection:
+            rows = await connection.scalars(
+                select(quarantined_jobs.c.id).order_by(quarantined_jobs.c.number)
+            )
+        await engine.dispose()
+        return list(rows)
+
     async def close(self) -> None:
         for store in list(self._stores):
             await self.disconnect(store)
@@ -102,6 +111,15 @@ class PostgresqlJobStores:
         await _corrupt(engine, job_id)
         await engine.dispose()
         return True
+
+    async def quarantined(self) -> list[str]:
+        engine = self.engine()
+        async with engine.connect() as connection:
+            rows = await connection.scalars(
+                select(quarantined_jobs.c.id).order_by(quarantined_jobs.c.number)
+            )
+        await engine.dispose()
+        return list(rows)
 
     async def close(self) -> None:
         for store in list(self._engines):

@@ -46,7 +46,6 @@ from purgatory.jobs.model.queries import (
     JobCounts,
     JobFilter,
     JobPage,
-    QuarantinedRecord,
 )
 from purgatory.jobs.model.spec import JobOptions, JobSpec, OnConflict, Request, encode_payload
 from purgatory.jobs.model.steps import (
@@ -125,7 +124,6 @@ __all__ = [
     "Pause",
     "Paused",
     "Prune",
-    "QuarantinedRecord",
     "Renew",
     "Request",
     "Reschedule",

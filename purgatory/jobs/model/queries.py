@@ -1,4 +1,4 @@
-"""Queries of jobs: filters, pages, counts, and quarantined records."""
+"""Queries of jobs: filters, pages, and counts."""
 
 from __future__ import annotations
 
@@ -78,16 +78,6 @@ class HandlerState(NamedTuple):
     state: JobState
     blocked_by: str | None = None
     """`Job.blocked_by`."""
-
-
-@dataclass(frozen=True, slots=True)
-class QuarantinedRecord:
-    """A corrupt record: stored under a job's id, and not a job."""
-
-    id: str
-    reason: str
-    record: str
-    """The beginning of the record, for people."""
 
 
 def _shown(concurrency_key: str | None) -> str | None:

@@ -15,7 +15,6 @@ from purgatory.jobs.model.queries import (
     JobCounts,
     JobFilter,
     JobPage,
-    QuarantinedRecord,
 )
 from purgatory.jobs.model.steps import Paused
 from purgatory.jobs.redis.record import (
@@ -64,7 +63,6 @@ class JobRecords:
         return [job for job in jobs if job is not None]
 
 
-_SHOWN_OF_RECORD = 500
 # A corrupt record may have anything there.
 _BLOCKED_BY = {str(each): each for each in BlockedBy}
 # Jobs that are counted by handler: each of them costs the server some microseconds.
@@ -164,16 +162,6 @@ class RedisReader:
             names.update(filter(None, texts.split(KEY_SEPARATOR)))
             jobs += int(count)
         return Paused(tuple(sorted(names - {ALL_HANDLERS})), ALL_HANDLERS in names, jobs)
-
-    async def quarantined(self, *, limit: int) -> list[QuarantinedRecord]:
-        """Return quarantined records, the latest last."""
-        limit = self.limits.cut(limit)
-        records = []
-        for reply in await self._shards.ask_all(step_of("quarantined", limit)):
-            for record in netstrings(reply):
-                job_id, reason, text = record.decode("utf-8", "replace").split(SEPARATOR, 2)
-                records.append(QuarantinedRecord(job_id, reason, text[:_SHOWN_OF_RECORD]))
-        return records[-limit:]
 
 
 def _id(job: Job) -> str:

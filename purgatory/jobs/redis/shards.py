@@ -168,7 +168,6 @@ _READS = (
     b"requested\0",
     b"counts",
     b"first_finished\0",
-    b"quarantined\0",
     b"workers\0",
 )
 

@@ -1376,14 +1376,6 @@ function steps.quarantine(step)
   return ''
 end
 
-function steps.quarantined(step)
-  local records = call('LRANGE', QUARANTINED, -tonumber(step[2]), -1)
-  for place, record in ipairs(records) do
-    records[place] = pack(record)
-  end
-  return concat(records)
-end
-
 -- Always a write, so that a read-only server says so.
 function steps.begin(step)
   call('HDEL', META, 'nothing')
@@ -1397,7 +1389,7 @@ function steps.now_ms()
 end
 
 -- Steps that read, or that ask for the rights where they begin to change something.
-local READS = ' paused requested get query counts count_handlers first_finished workers quarantined now_ms'
+local READS = ' paused requested get query counts count_handlers first_finished workers now_ms'
   .. ' fire cancel_for_key '
 
 local function run(step)

@@ -18,7 +18,6 @@ from purgatory.jobs.model.queries import (
     JobCounts,
     JobFilter,
     JobPage,
-    QuarantinedRecord,
 )
 from purgatory.jobs.model.steps import Paused
 from purgatory.jobs.sql.database import Database, DatabaseClock
@@ -149,14 +148,6 @@ class SqlReader(ABC):
             return Paused(tuple(sorted(names - {""})), "" in names, jobs)
 
         return await self._read(read)
-
-    async def quarantined(self, *, limit: int) -> list[QuarantinedRecord]:
-        """Return quarantined records, the latest last."""
-        statement = self._statements.quarantined
-        rows = await self._read(
-            lambda connection: connection.execute(statement, {"limit": limit}).all()
-        )
-        return [QuarantinedRecord(*row) for row in reversed(rows)]
 
     async def stored_fires(
         self, origin: str, *, is_own: bool = True, after: int = 0, limit: int

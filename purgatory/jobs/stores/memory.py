@@ -16,7 +16,6 @@ from purgatory.jobs.model.queries import (
     JobCounts,
     JobFilter,
     JobPage,
-    QuarantinedRecord,
 )
 from purgatory.jobs.model.steps import (
     Add,
@@ -169,11 +168,6 @@ class MemoryJobStore:
         """Return the handlers that are paused, and how many of their jobs are due."""
         self._begin()
         return replace(self._paused, jobs=sum(1 for _ in self._index.paused()))
-
-    async def quarantined(self, *, limit: int) -> list[QuarantinedRecord]:
-        """Return an empty list: memory has no corrupt records."""
-        self._begin()
-        return []
 
     def _begin(self) -> int:
         if not self._is_open:

@@ -15,7 +15,6 @@ from purgatory.jobs.model.queries import (
     JobCounts,
     JobFilter,
     JobPage,
-    QuarantinedRecord,
 )
 from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import Added, KeyFired, Paused, Result, Step
@@ -171,13 +170,6 @@ class JobStore(Protocol):
 
     async def paused(self) -> Paused:
         """Return the handlers that are paused, and how many of their jobs are due."""
-        ...
-
-    async def quarantined(self, *, limit: int) -> list[QuarantinedRecord]:
-        """Return quarantined records, the latest last.
-
-        The last `limits.max_quarantined` are kept.
-        """
         ...
 
 

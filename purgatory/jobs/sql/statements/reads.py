@@ -47,7 +47,6 @@ from purgatory.jobs.sql.tables import (
     jobs,
     outbox,
     paused_handlers,
-    quarantined_jobs,
 )
 
 
@@ -82,11 +81,6 @@ class Reads:
         )
         self.active = func.coalesce(
             select(func.sum(job_counts.c.waiting + job_counts.c.running)).scalar_subquery(), 0
-        )
-        self.quarantined = (
-            select(quarantined_jobs.c.id, quarantined_jobs.c.reason, quarantined_jobs.c.record)
-            .order_by(quarantined_jobs.c.number.desc())
-            .limit(LIMIT)
         )
         fires = select(*outbox.c).where(outbox.c.number > bindparam("after", type_=BigInteger))
         fires = fires.order_by(outbox.c.number).limit(LIMIT)

@@ -82,6 +82,7 @@ def test_its_time_lies_between_bounds() -> None:
         (START_MS + 60, 0, (60, 61)),
         (START_MS + 70, 500, (560, 561)),
         (START_MS - 5_000, 10, (-5_000, -4_989)),
+        (START_MS + 90_000, 0, (90_000, 90_001)),
     ):
         asked_ns = local.now_ns()
         local.advance(takes_ms)
