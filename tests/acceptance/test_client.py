@@ -15,6 +15,7 @@ from purgatory.client import AsyncClient, Client, RefusedError
 from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, install
 from purgatory.jobs import JobNotFoundError, MemoryJobStore
 from tests.acceptance.thread_server import KINDS, ThreadServer, serve
+from tests.cases import cases
 from tests.patience import PATIENCE_S
 
 
@@ -164,7 +165,7 @@ async def test_tokens() -> None:
             assert refused.value.status == 401
 
 
-@pytest.mark.parametrize("keys", [[], [7]])
+@cases("keys", [[], [7]])
 async def test_wrong_arguments(keys: list[str]) -> None:
     """Refused before any request."""
     async with AsyncClient("http://127.0.0.1:1") as client:

@@ -1,17 +1,20 @@
-"""What the command `purgatory` shows to people, in a terminal and without one."""
+"""What the command `purgatory` shows to people: lists, findings of `doctor`, what is to recover."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
 import re
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -25,8 +28,13 @@ from purgatory.cli.output import counted, local_time, without_pointer
 from purgatory.client import Client
 from purgatory.fastapi import ALLOW_ANYONE, install
 from purgatory.jobs import JobContext, MemoryJobStore, RetryJobError
+from purgatory.jobs.clients import JobClient
+from purgatory.jobs.model import Bounds, Claim, JobSpec, Start
+from purgatory.jobs.sql import migrate
+from purgatory.timer import compiled
 from tests.acceptance.thread_server import KINDS, ThreadServer, serve
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
+from tests.step_methods import SqlSteps
 from tests.valkey_server import ValkeyServer
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -322,3 +330,125 @@ def test_the_known_variables_are_those_of_the_service() -> None:
     ours = {name.removeprefix("PURGATORY_") for name in names if name.startswith("PURGATORY_")}
     assert ours | {"PURE_PYTHON", "STORE", "TOKEN", "URL"} == KNOWN
     assert unknown_variables({"PURGATORY_PORT": "tcp://1", "PATH": "", "PURGATORY_URL": ""}) == []
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "result"), [(0, "ok"), (-3, "ok"), (3, "ok"), (-60, "warning"), (60, "warning")]
+)
+def test_the_clock_of_the_server(
+    ahead_s: int, result: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A busy server's Date is seconds late: that is no difference of clocks."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return super().date_time_string(time.time() + ahead_s)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            main(["--json", "--url", f"http://127.0.0.1:{server.server_port}", "doctor"])
+        finally:
+            server.shutdown()
+            thread.join()
+    findings = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    [found] = [finding for finding in findings if finding["what"] == "server's clock"]
+    assert found["result"] == result, found
+
+
+@pytest.mark.skipif(compiled, reason="the command itself has the compiled core")
+@pytest.mark.parametrize(("is_made", "result"), [(False, "warning"), (True, "ok")])
+def test_the_core_that_make_run_has_compiled(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    is_made: bool,
+    result: str,
+) -> None:
+    """The service has it, which is beside the sources; the command has not."""
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    if is_made:
+        module = tmp_path / "compiled" / "purgatory" / "timer" / "wheel.so"
+        module.parent.mkdir(parents=True)
+        module.touch()
+    main(["--json", "--url", "http://127.0.0.1:1", "doctor"])
+    lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    [core] = [line for line in lines if line["what"] == "core"]
+    assert core["result"] == result
+    assert ("`make run` serves" in core["detail"]) == is_made
+
+
+async def _paused_jobs(path: Path) -> None:
+    """Add overdue jobs: blocked by a pause, due since the last worker, and of another handler."""
+    url = f"sqlite:///{path}"
+    await migrate(url)
+    purgatory = Purgatory(jobs=SqlSteps(url))
+
+    @purgatory.handler("mail")
+    async def mail(job: JobContext) -> None:
+        raise AssertionError("it is paused")
+
+    async with purgatory:
+        await purgatory.jobs.pause("mail")
+        for misfire in ("skip", "skip", "run", "spread"):
+            await purgatory.defer("mail", delay=0, misfire=misfire)
+        await until(lambda: _blocked(path) == 4)
+    async with JobClient(SqlSteps(url)) as client:
+        await client.defer("mail", delay=0, misfire="skip")
+        await client.defer("note", delay=0)
+    store = SqlSteps(url)
+    await store.open()
+    # A worker that ran one of two, and died.
+    await store.add([JobSpec.of("charge", wall_ms=0, delay=0) for _ in range(2)])
+    bounds = Bounds("charge", 1)
+    [claimed] = await store.run([Claim("w", 0, 10, 1, ("charge", "mail", "note"), (bounds,))])
+    [running] = [job for job in claimed.jobs if job.handler == "charge"]
+    await store.run([Start(running.claim, 1, bounds=bounds)])
+    await store.close()
+    with closing(sqlite3.connect(path)) as database, database:
+        # As if a minute had passed.
+        database.execute(
+            "UPDATE purgatory_jobs SET created_ms = created_ms - 60000, "
+            "deadline_ms = deadline_ms - 60000, due_ms = due_ms - 60000"
+        )
+
+
+def _blocked(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as database:
+        count = "SELECT count(*) FROM purgatory_jobs WHERE blocked_by = 'paused'"
+        return int(database.execute(count).fetchone()[0])
+
+
+def test_jobs_of_a_paused_handler(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """They are overdue, and what happens to them happens once it is resumed."""
+    path = tmp_path / "jobs.sqlite3"
+    url = f"sqlite:///{path}"
+    asyncio.run(_paused_jobs(path))
+    capfd.readouterr()
+    assert main(["--json", "recover", "--dry-run", "--store", url]) == 0
+    said = capfd.readouterr()
+    none = {"run": 0, "skip": 0, "spread": 0, "blocked": 0, "interrupted": 0}
+    assert [json.loads(line) for line in said.out.splitlines()] == [
+        none | {"handler": "charge", "paused": False, "blocked": 1, "interrupted": 1},
+        none | {"handler": "mail", "paused": True, "run": 1, "skip": 3, "spread": 1},
+        none | {"handler": "note", "paused": False, "run": 1},
+    ]
+    assert "no job is overdue" not in said.err
+    assert main(["recover", "--dry-run", "--store", url]) == 0
+    said = capfd.readouterr()
+    assert [line.split() for line in said.out.splitlines()] == [
+        ["handler", "paused", "run", "skip", "spread", "blocked", "interrupted"],
+        ["charge", "false", "0", "0", "0", "1", "1"],
+        ["mail", "true", "1", "3", "1", "0", "0"],
+        ["note", "false", "1", "0", "0", "0", "0"],
+    ]
+    assert "jobs of paused handlers: what happens once these are resumed" in said.err

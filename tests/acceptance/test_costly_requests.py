@@ -165,12 +165,6 @@ COSTLY: Final[dict[str, dict[str, Request]]] = {
 
 
 @pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """Run the client on uvloop."""
-    return "asyncio", {"use_uvloop": True}
-
-
-@pytest.fixture(scope="module")
 def server() -> Iterator[ThreadServer]:
     """The service, with much in it that may be asked for."""
     purgatory, app = Purgatory(jobs=MemoryJobStore()), FastAPI()

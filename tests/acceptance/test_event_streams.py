@@ -16,6 +16,7 @@ from purgatory.fastapi import WaitSettings
 from tests.acceptance.client import Connection, Reply
 from tests.acceptance.event_client import EVENTS, Event, EventStream, follow, open_stream
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve_endpoints
+from tests.cases import cases
 from tests.nightly import IN_FULL
 
 pytestmark = IN_FULL
@@ -196,8 +197,8 @@ async def test_too_late(kind: ServerKind) -> None:
             assert [event.type for event in await stream.rest()] == [*4 * ["signal"], "expired"]
 
 
-@pytest.mark.parametrize(
-    ("target", "headers", "status", "slug"),
+@cases(
+    "target, headers, status, slug",
     [
         (f"{KEY}?cursor=nonsense", {}, 400, "bad-cursor"),
         (KEY, {"Last-Event-ID": "nonsense"}, 400, "bad-cursor"),

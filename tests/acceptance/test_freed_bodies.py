@@ -102,12 +102,6 @@ REFUSALS: Final[dict[str, tuple[tuple[str, str], bytes, dict[str, str]]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """Run the clients on uvloop."""
-    return "asyncio", {"use_uvloop": True}
-
-
 @pytest.fixture(scope="module", params=KINDS_BY_DAY, ids=str)
 def server(request: pytest.FixtureRequest) -> Iterator[ThreadServer]:
     """A server on each pair of protocol and loop."""

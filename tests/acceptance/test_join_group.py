@@ -18,6 +18,7 @@ from examples.join_group.settings import CoordinatorSettings
 from examples.join_group.simulated_consumers import SimulatedConsumers
 from tests.acceptance.process_server import serve_in_process
 from tests.acceptance.thread_server import KINDS as SERVER_KINDS
+from tests.cases import cases
 from tests.needs import BODY_LIMIT
 from tests.patience import PATIENCE_S
 
@@ -250,7 +251,7 @@ async def test_a_refusal_is_a_problem_of_its_own_kind(
     assert (described["title"], described["remedy"]) == (problem["title"], KINDS[kind].remedy)
 
 
-@pytest.mark.parametrize(
+@cases(
     "body",
     [
         {},

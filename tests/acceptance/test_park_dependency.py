@@ -18,6 +18,7 @@ from purgatory import Outcome, Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, ParkDep, PurgatoryDep, install
 from tests.acceptance.client import Connection, Crowd, ask
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
+from tests.cases import cases
 
 
 class Order(BaseModel):
@@ -226,8 +227,8 @@ async def test_a_drain(server: ThreadServer) -> None:
             assert answer.json()["type"] == "/purgatory/problems/draining"
 
 
-@pytest.mark.parametrize(
-    ("query", "status"),
+@cases(
+    "query, status",
     [
         ("key=" + "x" * 300, 422),
         ("key=%00", 422),

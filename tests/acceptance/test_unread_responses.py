@@ -1,4 +1,4 @@
-"""Responses that their clients do not read: closed in time, and bounded in all, on each server."""
+"""Responses are bounded: in bytes, and in what their clients leave unread; on each server."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from purgatory.jobs import MemoryJobStore
 from tests.acceptance.client import Connection
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve_endpoints
 from tests.nightly import IN_FULL
-
-pytestmark = IN_FULL
 
 # More than the buffers of the sockets take.
 SIGNALS, VALUE = 400, "x" * 60_000
@@ -70,6 +68,7 @@ def _unread(server: ThreadServer) -> UnreadResponses:
     return server._registries[0].context.unread
 
 
+@IN_FULL
 @pytest.mark.parametrize("wait", ["0", "30"])
 async def test_a_client_that_reads_nothing_is_disconnected(kind: ServerKind, wait: str) -> None:
     """Whether it was parked or not; its cursor is good for another request."""
@@ -96,6 +95,7 @@ async def test_a_client_that_reads_nothing_is_disconnected(kind: ServerKind, wai
         assert (len(unread), unread.held_bytes) == (0, 0)
 
 
+@IN_FULL
 async def test_the_results_of_a_batch_that_nobody_reads(kind: ServerKind) -> None:
     """Its lines count as unread, too, and are not held for longer than the client reads."""
     store = MemoryJobStore()
@@ -118,6 +118,7 @@ async def test_the_results_of_a_batch_that_nobody_reads(kind: ServerKind) -> Non
         assert (await store.counts()).waiting < 10_000
 
 
+@IN_FULL
 async def test_unread_responses_take_bounded_memory(kind: ServerKind) -> None:
     """The oldest make room; who comes last is served once it reads."""
     with _serving(kind, max_unread_bytes=int(1.5 * SIZE)) as server:
@@ -134,3 +135,44 @@ async def test_unread_responses_take_bounded_memory(kind: ServerKind) -> None:
                 reply = await last.reply()
                 assert len(reply.json()["signals"]) == SIGNALS
                 await server.call(server.until, lambda: (len(unread), unread.held_bytes) == (0, 0))
+
+
+VALUES = [f"{number}" * 1000 for number in range(10, 60)]
+
+
+async def test_a_long_history_comes_in_pages(kind: ServerKind) -> None:
+    """Each of bounded size, with `more` and a cursor; a value that is larger comes alone."""
+    with serve_endpoints(kind, settings=WaitSettings(max_response_bytes=10_000)) as server:
+        for value in [*VALUES, "x" * 50_000, "end"]:
+            await server.fire("k", value=value)
+        async with await Connection.open(server.address) as connection:
+
+            async def page(method: str, path: str, body: Any = None) -> Any:
+                reply = await connection.request(method, f"/purgatory{path}", body)
+                assert reply.status == 200
+                assert len(reply.body) < 10_000 + 300 or len(reply.body) < 50_300
+                return reply.json()
+
+            read, cursor, sizes = [], "0", []
+            while True:
+                found = await page("GET", f"/watch/k?limit=1000&wait=0&cursor={cursor}")
+                read += [signal["value"] for signal in found["signals"]]
+                sizes.append(len(found["signals"]))
+                cursor = found["cursor"]
+                if not found["more"]:
+                    break
+            assert read == [*VALUES, "x" * 50_000, "end"]
+            assert sizes == [4] * 12 + [2, 1, 1]
+            await server.fire("other", value=1)
+            keys = {"k": "0", "other": "0"}
+            found = await page("POST", "/watch", {"keys": keys, "wait": 0, "until": "all"})
+            assert found["reason"] == "fired"
+            assert found["keys"]["other"] == {
+                "signals": [],
+                "cursor": found["cursors"]["other"],
+                "more": True,
+            }
+            keys = {"other": found["cursors"]["other"], "k": found["cursors"]["k"]}
+            found = await page("POST", "/watch", {"keys": keys, "wait": 0})
+            assert [signal["value"] for signal in found["keys"]["other"]["signals"]] == [1]
+            assert found["keys"]["k"]["signals"][0]["value"] == VALUES[4]

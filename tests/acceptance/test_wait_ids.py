@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-import pytest
-
 from tests.acceptance.client import Connection, Crowd, Reply
 from tests.acceptance.thread_server import KINDS, ThreadServer, each_kind
+from tests.cases import cases
 
 WAIT_ID = "0b1d6c5e-7d0c-4a53-9b0e-2d1c9f0a1b2c"
 HEADERS = {"Wait-Id": WAIT_ID}
@@ -66,7 +65,7 @@ async def test_a_wait_is_ended_by_its_id(server: ThreadServer) -> None:
         assert WAIT_ID in gone.json()["detail"]
 
 
-@pytest.mark.parametrize(
+@cases(
     "spelling",
     [WAIT_ID, WAIT_ID.upper(), WAIT_ID.replace("-", ""), f"%7B{WAIT_ID}%7D", f"urn:uuid:{WAIT_ID}"],
 )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.acceptance.client import Connection, Crowd, Reply
 from tests.acceptance.thread_server import ThreadServer
+from tests.cases import cases
 
 CURSOR = re.compile(r"[0-9a-f]{12}-[0-9]+")
 AT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -145,8 +144,8 @@ async def test_the_query_wins_over_headers(server: ThreadServer, connection: Con
     assert answer.headers["preference-applied"] == "wait=0"
 
 
-@pytest.mark.parametrize(
-    ("prefer", "applied"),
+@cases(
+    "prefer, applied",
     [
         ("wait=0", "wait=0"),
         ("wait=0.2", "wait=0.2"),
@@ -204,8 +203,8 @@ async def test_dropping_a_key_ends_its_waits(server: ThreadServer) -> None:
         assert _values(await one.reply()) == ["again"]
 
 
-@pytest.mark.parametrize(
-    ("target", "key"),
+@cases(
+    "target, key",
     [
         ("a/b", "a/b"),
         ("a%2Fb", "a/b"),

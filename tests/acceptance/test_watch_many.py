@@ -8,6 +8,7 @@ import pytest
 
 from tests.acceptance.client import Connection, Crowd
 from tests.acceptance.thread_server import KINDS, ThreadServer, each_kind
+from tests.cases import cases
 
 WATCH = "/purgatory/watch"
 
@@ -106,7 +107,7 @@ async def test_min_is_for_each_key(server: ThreadServer, connection: Connection)
     assert len((await connection.reply()).json()["keys"]["b"]["signals"]) == 2
 
 
-@pytest.mark.parametrize("wait", [0, 0.0, "0", "0ms", None], ids=repr)
+@cases("wait", [0, 0.0, "0", "0ms", None])
 async def test_wait_is_a_number_or_text(
     server: ThreadServer, connection: Connection, wait: Any
 ) -> None:

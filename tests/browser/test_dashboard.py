@@ -30,12 +30,6 @@ TOKENS = f"{ALL} *; {OBSERVER} observe; {WAITER} wait:*"
 VIEWS = ("overview", "waits", "jobs", "workers")
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """The loop of the server; the browser has its own."""
-    return "asyncio", {"use_uvloop": False}
-
-
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

@@ -74,11 +74,6 @@ class Written:
 
 
 @pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Written:
     """A report on a day with a crash, a broken file, jobs, and a kind with a hostile name."""
     folder = tmp_path_factory.mktemp("report")

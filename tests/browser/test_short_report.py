@@ -27,11 +27,6 @@ COLOURED = """(name => {{
 }})({!r})"""
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def outcome(second: float, wait_s: float, **more: Any) -> dict[str, Any]:
     """Return an operation that began at a second."""
     at = START + timedelta(seconds=second)

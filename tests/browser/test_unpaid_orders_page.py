@@ -16,12 +16,6 @@ from tests.patience import PATIENCE_S, until
 pytestmark = needs_chromium
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """The shop's loop; the browser has its own."""
-    return "asyncio", {"use_uvloop": True}
-
-
 @pytest.mark.parametrize("is_paid", [True, False], ids=["paid", "unpaid"])
 async def test_the_page_shows_what_becomes_of_an_order(tmp_path: Path, is_paid: bool) -> None:
     """It long-polls, and shows at once that its order was paid, or that its time is over."""

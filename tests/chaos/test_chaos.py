@@ -21,17 +21,6 @@ PLAN = Plan(
 )
 
 
-@pytest.fixture(
-    scope="module",
-    # The services have loops of their own; the one here is that of the clients.
-    params=[pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio")],
-)
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    """Run each test on the loop of the standard library."""
-    backend: tuple[str, dict[str, bool]] = request.param
-    return backend
-
-
 # By day SQLite is killed in test_commits.py.
 @pytest.mark.parametrize(
     "kind",

@@ -14,16 +14,6 @@ from tests.chaos.races.run import (
 )
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio")],
-)
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    """Run each test on the loop of the standard library."""
-    backend: tuple[str, dict[str, bool]] = request.param
-    return backend
-
-
 async def race(kind: str, folder: Path, plan: Plan) -> Races:
     """Return what came of the races of a plan, within this process."""
     if kind == "memory":

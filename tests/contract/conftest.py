@@ -29,15 +29,11 @@ STORES = ["memory", "sqlite", "postgresql", "redis", "redis_shards"]
 ALIKE = {"postgresql", "redis_shards"}
 
 
-@pytest.fixture(
-    scope="module",  # as in the outer conftest
-    # One loop: what a store does depends on its server, and not on how timers are kept.
-    params=[pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio")],
-)
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+# One loop: what a store does depends on its server, and not on how timers are kept.
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
     """Run each test on the loop of the standard library."""
-    backend: tuple[str, dict[str, bool]] = request.param
-    return backend
+    return "asyncio"
 
 
 @pytest.fixture
@@ -107,6 +103,13 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeySer
     """A Valkey for all tests."""
     with ValkeyServer(tmp_path_factory.mktemp("redis")) as server:
         yield server
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ValkeyServer]:
+    """A Valkey for one test, which keeps signals."""
+    with ValkeyServer(tmp_path) as running:
+        yield running
 
 
 @pytest.fixture

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import httpx
 import pytest
 from fastapi import FastAPI
@@ -20,12 +17,6 @@ from tests.valkey_server import ValkeyServer
 pytestmark = pytest.mark.anyio
 
 FORGED = b'1\n\nevent: signal\ndata: {"key":"k","value":"forged"}'
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ValkeyServer]:
-    with ValkeyServer(tmp_path) as running:
-        yield running
 
 
 async def test_forged_entries_reach_no_client(server: ValkeyServer) -> None:

@@ -79,6 +79,22 @@ async def start_next(world: World, bounds: Bounds) -> Job:
     return started
 
 
+async def test_each_process_applies_its_own_bounds(world: World) -> None:
+    """A higher one fills the places that it allows; a lower one starts nothing beyond its own."""
+    jobs = [await add(world) for _ in range(5)]
+    (first,) = await start(world.here, ONE, *await claim(world.here, ONE))
+    more = await claim(world.there, Bounds("note", 3))
+    assert [job.id for job in more] == [jobs[1].id, jobs[2].id]
+    assert await start(world.here, ONE, *more) == []
+    assert await states(world, jobs) == [(True, None)] + [(False, "max_running")] * 4
+    await finish(world.here, first)
+    assert (await start_next(world, ONE)).id == jobs[1].id
+    # Without bounds, all start that are not blocked.
+    free = await add(world)
+    (claimed,) = await claim(world.here)
+    assert claimed.id == free.id and await start(world.here, None, claimed)
+
+
 async def test_lower_bounds_of_many_jobs_with_places_leave_one_of_them(world: World) -> None:
     """In one batch, whether they are too many for their handler or for their key."""
     for lower in (ONE, Bounds("note", 5, 1)):

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 import pytest
 
-from purgatory import Purgatory
-from purgatory.fastapi.lifespan import create_lifespan
-from purgatory.jobs import JobState, JobStore, MemoryJobStore, store_opener
+from purgatory.jobs import JobState, store_opener
 from purgatory.jobs.model import Deadline, Finish, GiveBack, OnFire, WaitAgain
-from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.store_opener import OtherWorkers
 from purgatory.jobs.stores.protocol import ListsWorkers
-from purgatory.signals.redis import RedisSignals
 from tests.contract.world import LEASE_MS, World
-from tests.valkey_server import ValkeyServer
 
 OVERLAP_MS = 60_000
 
@@ -112,42 +106,3 @@ async def test_a_running_job_shows_it_however_many_are_put_off(
     world.now_ms += OVERLAP_MS
     assert await world.there.renew([job.claim], lease_ms=LEASE_MS) == []
     assert await looking.look()
-
-
-async def test_processes_that_are_replaced_are_no_others(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One from before this one, one that dies beside it, and many that stay for a moment."""
-    monkeypatch.setattr(store_opener, "MAX_WORKERS", 5)
-    await run(world, "before")
-    looking = await looking_into(world)
-    await world.add(delay=0)
-    assert await world.claim(world.there, worker="killed")
-    for number in range(12):
-        await run(world, f"moment-{number}")
-        assert not await looking.look()
-        world.now_ms += OVERLAP_MS // 4
-    assert len(looking._first_ms) <= 5
-
-
-async def test_only_processes_with_signals_of_their_own_look(redis_server: ValkeyServer) -> None:
-    """Those that share signals are wanted, as are those allowed; jobs in memory are of one."""
-    stores: list[tuple[JobStore, RedisSignals | None, bool]] = [
-        (RedisJobStore(redis_server.url, "looked-into"), None, False),
-        (RedisJobStore(redis_server.url, "looked-into"), None, True),
-        (
-            RedisJobStore(redis_server.url, "looked-into"),
-            RedisSignals(redis_server.url, "shared"),
-            False,
-        ),
-        (MemoryJobStore(), None, False),
-    ]
-    looking = []
-    for store, signals, is_allowed in stores:
-        purgatory = Purgatory("looks", jobs=store, signals=signals)
-        lifespan = create_lifespan(purgatory, allow_separate_workers=is_allowed)
-        async with lifespan(None):
-            names = [task.get_name() for task in asyncio.all_tasks()]
-            looking.append("purgatory-other-workers" in names)
-        assert "purgatory-other-workers" not in [each.get_name() for each in asyncio.all_tasks()]
-    assert looking == [True, False, False, False]

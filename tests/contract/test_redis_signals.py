@@ -31,12 +31,6 @@ from tests.valkey_server import ValkeyServer
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ValkeyServer]:
-    with ValkeyServer(tmp_path) as running:
-        yield running
-
-
 @pytest.fixture(params=[1, 4], ids=["one-log", "four-logs"])
 def shards(request: pytest.FixtureRequest) -> int:
     count: int = request.param

@@ -1,9 +1,10 @@
-"""Connections to databases: none stays open after what ended its use."""
+"""Connections and engines of databases, and the plans of what they read."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import threading
 from collections.abc import Coroutine, Generator, Iterator
 from typing import Any
@@ -11,19 +12,23 @@ from typing import Any
 import asyncpg  # type: ignore[import-untyped]  # it has no types
 import pytest
 import sqlalchemy
-from sqlalchemy import Connection, event, text
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy import BigInteger, Connection, event, insert, literal, make_url, text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.pool import NullPool, Pool, StaticPool
 from sqlalchemy.util import await_only
 
+from purgatory import Purgatory
 from purgatory.job_errors import StoreNotReadyError
-from purgatory.jobs import JobLimits, StoreUnavailableError
-from purgatory.jobs.sql import SqlJobStore
+from purgatory.jobs import JobContext, JobLimits, StoreUnavailableError
+from purgatory.jobs.model import JobSpec
+from purgatory.jobs.sql import SqlJobStore, migrate
 from purgatory.jobs.sql.database import Database
+from purgatory.jobs.sql.statements import Statements
+from purgatory.jobs.sql.tables import job_keys, jobs, record_of
 from tests.contract.job_stores import MakeJobStores
 from tests.contract.postgresql_server import PostgresqlServer
 from tests.contract.sql_job_stores import SqlJobStores
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 
 
 class CancelledAt:
@@ -225,3 +230,85 @@ async def test_a_query_of_a_file_is_one_round_trip_to_its_thread(
     monkeypatch.undo()
     assert wake_ups == 1
     await store.close()
+
+
+async def test_jobs_through_psycopg(postgresql_server: PostgresqlServer) -> None:
+    """They run at a deadline and by a fire, and commit with a session of the engine."""
+    url = make_url(postgresql_server.url).set(drivername="postgresql+psycopg")
+    engine = create_async_engine(url)
+    await migrate(engine)
+    purgatory = Purgatory(jobs=SqlJobStore(engine))
+    ran: asyncio.Queue[str] = asyncio.Queue()
+
+    @purgatory.handler("remind")
+    async def remind(job: JobContext, name: str) -> None:
+        ran.put_nowait(f"{name} {job.outcome}")
+
+    try:
+        async with purgatory, asyncio.timeout(PATIENCE_S):
+            async with AsyncSession(engine) as session:
+                await purgatory.defer("remind", "a", delay=900, keys=["k"], session=session)
+                await session.rollback()
+                await purgatory.defer("remind", "b", delay=0, session=session)
+                await purgatory.defer("remind", "c", delay=900, keys=["k"])
+                await purgatory.fire("k", session=session)
+                await session.commit()
+            assert {await ran.get(), await ran.get()} == {"b expired", "c fired"}
+    finally:
+        await migrate(engine, "base")
+        await engine.dispose()
+    assert ran.empty()
+
+
+def explain_all(engine: AsyncEngine) -> None:
+    """Have every statement of `engine` explained instead of done."""
+    word = "EXPLAIN QUERY PLAN" if engine.dialect.name == "sqlite" else "EXPLAIN"
+
+    @event.listens_for(engine.sync_engine, "before_cursor_execute", retval=True)
+    def explain(
+        connection: Any, cursor: Any, sql: str, given: Any, context: Any, is_many: bool
+    ) -> tuple[str, Any]:
+        return f"{word} {sql}", given
+
+
+async def plans(engine: AsyncEngine) -> list[str]:
+    """How a claim of two handlers, and the look before it, find jobs: free, lapsed, next."""
+    statements = Statements.of(engine.dialect.name)
+    handlers = {"handlers": statements.dialect.many(["a", "b"])}
+    soon = handlers | {"until_ms": 2_000, "limit": 250}
+    next_due = statements.reads.next_due(literal(1, BigInteger), of_handlers=True)
+    found = []
+    async with engine.connect() as connection:
+        explain_all(engine)
+        for statement, asked in (
+            (statements.locks.free, soon),
+            (statements.locks.lapsed, soon | {"now_ms": 1}),
+            (next_due, handlers),
+        ):
+            result = await connection.execute(statement, asked)
+            found.append(str(result.cursor.fetchall()))
+    await engine.dispose()
+    return found
+
+
+async def test_claims_by_handler_read_no_history(database: SqlJobStores) -> None:
+    """Without statistics: the index of a handler's jobs has a million of those that have ended."""
+    engine = database.engine()
+    if engine.dialect.name != "sqlite":
+        # The schema was used before: indexes that are large and hold nothing cost more.
+        async with engine.begin() as connection:
+            await connection.execute(text(f"TRUNCATE {jobs.name}, {job_keys.name}"))
+    for plan in await plans(engine):
+        assert not re.search(r"ix_purgatory_jobs_handler\b", plan), plan
+
+
+async def test_claims_by_handler_read_no_jobs_of_others(database: SqlJobStores) -> None:
+    """However many of those are due."""
+    engine = database.engine()
+    specs = [JobSpec.of("other", wall_ms=0, delay=1) for _ in range(3_000)]
+    async with engine.begin() as connection:
+        await connection.execute(insert(jobs), [record_of(spec.job(0, 1_000)) for spec in specs])
+        await connection.execute(text("ANALYZE"))
+    free, _, next_due = await plans(engine)
+    assert "ix_purgatory_jobs_free" in free, free
+    assert "ix_purgatory_jobs_free" in next_due, next_due

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
 
 import pytest
 from fastapi import FastAPI
 
 from purgatory import Purgatory
-from purgatory.fastapi import ALLOW_ANYONE, AccessesDep, BearerTokens, install
+from purgatory.fastapi import ALLOW_ANYONE, AccessesDep, install
 from purgatory.jobs import FailJobError, JobContext, MemoryJobStore
 from tests.acceptance.client import Connection
 from tests.acceptance.jobs.application import JOBS, add, create_app, post_lines
@@ -131,47 +130,6 @@ async def test_listing(connection: Connection) -> None:
     assert len(some) == 2
     assert all("payload" not in job for job in some)
     assert (await connection.get(f"{JOBS}?state=done")).json() == {"jobs": [], "next": None}
-
-
-async def test_who_may_do_what(kind: ServerKind) -> None:
-    """`defer` for jobs, `wait` for their keys besides, `operate` for lists."""
-    tokens = BearerTokens(
-        [
-            ("deferring-token-1", "defer wait:orders:*"),
-            ("operating-token-1", "operate"),
-        ]
-    )
-    purgatory = Purgatory(jobs=MemoryJobStore())
-    defer = {"Authorization": "Bearer deferring-token-1"}
-    operate = {"Authorization": "Bearer operating-token-1"}
-    body = {"handler": "note", "delay": 100, "keys": ["orders:1"]}
-    with serve(create_app(purgatory, authorize=tokens), purgatory, kind) as server:
-        async with await Connection.open(server.address) as connection:
-
-            async def status(method: str, target: str, headers: Any, body: Any = None) -> int:
-                return (await connection.request(method, target, body, headers)).status
-
-            assert await status("POST", JOBS, {}, body) == 401
-            assert await status("POST", JOBS, operate, body) == 403
-            assert await status("POST", JOBS, defer, body | {"keys": ["users:1"]}) == 403
-            added = await connection.request("POST", JOBS, body, defer)
-            assert added.status == 201
-            address = added.headers["location"]
-            for method, target, fields in (
-                ("GET", address, None),
-                ("PATCH", address, {"delay": 1000}),
-                ("DELETE", address, None),
-            ):
-                assert await status(method, target, {}, fields) == 401
-                assert await status(method, target, operate, fields) == 403
-                assert await status(method, target, defer, fields) == 200
-            assert await status("POST", f"{address}/run", operate) == 403
-            assert await status("GET", JOBS, defer) == 403
-            assert await status("GET", JOBS, operate) == 200
-            assert await status("POST", f"{JOBS}:batch", operate, body) == 403
-            assert await status("POST", f"{JOBS}:batch", {}, body) == 401
-            batch = await connection.request("POST", f"{JOBS}:batch", body | {"keys": ["x"]}, defer)
-            assert batch.json()["status"] == 403
 
 
 async def test_a_purgatory_without_jobs_has_no_such_addresses(kind: ServerKind) -> None:

@@ -17,6 +17,7 @@ from purgatory.jobs import MemoryJobStore
 from tests.acceptance.client import Connection, Crowd, replies
 from tests.acceptance.parking_protocol.requests import FIRE, PARKING, WATCH, get, post
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve, serve_endpoints
+from tests.cases import cases
 
 TOKENS = BearerTokens.from_text("token-of-ann-for-tests *; token-of-bob-for-tests wait:k defer")
 ANN = "Authorization: Bearer token-of-ann-for-tests"
@@ -56,35 +57,40 @@ BY_HEAD = {
 }
 
 
-@pytest.mark.parametrize("name", BY_HEAD)
-async def test_refused_by_the_head(name: str) -> None:
+@pytest.fixture(scope="module")
+def refusing() -> Iterator[ThreadServer]:
+    """A server that wants tokens."""
+    with _serving(PARKING[0]) as server:
+        yield server
+
+
+@cases("name", BY_HEAD)
+async def test_refused_by_the_head(refusing: ThreadServer, name: str) -> None:
     """Without a byte of the body, of which nothing is kept; then the connection serves on."""
     status, target, size, headers = BY_HEAD[name]
-    with _serving(PARKING[0]) as server:
-        async with await Connection.open(server.address) as connection:
-            body = b"x" * size
-            connection.write(post(target, body, *headers)[:-size])
-            reply = await connection.reply()
-            assert reply.status == status
-            connection.write(body)
-            if reply.headers.get("connection") == "close":
-                assert await connection.rest() == b""
-            else:
-                connection.write(get(f"{WATCH}?wait=0", ANN))
-                assert (await connection.reply()).status == 200
+    async with await Connection.open(refusing.address) as connection:
+        body = b"x" * size
+        connection.write(post(target, body, *headers)[:-size])
+        reply = await connection.reply()
+        assert reply.status == status
+        connection.write(body)
+        if reply.headers.get("connection") == "close":
+            assert await connection.rest() == b""
+        else:
+            connection.write(get(f"{WATCH}?wait=0", ANN))
+            assert (await connection.reply()).status == 200
 
 
-@pytest.mark.parametrize("name", BY_HEAD)
-async def test_refused_without_asking_for_the_body(name: str) -> None:
+@cases("name", BY_HEAD)
+async def test_refused_without_asking_for_the_body(refusing: ThreadServer, name: str) -> None:
     """No 100 Continue; and the connection closes, as what comes next may be the body or not."""
     status, target, size, headers = BY_HEAD[name]
-    with _serving(PARKING[0]) as server:
-        async with await Connection.open(server.address) as connection:
-            request = post(target, b"x" * size, *headers, "Expect: 100-continue")
-            connection.write(request[:-size])
-            assert (await connection.reply()).status == status
-            if not target.endswith("nothing"):
-                assert await connection.rest() == b""
+    async with await Connection.open(refusing.address) as connection:
+        request = post(target, b"x" * size, *headers, "Expect: 100-continue")
+        connection.write(request[:-size])
+        assert (await connection.reply()).status == status
+        if not target.endswith("nothing"):
+            assert await connection.rest() == b""
 
 
 async def test_clients_without_a_token_take_no_memory() -> None:

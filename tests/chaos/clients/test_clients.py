@@ -2,15 +2,7 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.chaos.clients.storm import LEAST_ENDS, run_storm
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """The services have loops of their own; the one here is that of the clients."""
-    return "asyncio", {"use_uvloop": False}
 
 
 async def test_clients_lose_nothing(tmp_path: Path) -> None:

@@ -15,17 +15,6 @@ from tests.nightly import NIGHTLY, by_night
 from tests.patience import PATIENCE_S
 
 
-@pytest.fixture(
-    scope="module",
-    # The workers have loops of their own; the one here is that of the clients.
-    params=[pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio")],
-)
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    """Run each test on the loop of the standard library."""
-    backend: tuple[str, dict[str, bool]] = request.param
-    return backend
-
-
 # By day a cluster fails over in the test below.
 @pytest.mark.parametrize(
     "servers",

@@ -1,26 +1,28 @@
-"""Names of requests (Idempotency-Key) that are used again for keys of other logs."""
+"""Named requests, batches and the short way through the log, over keys of several logs."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import ClusterDownError
 
 from purgatory import Limits, Purgatory
-from purgatory.errors import SignalsConflictError, SignalsUnavailableError
+from purgatory.errors import CursorExpiredError, SignalsConflictError, SignalsUnavailableError
 from purgatory.signals.redis import RedisSignals
-from purgatory.signals.shared_signals import REPEAT_S, Idempotency
+from purgatory.signals.shared_signals import REPEAT_S, EntryType, Idempotency
 from tests.chaos.signals.servers import ClusterServers
+from tests.patience import PATIENCE_S, until
 from tests.valkey_server import ValkeyServer
 
 SHARDS = 8
-KEYS = [f"key:{number}" for number in range(16)]
+KEYS = [f"key:{number}" for number in range(20)]
 
 
 def worker(url: Any, *, timeout: float = 30) -> Purgatory:
@@ -264,3 +266,225 @@ async def test_a_fire_whose_log_is_away_is_repeated_once(tmp_path: Path) -> None
             assert here.signals.last(first) == position
     finally:
         await servers.close()
+
+
+def _worker(server: ValkeyServer, **options: Any) -> Purgatory:
+    return Purgatory("worker", signals=RedisSignals(server.url, shards=8, timeout=30, **options))
+
+
+@pytest.mark.parametrize("ack", ["memory", "aof"])
+async def test_a_batch_over_several_logs_is_one_step(
+    tmp_path: Path, ack: Literal["memory", "aof"]
+) -> None:
+    """Also for a server that has forgotten the script; each worker's waits end."""
+    with ValkeyServer(tmp_path, appendfsync="everysec") as server, server.client() as client:
+        async with _worker(server, ack=ack) as here, _worker(server) as there:
+            cursors = {key: there.cursor(key) for key in KEYS}
+            own = asyncio.create_task(here.park(KEYS[3], timeout=PATIENCE_S))
+            await asyncio.sleep(0)
+            client.script_flush()
+            fired = await here.fire_shared([(key, 1) for key in KEYS])
+            assert isinstance(fired, list)
+            assert [each.completed for each in fired] == [int(key == KEYS[3]) for key in KEYS]
+            assert [each.seq for each in fired] == [1] * len(KEYS)
+            assert (await own).value == 1
+            for key, result in zip(KEYS, fired, strict=True):
+                outcome = await there.park(key, timeout=PATIENCE_S, cursor=cursors[key])
+                assert (outcome.value, outcome.cursor) == (1, result.cursor)
+
+
+async def test_a_batch_that_is_refused_appends_to_no_log(tmp_path: Path) -> None:
+    """As by a server without memory."""
+    with ValkeyServer(tmp_path) as server, server.client() as client:
+        async with _worker(server) as here:
+            await here.fire_shared([(key, 1) for key in KEYS])
+            before = _lengths(client)
+            client.config_set("maxmemory", 1)
+            with pytest.raises(SignalsUnavailableError, match="no memory left"):
+                await here.fire_shared([(key, 2) for key in KEYS])
+            client.config_set("maxmemory", 0)
+            assert _lengths(client) == before
+            assert [each.seq for each in await _fired(here, 3)] == [2] * len(KEYS)
+
+
+async def test_a_batch_under_way_is_waited_for_at_the_end(tmp_path: Path) -> None:
+    """As a fire on one key is: its caller is not left in doubt."""
+    with ValkeyServer(tmp_path) as server, server.client() as client:
+        async with _worker(server) as here:
+            await here.fire_shared([(key, 1) for key in KEYS])
+            client.client_pause(int(PATIENCE_S) * 1000, all=False)
+            batch = asyncio.create_task(here.fire_shared([(key, 2) for key in KEYS]))
+            await until(lambda: bool(_info(client)["blocked_clients"]))
+            closing = asyncio.create_task(here.close())
+            _, pending = await asyncio.wait([batch, closing], timeout=0.05)
+            assert len(pending) == 2
+            client.client_unpause()
+            fired = await batch
+            await closing
+            assert isinstance(fired, list)
+            assert [each.seq for each in fired] == [2] * len(KEYS)
+
+
+async def test_a_repeated_batch_appends_nothing(tmp_path: Path) -> None:
+    """And its name is not that of another."""
+    name = Idempotency(owner="one", name="a", fingerprint="1")
+    with ValkeyServer(tmp_path) as server, server.client() as client:
+        async with _worker(server) as here:
+            first = await _fired(here, 1, name)
+            before = _lengths(client)
+            again = await _fired(here, 1, name)
+            assert [each.cursor for each in again] == [each.cursor for each in first]
+            other = Idempotency(owner="one", name="a", fingerprint="2")
+            with pytest.raises(SignalsConflictError):
+                await _fired(here, 2, other)
+            assert _lengths(client) == before
+
+
+async def test_a_name_that_one_of_the_logs_knows_refuses_the_whole_batch(tmp_path: Path) -> None:
+    """Of another request, whose keys are in some of the logs only; a repeat is still known."""
+    with ValkeyServer(tmp_path) as server, server.client() as client:
+        async with _worker(server) as here:
+            name = Idempotency(owner="one", name="a", fingerprint="1")
+            (first,) = [await here.fire_shared([(KEYS[0], 1)], idempotency=name)]
+            before = _lengths(client)
+            with pytest.raises(SignalsConflictError) as conflict:
+                await _fired(here, 2, Idempotency(owner="one", name="a", fingerprint="2"))
+            assert conflict.value.is_name_reused
+            assert _lengths(client) == before
+            assert await here.fire_shared([(KEYS[0], 1)], idempotency=name) == first
+
+
+async def test_large_batches_leave_half_of_the_server_to_others(tmp_path: Path) -> None:
+    """If others fire as well, the next one waits for as long as the last one took."""
+    large = [(f"large:{number}", 1) for number in range(1000)]
+    with ValkeyServer(tmp_path) as server, server.client() as client:
+        async with Purgatory("worker", signals=RedisSignals(server.url, timeout=30)) as here:
+            await here.fire_shared(large)
+            await here.fire("key")
+            client.client_pause(300, all=False)
+            await here.fire_shared(large)
+            another = asyncio.create_task(here.fire_shared(large))
+            await asyncio.sleep(0)
+            for _ in range(20):
+                await here.fire("key")
+            assert not another.done()
+            await another
+
+
+async def _fired(worker: Purgatory, value: int, name: Idempotency | None = None) -> list[Any]:
+    fired = await worker.fire_shared([(key, value) for key in KEYS], idempotency=name)
+    assert isinstance(fired, list)
+    return fired
+
+
+def _info(client: Any) -> Any:
+    return client.info("clients")
+
+
+def _lengths(client: Any) -> list[int]:
+    return [client.xlen(f"{{purgatory:signals:{number}}}:log") for number in range(8)]
+
+
+def on_prefix(server: ValkeyServer, prefix: str, limits: Limits | None = None) -> Purgatory:
+    signals = RedisSignals(server.url, prefix, timeout=PATIENCE_S / 4)
+    return Purgatory(prefix, limits=limits, signals=signals)
+
+
+def kept(client: Any, prefix: str) -> dict[bytes, Any]:
+    """What is in the log of a prefix, without names and times, which are of each log."""
+    tag = f"{{{prefix}:signals:0}}:".encode()
+    found: dict[bytes, Any] = {}
+    for name in client.scan_iter(tag + b"*"):
+        kind = client.type(name)
+        value: Any = None
+        if kind == b"hash":
+            value = {k: v for k, v in client.hgetall(name).items() if k != b"epochs"}
+        elif kind == b"stream":
+            value = [
+                (offset, re.sub(rb" \d{13} ", b" now ", fields[b"e"]))
+                for offset, fields in client.xrange(name)
+            ]
+        elif kind == b"list":
+            value = client.lrange(name, 0, -1)
+        elif kind == b"zset":
+            value = client.zrange(name, 0, -1, withscores=True)
+        if not name.startswith(tag + b"repeat"):
+            found[name.removeprefix(tag)] = value
+    return found
+
+
+def channel(prefix: str) -> str:
+    """Where the log of a prefix publishes its entries."""
+    return f"{{{prefix}:signals:0}}:appended"
+
+
+def messages(pubsub: Any) -> dict[str, list[bytes]]:
+    """What was published so far, by prefix, without names and times."""
+    prefixes = {channel(prefix).encode(): prefix for prefix in ("short", "long")}
+    published: dict[str, list[bytes]] = {prefix: [] for prefix in prefixes.values()}
+    pubsub.ping("end")
+    while (message := pubsub.get_message(timeout=PATIENCE_S))["type"] != "pong":
+        if message["type"] == "message":
+            _, _, text = message["data"].partition(b" ")
+            published[prefixes[message["channel"]]].append(re.sub(rb" \d{13} ", b" now ", text))
+    return published
+
+
+@pytest.mark.anyio
+async def test_a_plain_fire_leaves_what_any_other_leaves(server: ValkeyServer) -> None:
+    """A fire with an Idempotency-Key goes the long way."""
+    limits = Limits(max_signals=30, max_signals_per_key=8)
+    async with (
+        on_prefix(server, "short", limits) as short,
+        on_prefix(server, "long", limits) as long,
+    ):
+        with server.client() as client, client.pubsub() as pubsub:
+            pubsub.subscribe(*map(channel, ("short", "long")))
+            for number in range(120):
+                # Some keys are fired once, some fill their history, and all of them the log.
+                key = f"key:{number % 3 if number < 60 else number * 7 % 41}"
+                name = Idempotency(owner="", name=str(number), fingerprint="")
+                owner = (None, "alice", "bob")[number * number % 7 % 3] if number > 20 else None
+                fired = await short.fire(key, number, owner=owner)
+                (other,) = await long.fire_shared([(key, number)], idempotency=name, owner=owner)
+                assert fired.seq == other.seq  # type: ignore[union-attr]
+                assert fired.cursor.partition("-")[2] == other.cursor.partition("-")[2]  # type: ignore[union-attr]
+                if number == 0:
+                    # No value of a fire has this byte, at which Lua's format ends a text.
+                    entries = [(EntryType.FIRED, key, b"\0" + b"1")]
+                    name = Idempotency(owner="", name="bytes", fingerprint="")
+                    await short.shared_signals.append_if(entries)  # type: ignore[union-attr]
+                    await long.shared_signals.append_if(entries, idempotency=name)  # type: ignore[union-attr]
+                if number % 17 == 0:
+                    assert kept(client, "short") == kept(client, "long")
+                    assert await short.cancel(key) == await long.cancel(key) == 0
+            assert kept(client, "short") == kept(client, "long")
+            published = messages(pubsub)
+            assert len(published["short"]) > 120
+            assert published["short"] == published["long"]
+            calls = client.info("commandstats")
+    # Nearly half of all look at the length of the log, and only the long way does.
+    assert calls["cmdstat_xlen"]["calls"] < calls["cmdstat_xadd"]["calls"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_all", [True, False], ids=["deleted", "cut"])
+async def test_a_log_that_somebody_has_touched_is_begun_anew(
+    server: ValkeyServer, *, is_all: bool
+) -> None:
+    """A deleted one with the next fire, and one that lacks entries when it is read."""
+    async with on_prefix(server, "touched") as here:
+        before = (await here.fire("key", 1)).cursor
+        await here.fire("key", 2)
+        with server.client() as client:
+            log = "{touched:signals:0}:log"
+            _ = client.delete(log) if is_all else client.xtrim(log, maxlen=1, approximate=False)
+        (follower,) = here.shared_signals._followers  # type: ignore[union-attr]
+        if not is_all:
+            await follower.catch_up()
+        fired = await here.fire("key", 3)
+        assert fired.seq == 1
+        assert fired.cursor.partition("-")[0] != before.partition("-")[0]
+        await follower.catch_up()
+        with pytest.raises(CursorExpiredError):
+            await here.park("key", timeout=0, cursor=before)
