@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from functools import partial
 from threading import RLock
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request, Response
-from fastapi.params import Depends
 from fastapi.routing import APIRoute
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -140,27 +139,6 @@ async def _never_called(request: Request) -> Response:
     raise AssertionError("a LazyRoute handles requests itself")
 
 
-def behind_dependencies(
-    raw: ASGIApp, path: str, dependencies: Sequence[Depends], overrides_provider: Any
-) -> ASGIApp:
-    """Return `raw` behind the dependencies of an application or of an included router.
-
-    FastAPI runs them, as in front of any endpoint, and responds to what they raise.
-    """
-
-    async def delegate(request: Request) -> Response:
-        return _Delegated(raw, request)
-
-    route = APIRoute(
-        path,
-        delegate,
-        response_model=None,
-        dependencies=dependencies,
-        dependency_overrides_provider=overrides_provider,
-    )
-    return route.app
-
-
 class _Delegated(Response):
     """The response that `raw` sends."""
 
@@ -193,7 +171,7 @@ class DeclaredEndpoint:
     """
 
     def __init__(
-        self, name: str, raw: AdmittingEndpoint, prefix: str, *, allows_head: bool, **options: Any
+        self, name: str, raw: AdmittingEndpoint, *, allows_head: bool, **options: Any
     ) -> None:
         """Describe what `raw` serves; `name` is the operation id.
 
@@ -208,7 +186,6 @@ class DeclaredEndpoint:
         self.route_options = options
         self.methods: list[str] = []
         """Those of all routes at its path."""
-        self._prefix = prefix
 
     def __call__(self) -> None:
         """Raise: requests go to `raw`."""
@@ -222,7 +199,8 @@ class DeclaredEndpoint:
             f"{scope['method']} is not allowed at {scope['path']}; allowed: {methods}",
             headers={"Allow": methods},
         )
-        await send_response(send, problem.response(self._prefix, scope["path"]))
+        prefix = self.raw.context.prefix
+        await send_response(send, problem.response(prefix, scope["path"]))
 
 
 class RawRoute(LazyRoute):
@@ -255,16 +233,26 @@ class RawRoute(LazyRoute):
         await raw(scope, receive, send)
 
     def _behind_dependencies(self, included: Any) -> ASGIApp:
+        """Return the raw endpoint behind the dependencies of the application or of an inclusion.
+
+        FastAPI runs them, as in front of any endpoint, and responds to what they raise.
+        """
         if self._guarded is None:
             self._guarded = {}
         if id(included) not in self._guarded:
-            app = behind_dependencies(
-                self.declared.raw,
+            raw = self.declared.raw
+
+            async def delegate(request: Request) -> Response:
+                return _Delegated(raw, request)
+
+            route = APIRoute(
                 included.path,
-                included.dependencies,
-                included.dependency_overrides_provider,
+                delegate,
+                response_model=None,
+                dependencies=included.dependencies,
+                dependency_overrides_provider=included.dependency_overrides_provider,
             )
-            self._guarded[id(included)] = (included, app)
+            self._guarded[id(included)] = (included, route.app)
         return self._guarded[id(included)][1]
 
 
@@ -289,7 +277,6 @@ def add_route(
     endpoint = DeclaredEndpoint(
         function.__name__,
         raw,
-        router.prefix,
         allows_head=allows_head,
         **options,
         methods=[raw.method],
