@@ -90,6 +90,22 @@ async def test_what_is_due_at_once_runs_in_the_next_turn() -> None:
     bench.reaper.stop()
 
 
+async def test_a_reaper_that_stops_runs_nothing_more() -> None:
+    """Neither what is added afterwards, nor what is due in the same turn, more than a step."""
+    bench = Bench()
+    bench.reaper.stop()
+    bench.add(5)
+    await asyncio.sleep(1)
+    assert (bench.times, bench.reaper.wake_ups) == ([], 0)
+    bench.reaper.start()
+    bench.add(10, bench.reaper.stop)
+    for _ in range(3 * REAPER_STEP):
+        bench.add(10)
+    await asyncio.sleep(1)
+    assert bench.times == [1_000] + [1_010] * REAPER_STEP
+    bench.timer.close()
+
+
 @cases("error", [asyncio.CancelledError, GeneratorExit])
 async def test_a_base_exception_does_not_stop_what_comes_after(error: type[BaseException]) -> None:
     """The loop's handler hears of it; the rest of the bucket and the next bucket run."""

@@ -39,7 +39,7 @@ class Order:
         return JSONResponse({"version": version}, headers={"ETag": f'"{version}"', **self.headers})
 
 
-def application(endpoint: Endpoint, *above: Middleware, **state: Any) -> Starlette:
+def application(endpoint: Endpoint, *above: Middleware) -> Starlette:
     """An application of one endpoint."""
     return Starlette(
         routes=[Route("/orders/{order_id}", endpoint, methods=["GET", "POST"])],

@@ -172,9 +172,6 @@ async def test_a_timeout_of_zero_is_answered_when_the_purgatory_is_full(
         await task
 
 
-# Mistakes
-
-
 async def test_a_pydantic_model_is_fired_as_json(purgatory: Purgatory) -> None:
     """Every waiter gets the values that the model dumps, like a watcher over HTTP."""
     task = await parked(purgatory, "a")
@@ -320,9 +317,6 @@ async def test_bad_keys_and_misuse_are_refused(make_purgatory: Make) -> None:
             await asyncio.to_thread(purgatory.cursor, "a")
     with pytest.raises(PurgatoryClosedError):
         purgatory.cursor("a")
-
-
-# Cancelling the task that waits
 
 
 # Cost

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from purgatory import InvalidKeyError, Purgatory, PurgatoryClosedError, Status, WrongThreadError
+from purgatory.event_loop.thread_calls import ThreadCalls
 from tests.patience import PATIENCE_S
 from tests.unit.purgatory.waiting import Make, parked
 
@@ -143,6 +144,17 @@ async def test_what_is_no_coroutine_is_refused(purgatory: Purgatory) -> None:
         purgatory.run_threadsafe(purgatory.fire)  # type: ignore[arg-type] # on purpose
 
 
+async def test_calls_that_have_not_begun_fail_as_closed() -> None:
+    """Also beside one that its caller has given up."""
+    calls = ThreadCalls("p")
+    calls.open(asyncio.get_running_loop())
+    given_up, waiting = calls.run(asyncio.sleep(0)), calls.run(asyncio.sleep(0))
+    given_up.cancel()
+    calls.close()
+    assert isinstance(waiting.exception(0), PurgatoryClosedError)
+    assert given_up.cancelled()
+
+
 def test_a_loop_that_ends_before_the_call_begins() -> None:
     """No thread waits for ever: each call succeeds, or fails as closed or cancelled."""
     purgatory = Purgatory()
@@ -173,3 +185,23 @@ def test_a_loop_that_ends_before_the_call_begins() -> None:
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
     assert purgatory.signals.head() == sum(result is None for result in results)
+
+
+def test_a_call_is_cancelled_after_its_loop_has_closed(errors: Errors) -> None:
+    """A loop that nobody ended properly: there is nothing left to cancel, and no error."""
+    loop = asyncio.new_event_loop()
+    calls = ThreadCalls("test")
+    calls.open(loop)
+
+    async def wait_for_ever() -> None:
+        await loop.create_future()
+
+    call = calls.run(wait_for_ever())
+    for _ in range(3):
+        loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    assert call.cancel()
+    assert errors() == []
+    # asyncio logs what becomes of the task: here, and not in another test.
+    del call, calls
+    gc.collect()
