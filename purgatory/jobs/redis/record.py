@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from purgatory.job_errors import CorruptJobError, InvalidJobError
@@ -127,7 +127,39 @@ def step_of(*fields: object) -> bytes:
 
 def job_step(step: JobStep[Any], limits: JobLimits) -> bytes:
     """Return a step on one job."""
-    return step_of(*_JOB_STEPS[type(step)](step, limits))
+    fields: tuple[object, ...]
+    match step:
+        # First those of every job.
+        case Start():
+            bounds = () if step.bounds is None else step.bounds[1:]
+            fields = ("start", *step.claim, step.lease_ms, step.attempt, *bounds)
+        case Finish():
+            fields = ("finish", *step.claim, step.state, _error_field(step.error, limits))
+        case Renew():
+            fields = ("renew", *step.claim, step.lease_ms)
+        case FireJob():
+            fired = (text for pair in step.fired for text in pair)
+            fields = ("fire_job", step.id, step.round, *fired)
+        case GiveBack():
+            error = _error_field(step.error, limits)
+            fields = ("give_back", *step.claim, step.delay_ms, error, step.hold_ms)
+        case WaitAgain():
+            keys = KEY_SEPARATOR.join(step.keys)
+            wait = (*_deadline(step.deadline), keys, step.needed, step.on_fire)
+            fields = ("wait_again", *step.claim, *wait, step.payload_json)
+        case Miss():
+            fields = ("miss", *step.claim)
+        case Cancel():
+            fields = ("cancel", step.id, step.if_version)
+        case Reschedule():
+            fields = ("reschedule", step.id, *_deadline(step.deadline), step.if_version)
+        case RunNow():
+            fields = ("run_now", step.id, step.if_version)
+        case Retry():
+            fields = ("retry", step.id, step.if_version)
+        case _:
+            raise TypeError(f"{step!r} is not a step of the job model")
+    return step_of(*fields)
 
 
 def key_step(step: KeyStep, limit: int) -> bytes:
@@ -204,66 +236,3 @@ def _deadline(deadline: Deadline) -> tuple[str, int | None]:
     if deadline.delay_ms is None:
         return "at", deadline.at_ms
     return "delay", deadline.delay_ms
-
-
-def _fire_job(step: FireJob, limits: JobLimits) -> tuple[object, ...]:
-    return "fire_job", step.id, step.round, *(text for fired in step.fired for text in fired)
-
-
-def _cancel(step: Cancel, limits: JobLimits) -> tuple[object, ...]:
-    return "cancel", step.id, step.if_version
-
-
-def _reschedule(step: Reschedule, limits: JobLimits) -> tuple[object, ...]:
-    return "reschedule", step.id, *_deadline(step.deadline), step.if_version
-
-
-def _run_now(step: RunNow, limits: JobLimits) -> tuple[object, ...]:
-    return "run_now", step.id, step.if_version
-
-
-def _retry(step: Retry, limits: JobLimits) -> tuple[object, ...]:
-    return "retry", step.id, step.if_version
-
-
-def _start(step: Start, limits: JobLimits) -> tuple[object, ...]:
-    bounds = () if step.bounds is None else step.bounds[1:]
-    return "start", *step.claim, step.lease_ms, step.attempt, *bounds
-
-
-def _renew(step: Renew, limits: JobLimits) -> tuple[object, ...]:
-    return "renew", *step.claim, step.lease_ms
-
-
-def _finish(step: Finish, limits: JobLimits) -> tuple[object, ...]:
-    return "finish", *step.claim, step.state, _error_field(step.error, limits)
-
-
-def _miss(step: Miss, limits: JobLimits) -> tuple[object, ...]:
-    return "miss", *step.claim
-
-
-def _give_back(step: GiveBack, limits: JobLimits) -> tuple[object, ...]:
-    fields = (step.delay_ms, _error_field(step.error, limits), step.hold_ms)
-    return "give_back", *step.claim, *fields
-
-
-def _wait_again(step: WaitAgain, limits: JobLimits) -> tuple[object, ...]:
-    keys = KEY_SEPARATOR.join(step.keys)
-    wait = (*_deadline(step.deadline), keys, step.needed, step.on_fire)
-    return "wait_again", *step.claim, *wait, step.payload_json
-
-
-_JOB_STEPS: Mapping[type[JobStep[Any]], Callable[[Any, JobLimits], tuple[object, ...]]] = {
-    FireJob: _fire_job,
-    Cancel: _cancel,
-    Reschedule: _reschedule,
-    RunNow: _run_now,
-    Retry: _retry,
-    Start: _start,
-    Renew: _renew,
-    Finish: _finish,
-    Miss: _miss,
-    GiveBack: _give_back,
-    WaitAgain: _wait_again,
-}
