@@ -122,9 +122,7 @@ class SignalMachine(RuleBasedStateMachine):
             self.start_over(reader, expired)
             return
         assert position == reader.position
-        for count in range(len(expected) + 2):
-            has_so_many = self.signals.has_after(reader.key, position, max(1, count))
-            assert has_so_many == (len(expected) >= max(1, count))
+        self.has_so_many(reader.key, position, expected)
         read = self.signals.read(reader.key, position, limit)
         assert read == expected[:limit]
         # As an outcome does: behind what was read, or up to date where that was all.
@@ -137,10 +135,15 @@ class SignalMachine(RuleBasedStateMachine):
         """What is kept: a tail of everything that fired."""
         position = self.signals.position(key, "0")
         assert position == self.signals.earliest(key)
-        read = self.signals.read(key, position, limit)
-        assert read == self.histories[key].after(position)[:limit]
+        expected = self.histories[key].after(position)
+        self.has_so_many(key, position, expected)
+        assert self.signals.read(key, position, limit) == expected[:limit]
 
     # Laws
+
+    def has_so_many(self, key: str, position: int, expected: list[Signal]) -> None:
+        for count in range(1, len(expected) + 2):
+            assert self.signals.has_after(key, position, count) == (len(expected) >= count)
 
     def expires(self, key: str, cursor: str) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -131,6 +132,19 @@ def test_a_copy_of_a_signal_is_that_of_one(
 
 def bounded(**bounds: int) -> MemorySignals:
     return MemorySignals(clock=MockClock(), **bounds)
+
+
+def test_a_dropped_value_takes_no_memory() -> None:
+    """Not even if it was the last one that was fired or read."""
+    signals = bounded(max_bytes=10_000_000, max_value_bytes=10_000_000)
+    tracemalloc.start()
+    try:
+        signals.append("k", "x" * 5_000_000)
+        signals.drop("k")
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 500_000
 
 
 @cases("keys, forgotten", [(6, 0), (7, 1), (8, 2)])
