@@ -139,6 +139,24 @@ def test_a_long_wait_may_break_late(clock: MockClock, flows: Flows) -> None:
     assert first == 55.0 and 14.0 < second < 15.0
 
 
+def test_waiting_for_a_job_may_break_late(clock: MockClock, flows: Flows) -> None:
+    """In every request anew, however long the job takes."""
+
+    def job(state: str) -> Reply:
+        return Reply(200, {"ETag": '"1"'}, b'{"id":"j","state":"%b"}' % state.encode())
+
+    def results() -> Iterator[Result]:
+        yield job("running")
+        clock.advance(50_000)
+        yield DOWN
+        yield DOWN
+        yield job("done")
+
+    script = Script(clock, results())
+    assert script.run(flows.job_end("j", None)).state == "done"
+    assert len(script.requests) == 4
+
+
 @pytest.mark.parametrize(
     ("reply", "error"),
     [
@@ -246,6 +264,12 @@ def test_a_wait_from_now_that_breaks(clock: MockClock, flows: Flows, timeout: fl
     assert [body["keys"]["k"] for body in bodies] == [None, None, "c-1", "c-1"]
     assert [body["wait"] for body in bodies[:2]] == [0, 0]
     assert timeout < 1 or bodies[2]["wait"] > 24
+
+
+def test_a_look_takes_one_request(clock: MockClock, flows: Flows) -> None:
+    """A wait of no time from now on has the cursors that it asks for."""
+    script = Script(clock, [_waited("expired", "c-1")])
+    assert script.run(flows.wait(["k"], 0, {})).cursors == {"k": "c-1"}
 
 
 URL = "http://127.0.0.1:1"
