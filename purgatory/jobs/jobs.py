@@ -15,18 +15,18 @@ from purgatory.errors import PurgatoryDrainingError
 from purgatory.job_errors import InvalidJobError, JobError, StoreError, StoreUnavailableError
 from purgatory.jobs.commands import JobCommands
 from purgatory.jobs.end_listeners import on_job_end
-from purgatory.jobs.fires import BoundedWait, FireAll, OutboxRelay, PendingFire, PendingFires
 from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.job_watchers import JobWatchers, ParkOperation
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.spec import JobOptions, JobSpec
 from purgatory.jobs.model.steps import Add, Added, AddStatus, Fire
+from purgatory.jobs.owed_fires import BoundedWait, FireAll, OutboxRelay, PendingFire, PendingFires
 from purgatory.jobs.store_opener import OtherWorkers, StoreOpener, overlap_ms
 from purgatory.jobs.stores.memory import MemoryJobStore
 from purgatory.jobs.stores.protocol import CanHurry, JobStore, ListsWorkers, Outbox
-from purgatory.jobs.worker.missed_fires import AddResult, MissedFires, SignalHistory
 from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import JobStatistics, WorkerCounters, WorkerSettings
+from purgatory.jobs.worker.signals_since import AddResult, MissedFires, SignalHistory
 from purgatory.jobs.worker.worker_store import OUTAGES, StoreClock
 from purgatory.json_value import VALUE, encode_json
 from purgatory.operations.operation_listeners import Listener, Recorder

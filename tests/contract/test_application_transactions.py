@@ -25,7 +25,7 @@ from purgatory.jobs import (
     JobState,
     MemoryJobStore,
     StoreUnavailableError,
-    fires,
+    owed_fires,
 )
 from purgatory.jobs.model import Added, IdempotencyConflictError, StoreNotReadyError
 from purgatory.jobs.sql import SqlJobStore, migrate
@@ -334,8 +334,8 @@ async def test_what_a_process_left_is_fired_by_another(
     make_store: MakeStore, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once it has been there for a while; it decides the jobs that wait then, as any fire does."""
-    monkeypatch.setattr(fires, "OUTBOX_POLL_S", 0.05)
-    monkeypatch.setattr(fires, "TAKEOVER_MS", 500)
+    monkeypatch.setattr(owed_fires, "OUTBOX_POLL_S", 0.05)
+    monkeypatch.setattr(owed_fires, "TAKEOVER_MS", 500)
     dead = make_store()
     await dead.open()
     async with AsyncSession(engine) as session:

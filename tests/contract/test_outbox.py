@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 
 from purgatory import Limits, Purgatory
-from purgatory.jobs import JobLimits, JobState, StoreUnavailableError, fires
+from purgatory.jobs import JobLimits, JobState, StoreUnavailableError, owed_fires
 from purgatory.jobs.sql import SqlJobStore, migrate
 from purgatory.jobs.stores.protocol import StoredFire, TakenFires
 from purgatory.signals.redis import RedisSignals
@@ -87,7 +87,7 @@ async def test_a_locked_job_holds_up_its_key_only(
     job = await purgatory.defer("note", delay=600, keys=["other"], on_fire="cancel")
     lock = text("SELECT 1 FROM purgatory_jobs WHERE id = :id FOR UPDATE")
     await console.execute(lock, {"id": locked.id})
-    on_key = [("k", number) for number in range(2 * fires.BATCH)]
+    on_key = [("k", number) for number in range(2 * owed_fires.BATCH)]
     await fire_all(purgatory, engine, *on_key, ("other", 7))
     assert (await purgatory.park("other", cursor=since, timeout=60)).value == 7
     assert (await job.get()).state is JobState.CANCELLED
@@ -110,7 +110,7 @@ async def test_a_locked_fire_holds_up_its_key_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is asked for again after a while, and not at once."""
-    monkeypatch.setattr(fires, "OUTBOX_POLL_S", 600.0)
+    monkeypatch.setattr(owed_fires, "OUTBOX_POLL_S", 600.0)
     async with Purgatory(jobs=store) as purgatory:
         since = purgatory.cursor("k", "other")
         async with AsyncSession(engine) as session:

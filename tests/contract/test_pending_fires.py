@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 
 from purgatory import Limits, Purgatory
 from purgatory.errors import SignalsUnavailableError
-from purgatory.jobs import JobOutcome, JobState, JobStore, fires
+from purgatory.jobs import JobOutcome, JobState, JobStore, owed_fires
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.sql import SqlJobStore, migrate
 from purgatory.signals.redis import RedisSignals, records
@@ -159,7 +159,7 @@ async def test_shared_signals_keep_the_pending_fires_of_a_process(
 
     What is damaged in Redis is in nobody's way.
     """
-    monkeypatch.setattr(fires, "PENDING_POLL_S", 0.2)
+    monkeypatch.setattr(owed_fires, "PENDING_POLL_S", 0.2)
     await migrate(own_postgresql.url)
     prefix = f"pending-{SystemClock().now_ns()}"
     async with purgatory_on(

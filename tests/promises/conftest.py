@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from purgatory import Purgatory
-from purgatory.jobs import fires
+from purgatory.jobs import owed_fires
 from purgatory.testing import AutojumpEventLoop
 from tests.promises.kit import Bench, Process
 from tests.unit.conftest import Made, made, make_purgatory  # noqa: F401 # the leak check
@@ -45,4 +45,6 @@ async def process(bench: Bench) -> Process:
 def exact_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pause without jitter before a fire is tried again."""
     for name in ("PENDING_RETRY", "OUTBOX_RETRY"):
-        monkeypatch.setattr(fires, name, replace(getattr(fires, name), random=lambda: 0.0))
+        monkeypatch.setattr(
+            owed_fires, name, replace(getattr(owed_fires, name), random=lambda: 0.0)
+        )

@@ -26,8 +26,8 @@ from purgatory.jobs import (
     StoreUnavailableError,
     WorkerSettings,
 )
-from purgatory.jobs.fires import PendingFire
 from purgatory.jobs.model.steps import Fire, Step
+from purgatory.jobs.owed_fires import PendingFire
 from purgatory.jobs.stores.protocol import StoredFire, TakenFire, TakenFires
 from purgatory.jobs.worker.settings import JobStatistics
 from purgatory.operations import OperationEvent

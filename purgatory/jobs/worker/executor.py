@@ -20,10 +20,10 @@ from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import checked_keys, needed_keys, on_fire_on
 from purgatory.jobs.model.steps import Finish, GiveBack, WaitAgain
 from purgatory.jobs.worker.leased_jobs import ClaimGuard, LeasedJob, LeasedJobs, StaleClaimError
-from purgatory.jobs.worker.missed_fires import MissedFires
 from purgatory.jobs.worker.recovery import JobRecovery
 from purgatory.jobs.worker.result_reporter import ResultReporter, failed_attempt
 from purgatory.jobs.worker.settings import WorkerCounters
+from purgatory.jobs.worker.signals_since import MissedFires
 from purgatory.jobs.worker.worker_store import OUTAGES, RETRY_POLICY, WorkerStore
 from purgatory.retry_policy import RetryPolicy
 from purgatory.timer.clock import NS_PER_MS

@@ -18,11 +18,11 @@ from purgatory.jobs.stores.protocol import JobStore
 from purgatory.jobs.worker.claiming import Claimer, DueListener, ExcessJobs, Retention
 from purgatory.jobs.worker.executor import JobExecutor, NextRounds
 from purgatory.jobs.worker.leased_jobs import JobLeaseRenewer, LeasedJob, LeasedJobs
-from purgatory.jobs.worker.missed_fires import MissedFires
 from purgatory.jobs.worker.recovery import JobRecovery
 from purgatory.jobs.worker.result_reporter import OnJobEnd, ResultReporter
 from purgatory.jobs.worker.run_queue import JobRunQueue
 from purgatory.jobs.worker.settings import JobStatistics, WorkerCounters, WorkerSettings
+from purgatory.jobs.worker.signals_since import MissedFires
 from purgatory.jobs.worker.worker_store import StoreClock, StoreRetry, WorkerStore
 from purgatory.timer import SystemTimer
 from purgatory.timer.clock import NS_PER_MS

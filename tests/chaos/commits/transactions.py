@@ -11,7 +11,7 @@ from sqlalchemy import Column, MetaData, Table, Text, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 from purgatory import Purgatory
-from purgatory.jobs import fires
+from purgatory.jobs import owed_fires
 from purgatory.jobs.sql import SqlJobStore, migrate
 from purgatory.jobs.sql.tables import jobs, outbox
 
@@ -51,7 +51,7 @@ async def make_tables(url: str) -> None:
 
 async def run_transactions(url: str, name: str, ready: int) -> None:
     """Run transactions until killed; write a byte to `ready` before each of them ends."""
-    fires.OUTBOX_POLL_S, fires.TAKEOVER_MS = POLL_S, TAKEOVER_MS  # type: ignore[misc]
+    owed_fires.OUTBOX_POLL_S, owed_fires.TAKEOVER_MS = POLL_S, TAKEOVER_MS  # type: ignore[misc]
     engine = engine_of(url)
     async with Purgatory(jobs=SqlJobStore(url)) as purgatory:
         purgatory.handled_elsewhere(["waiter", "job"])
@@ -78,7 +78,7 @@ async def _run_transaction(
 
 async def judge(url: str) -> Verdict:
     """Fire what is left, and compare: committed means deferred and fired, else neither."""
-    fires.OUTBOX_POLL_S, fires.TAKEOVER_MS = POLL_S, TAKEOVER_MS  # type: ignore[misc]
+    owed_fires.OUTBOX_POLL_S, owed_fires.TAKEOVER_MS = POLL_S, TAKEOVER_MS  # type: ignore[misc]
     engine = engine_of(url)
     async with Purgatory(jobs=SqlJobStore(url)), engine.connect() as connection:
         async with asyncio.timeout(60):

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from purgatory.jobs import Jobs
 from purgatory.jobs.model import Add, Added, FireJob, JobSpec
-from purgatory.jobs.worker.missed_fires import AddResult
+from purgatory.jobs.worker.signals_since import AddResult
 
 
 async def look_first(

@@ -271,7 +271,7 @@ async def test_there_is_room_for_so_many(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
     """In memory: beyond it, the caller is told to fire again; decided ones make room."""
-    monkeypatch.setattr(f"purgatory.jobs.fires.{bound}", 2 if bound == "MAX_FIRES" else 100)
+    monkeypatch.setattr(f"purgatory.jobs.owed_fires.{bound}", 2 if bound == "MAX_FIRES" else 100)
     process = await bench.process()
     await wait_on(process, "k")
     process.link.cut()

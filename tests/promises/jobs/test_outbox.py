@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from purgatory.jobs import JobLimits, StoreUnavailableError
-from purgatory.jobs.fires import OUTBOX_POLL_S as POLL_S
-from purgatory.jobs.fires import TAKEOVER_MS
+from purgatory.jobs.owed_fires import OUTBOX_POLL_S as POLL_S
+from purgatory.jobs.owed_fires import TAKEOVER_MS
 from purgatory.jobs.stores.protocol import StoredFire
 from tests.promises.kit import HOUR_S, Bench, OutboxDatabase, Process, Session, now_ms
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from purgatory.jobs.fires import BoundedWait
+from purgatory.jobs.owed_fires import BoundedWait
 from purgatory.testing import AutojumpEventLoop
 from tests.cases import cases
 

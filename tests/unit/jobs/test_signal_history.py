@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from purgatory import Purgatory
-from purgatory.jobs.worker.missed_fires import SignalHistory
+from purgatory.jobs.worker.signals_since import SignalHistory
 from tests.unit.shared_logs import Logs
 
 
