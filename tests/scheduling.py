@@ -27,6 +27,7 @@ TOGETHER = tuple(
             r"(.+/pipeline)/test_(?:live|missing_records|schedule|session_option|truth|waits)\.py::",
             r"(.+/pipeline)/test_engines\.py::test_(?:outcomes|tables|the_advice)_",
             r"(.+/pipeline)/test_failed_jobs\.py::test_both_engines_",
+            r"(.+/pipeline)/test_everywhere\.py::test_spark_connect",
             r"(.+/pipeline)/test_increment\.py::test_a_new_hour_takes_",
             r"(.+/pipeline)/test_rollups\.py::test_(?:percentiles_are|only_frequent|spark_scans)_",
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,9 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline import OutcomeTable, spark_session
+from purgatory.pipeline.source import register
 from purgatory.pipeline.spark.session import REMOTE_VARIABLE
+from tests.free_port import free_port
 from tests.pipeline.spark_servers import (
     CLIENT_VARIABLES,
+    CONNECT_PORT,
     JAVA_OPTIONS,
     PLACE,
     connect_server,
@@ -22,6 +26,7 @@ from tests.pipeline.spark_servers import (
 )
 from tests.pipeline.synthetic import Written, write
 from tests.scheduling import scope_of
+from tests.valkey_server import ValkeyServer
 
 # Ten million by hand: PURGATORY_PIPELINE_OPERATIONS=10000000 make test ARGS=tests/pipeline
 OPERATIONS = int(os.environ.get("PURGATORY_PIPELINE_OPERATIONS", "60000"))
@@ -34,17 +39,35 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     assert scope_of(test) == "tests/pipeline", f"{test} is not in TOGETHER of tests/scheduling.py"
     with pytest.MonkeyPatch.context() as patch, ExitStack() as servers:
         patch.setenv("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
-        master = None
+        master, options = None, {"spark.sql.shuffle.partitions": "2"}
         if PLACE == "connect":
             master = servers.enter_context(connect_server(tmp_path_factory.mktemp("connect")))
             # Commands that the tests run find the same server.
             patch.setenv(REMOTE_VARIABLE, master)
         elif PLACE == "cluster":
             master = servers.enter_context(standalone_cluster(tmp_path_factory.mktemp("cluster")))
-        options = {"spark.sql.shuffle.partitions": "2"}
+        else:
+            # In the same process: another one would cost as much as all queries of its tests.
+            options["spark.plugins"] = "org.apache.spark.sql.connect.SparkConnectPlugin"
+            options["spark.connect.grpc.binding.address"] = "127.0.0.1"
+            options[CONNECT_PORT] = str(free_port())
         session = spark_session("tests", master=master, options=options)
+        register(session)
         yield session
         session.stop()
+
+
+@pytest.fixture(scope="session")
+def connect_address(spark: SparkSession) -> str:
+    """The address of the server of Spark Connect that is beside the session."""
+    return f"sc://127.0.0.1:{spark.conf.get(CONNECT_PORT)}"
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[ValkeyServer]:
+    """For all tests: each has a prefix, or streams, of its own."""
+    with tempfile.TemporaryDirectory() as directory, ValkeyServer(Path(directory)) as server:
+        yield server
 
 
 @pytest.fixture

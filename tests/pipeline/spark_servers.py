@@ -28,6 +28,8 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:CompileThresholdScaling=4 -XX:+UseSe
 CLIENT_VARIABLES = (REMOTE_VARIABLE, "SPARK_CONNECT_MODE_ENABLED")
 """What a client of Spark Connect has in its environment; PySpark itself sets the second."""
 
+CONNECT_PORT = "spark.connect.grpc.binding.port"
+
 PLACE = os.environ.get("PURGATORY_SPARK", "local")
 """Where the tests that share a session run it: make test-spark PLACE=connect, or cluster."""
 assert PLACE in ("local", "connect", "cluster"), PLACE
@@ -53,7 +55,7 @@ def connect_server(folder: Path, more: Mapping[str, str] | None = None) -> Itera
     port = free_port()
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": str(port),
+        CONNECT_PORT: str(port),
         "spark.driver.host": "127.0.0.1",
         # As docs/pipeline/clusters.md says.
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",

@@ -7,8 +7,8 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,9 +27,15 @@ from purgatory.pipeline.schedule import JobAddress
 from purgatory.pipeline.spark.folders import Tables
 from tests.acceptance.process_server import ProcessServer
 from tests.house.imports import ROOT
-from tests.nightly import NIGHTLY, by_night
+from tests.nightly import IS_NIGHTLY, by_night
 from tests.patience import PATIENCE_S
-from tests.pipeline.spark_servers import SUBMIT, connect_server, environment, standalone_cluster
+from tests.pipeline.spark_servers import (
+    SPARK_HOME,
+    SUBMIT,
+    connect_server,
+    environment,
+    standalone_cluster,
+)
 from tests.pipeline.synthetic import Written, write
 from tests.pipeline.test_engines import TABLES
 from tests.pipeline.test_schedule import jobs_in
@@ -43,8 +49,8 @@ needs_connect = pytest.mark.skipif(
     reason="needs grpcio, which is in tests/requirements.txt; CI fails without it",
 )
 
-# By night, each of them runs in both places. By day a stream, which costs as much as all others,
-# runs in the session of test_live.py only.
+# By night, each runs in both places. By day Spark Connect is beside the shared session, and
+# a stream, which costs as much as all others, runs in test_live.py only.
 COMMAND_NAMES = ["replay", "waits", "stream", "sql", "redis"]
 DELAY_S = 120
 LEAST_ENDED = 4
@@ -125,12 +131,6 @@ def service() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.address[1]}/purgatory"
     finally:
         server.kill()
-
-
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[ValkeyServer]:
-    with tempfile.TemporaryDirectory() as directory, ValkeyServer(Path(directory)) as server:
-        yield server
 
 
 def run(
@@ -245,21 +245,45 @@ def outcomes(out: Path) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: str(row["operation_id"]))
 
 
+@contextmanager
+def two_executors(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield a master, by day without the processes of a cluster, and variables for its driver."""
+    folder.mkdir()
+    if IS_NIGHTLY:
+        with standalone_cluster(folder) as address:
+            yield address, environment()
+    else:
+        # A home of its own: executors work below it.
+        for entry in SPARK_HOME.iterdir():
+            (folder / entry.name).symlink_to(entry)
+        yield "local-cluster[2,1,512]", environment({"SPARK_HOME": str(folder)})
+
+
+@pytest.fixture
+def connect(
+    request: pytest.FixtureRequest, not_installed: Mapping[str, str], tmp_path: Path
+) -> Iterator[str]:
+    """The address of a server of Spark Connect; by night without this package on its PATH."""
+    if IS_NIGHTLY:
+        with connect_server(tmp_path, not_installed) as address:
+            yield address
+    else:
+        yield request.getfixturevalue("connect_address")
+
+
 @needs_connect
 def test_spark_connect(
+    connect: str,
     small: Written,
     expected: Path,
-    not_installed: Mapping[str, str],
     service: str,
     valkey: ValkeyServer,
     tmp_path: Path,
 ) -> None:
     """`stream` needs this package there, and has it from the current folder."""
-    names = by_night(COMMAND_NAMES, ["waits", "sql"])
+    names = by_night(COMMAND_NAMES, ["waits", "sql", "replay"])
     everything = Everything(names, small, tmp_path / "out", service, valkey.url)
-    with connect_server(tmp_path, not_installed) as address:
-        commands = everything.commands("--master", address)
-        said = run([sys.executable, "-c", COMMANDS], commands)
+    said = run([sys.executable, "-c", COMMANDS], everything.commands("--master", connect))
     everything.check(said, expected)
 
 
@@ -272,7 +296,7 @@ def test_two_executors(
     tmp_path: Path,
 ) -> None:
     """By spark-submit, though only the driver has this package installed."""
-    names = by_night(COMMAND_NAMES, ["replay", "redis"])
+    names = by_night(COMMAND_NAMES, ["replay"])
     everything = Everything(names, small, tmp_path / "out", service, valkey.url)
     archive, program = tmp_path / "purgatory.zip", tmp_path / "program.py"
     # As in docs/pipeline/clusters.md.
@@ -284,21 +308,12 @@ def test_two_executors(
         "spark.executor.memory": "512m",
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
+        **{f"spark.executorEnv.{name}": value for name, value in not_installed.items()},
     }
     settings = [part for item in options.items() for part in ("--conf", "=".join(item))]
-    with standalone_cluster(tmp_path, not_installed) as address:
-        submit = [SUBMIT, "--master", address, "--py-files", str(archive), *settings, str(program)]
-        said = run(submit, everything.commands(), environment())
-    executors = list((tmp_path / "work").glob("app-*/*"))
-    assert len(executors) == 2
+    with two_executors(tmp_path / "spark") as (master, variables):
+        submit = [SUBMIT, "--master", master, "--py-files", str(archive), *settings, str(program)]
+        said = run(submit, everything.commands(), variables)
+    # More if the end of the driver was slow: what has ended is started again until then.
+    assert len(list((tmp_path / "spark" / "work").glob("app-*/*"))) >= 2
     everything.check(said, expected)
-
-
-@NIGHTLY
-def test_local_cluster(tmp_path: Path) -> None:
-    """Executors are processes of this machine: a replay, which runs this package in them."""
-    arguments = ["replay", "--load", "kafka-low", "--operations", "500", "--shards", "2"]
-    master = ["--master", "local-cluster[2,1,1024]", "--out", str(tmp_path / "out")]
-    variables = environment({"SPARK_WORKER_DIR": str(tmp_path / "work")})
-    said = run([sys.executable, "-c", COMMANDS], [[*arguments, *master]], variables)
-    assert "500 operations in" in said

@@ -9,18 +9,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from purgatory.pipeline import EVENT_SCHEMA, OutcomeTable, Update
+from purgatory.pipeline import OutcomeTable, Update
 from purgatory.pipeline.__main__ import main
-from purgatory.pipeline.source import register
+from tests.pipeline.synthetic import append
 
 NOW = datetime(2026, 11, 20, 6, tzinfo=UTC)
 FAR = datetime(2099, 1, 1, tzinfo=UTC)
 WAITING = 20
-
-
-@pytest.fixture(scope="module", autouse=True)
-def registered(spark: SparkSession) -> None:
-    register(spark)
 
 
 def event(
@@ -40,13 +35,6 @@ def event(
         "deadline": watched + timedelta(minutes=5),
         "completed_at": None if what == "watched" else at,
     }
-
-
-def append(spark: SparkSession, folder: Path, *rows: dict[str, Any]) -> None:
-    frame = spark.createDataFrame(
-        [tuple(row.get(name) for name in EVENT_SCHEMA.names) for row in rows], EVENT_SCHEMA
-    )
-    frame.coalesce(1).write.format("purgatory").mode("append").save(str(folder))
 
 
 def outcomes_of(table: OutcomeTable) -> dict[str, str]:

@@ -18,23 +18,18 @@ from urllib.request import urlopen
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from purgatory.pipeline import EVENT_SCHEMA, NothingToReadError, PipelineError
+from purgatory.pipeline import NothingToReadError, PipelineError
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.errors import AlertRefusedError
-from purgatory.pipeline.source import register
 from purgatory.pipeline.spark.folder import LocalFolder
 from purgatory.pipeline.stream.alerts import Alert, AlertService
 from purgatory.pipeline.stream.queries import StreamingQueries, streaming_events, wait_for
 from purgatory.pipeline.stream.windows import AlertThresholds, exploding, window_keys, window_waits
 from tests.acceptance.process_server import ProcessServer
+from tests.pipeline.synthetic import append, events
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
 THRESHOLDS = AlertThresholds(least_ended=4, least_expired=3)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def registered(spark: SparkSession) -> None:
-    register(spark)
 
 
 @pytest.fixture(scope="module")
@@ -78,13 +73,6 @@ def minute(first: int, number: int, *, expired: int, fired: int, key: str) -> li
     return rows
 
 
-def append(spark: SparkSession, folder: Path, rows: list[dict[str, Any]]) -> None:
-    frame = spark.createDataFrame(
-        [Row(*(row.get(name) for name in EVENT_SCHEMA.names)) for row in rows], EVENT_SCHEMA
-    )
-    frame.coalesce(1).write.format("purgatory").mode("append").save(str(folder))
-
-
 def follow(
     spark: SparkSession, journal: Path, out: Path, service: AlertService | None = None
 ) -> None:
@@ -111,12 +99,12 @@ def test_a_wrong_clock_does_not_silence_the_stream(spark: SparkSession, tmp_path
     journal, out = tmp_path / "journal", tmp_path / "out"
     far = datetime(2099, 1, 1, tzinfo=UTC)
     wrong = {**event(90, "fired", 0, "a"), "at": far, "completed_at": far, "worker": "ahead"}
-    append(spark, journal, [*minute(0, 0, expired=1, fired=2, key="a"), wrong])
-    append(spark, journal, minute(200, 30, expired=0, fired=1, key="b"))
+    append(spark, journal, *minute(0, 0, expired=1, fired=2, key="a"), wrong)
+    append(spark, journal, *minute(200, 30, expired=0, fired=1, key="b"))
     follow(spark, journal, out)
     assert windows(spark, out)[0]["fired"] == 2
-    append(spark, journal, minute(300, 1, expired=0, fired=2, key="late"))
-    append(spark, journal, minute(400, 60, expired=0, fired=1, key="c"))
+    append(spark, journal, *minute(300, 1, expired=0, fired=2, key="late"))
+    append(spark, journal, *minute(400, 60, expired=0, fired=1, key="c"))
     follow(spark, journal, out)
     assert sorted(windows(spark, out)) == [0, 30]
     rows = spark.read.parquet(f"{out}/live/alerts/journal/*").collect()
@@ -134,10 +122,10 @@ def test_windows_are_told_once_and_alerts_are_fired_once(
     journal, out = tmp_path / "journal", tmp_path / "out"
     sender = AlertService(service, name=str(tmp_path))
     bad = minute(0, 0, expired=6, fired=2, key="order:1")
-    append(spark, journal, [*bad, *bad[:5]])
-    append(spark, journal, minute(100, 1, expired=1, fired=5, key="order:2"))
+    append(spark, journal, *bad, *bad[:5])
+    append(spark, journal, *minute(100, 1, expired=1, fired=5, key="order:2"))
     # Half an hour later the first windows are closed.
-    append(spark, journal, minute(200, 30, expired=0, fired=1, key="order:3"))
+    append(spark, journal, *minute(200, 30, expired=0, fired=1, key="order:3"))
     follow(spark, journal, out, sender)
     first = windows(spark, out)
     assert sorted(first) == [0, 1]
@@ -162,8 +150,8 @@ def test_windows_are_told_once_and_alerts_are_fired_once(
         LocalFolder(str(commits[0].parent)).delete(last, f".{last}.crc")
         alerts = out / "live" / "alerts" / name
         LocalFolder(str(alerts)).delete(*(path.name for path in alerts.iterdir()))
-    append(spark, journal, minute(300, 31, expired=4, fired=0, key="order:4"))
-    append(spark, journal, minute(400, 60, expired=0, fired=1, key="order:5"))
+    append(spark, journal, *minute(300, 31, expired=4, fired=0, key="order:4"))
+    append(spark, journal, *minute(400, 60, expired=0, fired=1, key="order:5"))
     follow(spark, journal, out, sender)
     again = windows(spark, out)
     assert sorted(again) == [0, 1, 30, 31]
@@ -180,9 +168,7 @@ def test_windows_are_told_once_and_alerts_are_fired_once(
 def test_jobs_that_run_at_their_deadline_are_no_alert(spark: SparkSession) -> None:
     """To expire is what a delayed job is for: it is counted, and nobody is woken."""
     rows = [event(number, "expired", number, "orders", "job:remind") for number in range(40)]
-    frame = spark.createDataFrame(
-        [Row(*(row.get(name) for name in EVENT_SCHEMA.names)) for row in rows], EVENT_SCHEMA
-    )
+    frame = events(spark, *rows)
     thresholds = AlertThresholds()
     waits = window_waits(frame, thresholds)
     assert [(row["kind"], row["expired"]) for row in waits.collect()] == [("job:remind", 40)]
@@ -194,7 +180,7 @@ def test_the_command_follows_to_the_end(
     spark: SparkSession, service: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And says what it reads, from the start, and where it wrote."""
-    append(spark, tmp_path / "journal", minute(0, 0, expired=6, fired=0, key="order:9"))
+    append(spark, tmp_path / "journal", *minute(0, 0, expired=6, fired=0, key="order:9"))
     arguments = ["stream", "--journal", str(tmp_path / "journal"), "--out", str(tmp_path / "out")]
     assert main([*arguments, "--once", "--least-ended", "4", "--service", service]) == 0
     said, progress = capsys.readouterr()
@@ -222,8 +208,8 @@ def test_a_stream_that_cannot_be_read_ends_with_a_sentence(
 def test_a_batch_that_breaks_off_says_so_in_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
     """Spark's own error is as long as its traces, and Spark trips over these when it is stopped."""
     journal, out = tmp_path / "journal", tmp_path / "out"
-    append(spark, journal, minute(0, 0, expired=1, fired=0, key="order:1"))
-    append(spark, journal, minute(100, 30, expired=0, fired=1, key="order:2"))
+    append(spark, journal, *minute(0, 0, expired=1, fired=0, key="order:1"))
+    append(spark, journal, *minute(100, 30, expired=0, fired=1, key="order:2"))
     # Where the rows of batches are to be written.
     (out / "live").mkdir(parents=True)
     (out / "live" / "waits").touch()

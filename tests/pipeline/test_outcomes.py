@@ -15,7 +15,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from purgatory.pipeline import (
-    EVENT_SCHEMA,
     NothingToReadError,
     OutcomeTable,
     OutputInUseError,
@@ -31,7 +30,7 @@ from purgatory.pipeline.outcomes.manifest import (
 )
 from purgatory.pipeline.outcomes.outcome_table import DEFAULT_GRACE_S
 from purgatory.pipeline.spark.folder import File, LocalFolder
-from tests.pipeline.synthetic import Written, write
+from tests.pipeline.synthetic import Written, events, write
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
 COMPARED = "operation_id, kind, worker, watched_at, deadline, outcome, completed_at, wait_us"
@@ -96,12 +95,6 @@ def event(number: int, name: str, at_s: float, **more: Any) -> dict[str, Any]:
         "completed_at": None if name == "watched" else at,
     }
     return row | more
-
-
-def events(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
-    return spark.createDataFrame(
-        [tuple(row.get(name) for name in EVENT_SCHEMA.names) for row in rows], EVENT_SCHEMA
-    )
 
 
 def fold(frame: DataFrame, as_of_s: float = 10_000, **options: Any) -> dict[str, Any]:
@@ -216,26 +209,34 @@ def test_a_file_that_is_gone_is_forgotten(spark: SparkSession, tmp_path: Path) -
     assert table.read().drop("records").orderBy("operation_id").collect() == before
 
 
-def test_the_first_end_counts(spark: SparkSession) -> None:
-    """Of two ends the earlier one is the outcome, in whichever order they are read."""
+def test_the_first_end_counts_else_the_deadline(spark: SparkSession) -> None:
+    """In whichever order rows are read; without an end, the grace tells open from lost.
+
+    A wait is zero at least, though a wall clock went back. Rows that are no events are left out.
+    """
     rows = [
         event(1, "watched", 0),
         event(1, "expired", 10, seq=3, lateness_us=7),
         event(1, "fired", 5, seq=2, completed_by="a"),
+        event(2, "watched", 0),
+        event(3, "fired", -5),
+        event(4, "watched", 0),
+        event(4, "outdated", 3),
+        event(5, "exploded", 1),
+        event(6, "fired", 1, at=None),
     ]
-    for ordered in (rows, rows[::-1]):
-        found = fold(events(spark, *ordered))["op-1"]
-        assert (found["outcome"], found["wait_us"]) == ("fired", 5_000_000)
-        assert (found["lateness_us"], found["completed_by"]) == (None, "a")
-        assert (found["records"], found["is_contested"]) == (3, True)
-
-
-def test_what_never_ended_is_open_or_lost(spark: SparkSession) -> None:
-    """Without an end an operation is open until the grace after its deadline is over."""
-    frame = events(spark, event(1, "watched", 0))
-    assert fold(frame, as_of_s=909)["op-1"]["outcome"] == "open"
-    found = fold(frame, as_of_s=911)["op-1"]
-    assert (found["outcome"], found["wait_us"], found["completed_at"]) == ("lost", None, None)
+    for ordered, as_of_s, silent in ((rows, 909, "open"), (rows[::-1], 911, "lost")):
+        found = fold(events(spark, *ordered), as_of_s=as_of_s)
+        assert {name: (row["outcome"], row["wait_us"]) for name, row in found.items()} == {
+            "op-1": ("fired", 5_000_000),
+            "op-2": (silent, None),
+            "op-3": ("fired", 0),
+            "op-4": ("outdated", 3_000_000),
+        }
+        first = found["op-1"]
+        assert (first["lateness_us"], first["completed_by"]) == (None, "a")
+        assert (first["records"], first["is_contested"]) == (3, True)
+        assert (found["op-2"]["completed_at"], found["op-4"]["completed_by"]) == (None, None)
 
 
 def test_merging_is_the_same_as_folding_at_once(spark: SparkSession) -> None:
@@ -252,29 +253,6 @@ def test_merging_is_the_same_as_folding_at_once(spark: SparkSession) -> None:
             events(spark, *rows[:cut]), as_of=START, grace_s=900, tasks=2, files_per_hour=1
         )
         assert fold(events(spark, *rows[cut:]), known=known) == whole
-
-
-def test_a_clock_that_went_back_makes_no_negative_wait(spark: SparkSession) -> None:
-    """The wall clock may be set between two records; a wait is zero at least."""
-    assert fold(events(spark, event(1, "fired", -5)))["op-1"]["wait_us"] == 0
-
-
-def test_an_outdated_wait_has_ended(spark: SparkSession) -> None:
-    """It is neither fired nor lost, and its wait is known."""
-    found = fold(events(spark, event(1, "watched", 0), event(1, "outdated", 3)))["op-1"]
-    assert (found["outcome"], found["wait_us"], found["completed_by"]) == (
-        "outdated",
-        3_000_000,
-        None,
-    )
-
-
-def test_rows_that_are_no_events_are_left_out(spark: SparkSession) -> None:
-    """An event of another name, and one without what all have, are nobody's outcome."""
-    frame = events(
-        spark, event(1, "exploded", 1), event(2, "fired", 1, at=None), event(3, "fired", 1)
-    )
-    assert set(fold(frame)) == {"op-3"}
 
 
 def test_rows_that_are_no_events_are_counted(spark: SparkSession, tmp_path: Path) -> None:
@@ -314,7 +292,7 @@ def test_a_run_that_broke_off_leaves_no_trace(
     assert not left.exists()
 
 
-def test_a_manifest_has_a_few_bytes_for_each_file(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_manifest_has_a_few_bytes_for_each_file(tmp_path: Path) -> None:
     """A year of a journal's files is a manifest that is read at once, and it knows every one."""
     folder = LocalFolder(str(tmp_path))
     files = [
@@ -335,7 +313,7 @@ def test_a_manifest_has_a_few_bytes_for_each_file(spark: SparkSession, tmp_path:
     assert all(map(others.isdisjoint, found.files.values()))
 
 
-def test_a_manifest_of_another_release_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_manifest_of_another_release_is_named(tmp_path: Path) -> None:
     """With both versions, and not as a broken file: nobody is told to delete it."""
     folder = LocalFolder(str(tmp_path))
     folder.write_new("_manifests/000001.json", '{"version": 999, "more": []}')
@@ -343,7 +321,7 @@ def test_a_manifest_of_another_release_is_named(spark: SparkSession, tmp_path: P
         read_manifest(folder)
 
 
-def test_two_runs_at_once_do_not_both_publish(spark: SparkSession, tmp_path: Path) -> None:
+def test_two_runs_at_once_do_not_both_publish(tmp_path: Path) -> None:
     """The second to publish is told, and changes nothing."""
     folder = LocalFolder(str(tmp_path))
     folder.write_new("_manifests/000001.json", "first")
@@ -376,7 +354,7 @@ def test_a_run_that_was_overtaken_spoils_nothing(spark: SparkSession, tmp_path: 
     assert len(list(local(table).glob("run=*"))) == 1
 
 
-def test_what_another_run_writes_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_another_run_writes_is_left_alone(tmp_path: Path) -> None:
     """Until something newer is published: then nobody can publish it any more."""
     folder = LocalFolder(str(tmp_path))
     written = tmp_path / "run=000002-a" / "date=2026-11-20" / "hour=06"

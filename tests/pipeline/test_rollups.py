@@ -37,11 +37,8 @@ from purgatory.pipeline.statistics import COARSE, bucket
 from tests.nightly import by_night
 from tests.pipeline.rolled import START, waits, write_outcomes
 from tests.pipeline.synthetic import write
+from tests.pipeline.test_engines import TABLES
 
-TABLES = (
-    *("by_kind", "by_key_prefix", "by_hour", "hot_keys", "parked", "timeline"),
-    *("wait_counts", "lateness_counts"),
-)
 LATER = START + timedelta(days=9)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tempfile
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,18 +18,13 @@ from purgatory.jobs.sql import migrate
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.schedule import JobAdder, JobAddress, JobRows, opened
 from purgatory.testing import MockClock
+from tests.nightly import NIGHTLY
 from tests.valkey_server import ValkeyServer
 
 STARTED_MS = 1_900_000_000_000
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[ValkeyServer]:
-    with tempfile.TemporaryDirectory() as directory, ValkeyServer(Path(directory)) as server:
-        yield server
-
-
-@pytest.fixture(params=["sqlite", "redis"])
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=NIGHTLY)])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> JobAddress:
     """An empty store."""
     if request.param == "redis":

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import purgatory
+from tests.nightly import NIGHTLY
 
 _SCRIPT = """
 import purgatory
@@ -28,6 +29,7 @@ print(found)
 """
 
 
+@NIGHTLY  # a Spark of its own, for one option
 @pytest.mark.usefixtures("no_server")
 def test_the_workers_run_the_same_purgatory_as_the_driver(tmp_path: Path) -> None:
     """A compiled core that PYTHONPATH names, though there are sources in the current folder."""

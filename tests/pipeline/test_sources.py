@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -27,10 +26,11 @@ from purgatory.jobs.model import Cancel, Claim, Finish, RunNow, Start
 from purgatory.jobs.sql import migrate
 from purgatory.journal import ParquetFiles
 from purgatory.pipeline import EVENT_SCHEMA, NothingToReadError, job_events, operation_outcomes
+from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.outcomes.journal_files import OnBadFile
 from purgatory.pipeline.outcomes.outcomes import ARROW_EVENT_SCHEMA as EVENTS
 from purgatory.pipeline.schedule import JobAddress, opened
-from purgatory.pipeline.source import register
+from purgatory.pipeline.source import PurgatoryDataSource
 from purgatory.pipeline.source.journal_source import (
     Files,
     FolderListing,
@@ -38,9 +38,12 @@ from purgatory.pipeline.source.journal_source import (
     JournalWriter,
 )
 from purgatory.pipeline.spark.folder import LocalFolder
+from purgatory.pipeline.stream.queries import RestartingQuery, wait_for
 from purgatory.timer import SystemClock
+from tests.cases import cases
 from tests.contract.postgresql_server import PostgresqlServer
 from tests.journal_batches import complete_files
+from tests.nightly import NIGHTLY
 from tests.pipeline.synthetic import Written, write
 from tests.synthetic_journal import inject
 from tests.valkey_server import ValkeyServer
@@ -48,20 +51,9 @@ from tests.valkey_server import ValkeyServer
 OPERATIONS = 400
 
 
-@pytest.fixture(scope="module", autouse=True)
-def registered(spark: SparkSession) -> None:
-    register(spark)
-
-
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Written:
     return write(tmp_path_factory.mktemp("source") / "a journal", operations=OPERATIONS)
-
-
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[ValkeyServer]:
-    with tempfile.TemporaryDirectory() as directory, ValkeyServer(Path(directory)) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +63,7 @@ def postgres() -> Iterator[str]:
     server.stop()
 
 
-@pytest.fixture(params=["sqlite", "postgres", "redis"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=NIGHTLY), "redis"])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> JobAddress:
     """An empty store of each kind."""
     if request.param == "redis":
@@ -105,8 +97,8 @@ def test_the_journal_s_files_are_a_table(spark: SparkSession, small: Written) ->
     assert same(found, events(spark, small))
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "sentence"),
+@cases(
+    "column, value, sentence",
     [
         ("event", pa.scalar("exploded"), r"event exploded, .*: event is 'exploded': choose from"),
         ("at", pa.scalar(None, EVENTS.field("at").type), r"worker worker-\d: at is null"),
@@ -226,24 +218,27 @@ def test_a_broken_file_is_named(
     assert sorted(skipping.load(str(written.folder)).collect()) == sorted(whole)
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
+@cases(
+    "options, said",
     [
         ({"table": "job"}, "give one of events, jobs"),
         ({"tabel": "jobs"}, "unknown option"),
         ({"path": "sqlite:///x", "table": "jobs", "tasks": "many"}, "give a whole number"),
         ({"path": "ftp://bucket/journal"}, 'has the scheme "ftp"'),
         ({"path": "mysql://server", "table": "jobs"}, "no job store"),
-        ({"path": "/nowhere/at/all"}, "not a folder on this machine"),
     ],
 )
-def test_an_option_that_makes_no_sense_is_refused(
-    spark: SparkSession, options: dict[str, str], said: str, tmp_path: Path
-) -> None:
+def test_an_option_that_makes_no_sense_is_refused(options: dict[str, str], said: str) -> None:
     """With what to give instead."""
-    reader = spark.read.format("purgatory").options(**{"path": str(tmp_path), **options})
-    with pytest.raises(PySparkException, match=said):
-        reader.load().collect()
+    source = PurgatoryDataSource({"path": "/nowhere", **options})
+    with pytest.raises((ValueError, PipelineError), match=said):
+        source.reader(source.schema()).partitions()
+
+
+def test_spark_says_what_is_refused(spark: SparkSession) -> None:
+    """The sentence is in its error."""
+    with pytest.raises(PySparkException, match="not a folder on this machine"):
+        spark.read.format("purgatory").load("/nowhere/at/all").collect()
 
 
 def test_what_is_written_is_a_journal(spark: SparkSession, small: Written, tmp_path: Path) -> None:
@@ -287,13 +282,10 @@ def test_an_entry_that_is_no_event_is_named(spark: SparkSession, valkey: ValkeyS
 def follow(spark: SparkSession, source: str, where: Path, **options: Any) -> list[Any]:
     """Read what is new, and no more, into a folder; return all rows that are there by now."""
     followed = spark.readStream.format("purgatory").options(**options).load(source)
-    query = (
-        followed.writeStream.format("parquet")
-        .option("checkpointLocation", str(where / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(str(where / "rows"))
-    )
-    assert query.awaitTermination(120)
+    writer = followed.writeStream.format("parquet").trigger(availableNow=True)
+    writer.option("checkpointLocation", str(where / "checkpoint"))
+    # Spark gives its Python process ten seconds to start, on a busy machine too.
+    wait_for([RestartingQuery(lambda: writer.start(str(where / "rows")))])
     return sorted(spark.read.schema(EVENT_SCHEMA).parquet(str(where / "rows")).collect(), key=str)
 
 
@@ -314,7 +306,7 @@ def test_a_redis_stream_is_followed_from_where_one_was(
         for _ in range(3):
             client.xadd("followed", {"keys": "[]"})
         client.xtrim("followed", maxlen=1, approximate=False)
-    with pytest.raises(PySparkException, match="no longer has entry"):
+    with pytest.raises(PipelineError, match="no longer has entry"):
         follow(spark, valkey.url, tmp_path, **stream)
 
 
@@ -347,11 +339,18 @@ def jobs_frame(spark: SparkSession, count: int) -> DataFrame:
 
 
 def test_jobs_are_written_and_read(spark: SparkSession, address: JobAddress) -> None:
-    """A job for each row; written twice is written once."""
+    """A job for each row; written twice is written once; rows that became none are reported."""
     options = options_of(address)
-    for _ in range(2):
-        writer = jobs_frame(spark, 60).write.format("purgatory").mode("append")
-        writer.options(**options, startedMs=1_900_000_000_000).save(address.url)
+    good = jobs_frame(spark, 60)
+    bad = good.limit(1).withColumns({"delay": F.lit(-1.0), "dedupe_key": F.lit("bad")})
+    for frame in (good.unionAll(bad), good):
+        writer = frame.write.format("purgatory").mode("append")
+        writer.options(**options, startedMs=1_900_000_000_000)
+        if frame is good:
+            writer.save(address.url)
+        else:
+            with pytest.raises(PySparkException, match=r"1 row refused.*delay is -1\.0"):
+                writer.save(address.url)
     table = spark.read.format("purgatory").options(**options, tasks=3).load(address.url)
     rows = {row["dedupe_key"]: row.asDict() for row in table.collect()}
     assert len(rows) == 60
@@ -363,9 +362,8 @@ def test_jobs_are_written_and_read(spark: SparkSession, address: JobAddress) -> 
     )
     assert json.loads(seventh["payload_json"]) == {"order": 7}
     assert seventh["deadline"].timestamp() == 1_900_000_007.0
-    assert table.where("handler = 'handler-2' and state = 'waiting'").count() == 20
+    assert table.where("handler = 'handler-2' and state in ('waiting', 'done')").count() == 20
     assert table.where("state = 'done'").isEmpty()
-    assert table.where("state in ('waiting', 'done')").count() == 60
     columns = (
         spark.read.format("purgatory").options(**options).schema("id string, keys array<string>")
     )
@@ -428,16 +426,3 @@ def test_a_journal_that_is_opened_meanwhile_takes_nothing_for_a_leftover(
     assert [pq.ParquetFile(file).metadata.num_rows for file in complete_files(tmp_path)] == [
         pq.ParquetFile(path).metadata.num_rows
     ]
-
-
-def test_rows_that_became_no_jobs_are_told(spark: SparkSession, address: JobAddress) -> None:
-    """All others are stored."""
-    frame = jobs_frame(spark, 5).withColumn(
-        "delay", F.when(F.col("delay") == 3, -1.0).otherwise(F.col("delay"))
-    )
-    with pytest.raises(PySparkException, match=r"1 row refused.*delay is -1\.0"):
-        frame.write.format("purgatory").mode("append").options(**options_of(address)).save(
-            address.url
-        )
-    table = spark.read.format("purgatory").options(**options_of(address)).load(address.url)
-    assert table.count() == 4
