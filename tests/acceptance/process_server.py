@@ -17,6 +17,7 @@ from typing import Self
 from tests.acceptance.client import Address
 from tests.acceptance.thread_server import KINDS, ServerKind
 from tests.patience import KEEP_ALIVE_S, PATIENCE_S
+from tests.valkey_server import ValkeyServer
 
 ROOT = Path(__file__).parents[2]
 KEEP_ALIVE = ("--timeout-keep-alive", str(KEEP_ALIVE_S))
@@ -134,6 +135,16 @@ def serve_in_process(
     with ProcessServer(command) as server:
         server.wait_started(workers)
         yield server
+
+
+@contextmanager
+def serve_workers(count: int, folder: Path, **environment: str) -> Iterator[ProcessServer]:
+    """Run several workers of it, which share signals through a Valkey, and jobs in a file."""
+    jobs = f"sqlite+aiosqlite:///{folder / 'jobs.sqlite3'}"
+    with ValkeyServer(folder) as valkey:
+        variables = {"PURGATORY_SIGNALS": valkey.url, "PURGATORY_JOBS_URL": jobs, **environment}
+        with serve_service(count, **variables) as server:
+            yield server
 
 
 @contextmanager

@@ -5,6 +5,7 @@ Over real connections, on each kind of server.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import subprocess
@@ -21,6 +22,7 @@ from purgatory.fastapi import AccessesDep, BearerTokens, create_health_router, i
 from tests.acceptance.client import Connection, Reply
 from tests.acceptance.process_server import ROOT, serve_service
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve, serve_endpoints
+from tests.cases import cases
 from tests.patience import PATIENCE_S
 
 EVERYTHING = "token-that-may-do-everything"
@@ -83,7 +85,42 @@ def server(kind: ServerKind) -> Iterator[ThreadServer]:
         yield running
 
 
-@pytest.mark.parametrize("body", [b"{", b"x" * 2_000_000], ids=["no JSON", "too large"])
+async def test_a_refusal_says_nothing_of_a_key(server: ThreadServer) -> None:
+    """The same for keys that exist, are unknown or are none, and for cursors of every kind."""
+    for value in range(4):
+        fired = await _ask(server, "POST", "/keys/order:42", {"value": value}, SHOP)
+    expired = f"{fired.cursor.partition('-')[0]}-1"
+    targets = [
+        "/watch/order:42",
+        f"/watch/order:42?cursor={expired}",
+        "/watch/order:42?cursor=none&wait=x&unknown=1",
+        "/watch/unknown",
+        f"/watch/unknown?cursor={fired.cursor}",
+        "/watch/%FF",
+        "/watch/%00",
+        "/watch/" + "x" * 300,
+        "/keys/order:42",
+        "/keys/unknown",
+        "/keys/%00",
+    ]
+    for token, status in ((None, 401), (OPERATOR, 403)):
+        found = set()
+        for target in targets:
+            reply = await _ask(server, "GET", target, token=token)
+            if status == 403 and target == "/watch/%FF":
+                # Not even text: refused for that, to whoever has a token.
+                continue
+            document = reply.json()
+            assert document.pop("instance")
+            headers = {name: value for name, value in reply.headers.items() if name != "date"}
+            headers.pop("content-length")
+            found.add(json.dumps([reply.status, headers, document], sort_keys=True))
+        assert len(found) == 1 and f"[{status}," in found.pop()
+    gone = await _ask(server, "GET", f"/watch/order:42?cursor={expired}", token=BUYER)
+    assert gone.status == 410
+
+
+@cases("body", [b"{", b"x" * 2_000_000])
 async def test_a_body_is_of_no_interest_without_a_token(server: ThreadServer, body: bytes) -> None:
     """401 comes before what is wrong with the body, and before it is read."""
     for path in ("/watch", "/keys", "/keys/order:42"):

@@ -18,6 +18,7 @@ from tests.acceptance.client import Connection, until_parked
 from tests.acceptance.orders_application import Form, Order, Orders
 from tests.acceptance.process_server import serve_in_process
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, each_kind, serve
+from tests.cases import cases
 from tests.patience import until
 
 PARKING = KINDS[2]
@@ -55,7 +56,7 @@ async def _until_let_go(server: ThreadServer) -> None:
 
 
 async def test_it_is_answered_by_whoever_completes_it(
-    server: ThreadServer, orders: Orders, connection: Connection
+    server: ThreadServer, connection: Connection
 ) -> None:
     """Once, with what the operation says; and the connection serves on, in whatever order."""
     for number in range(3):
@@ -67,15 +68,10 @@ async def test_it_is_answered_by_whoever_completes_it(
         assert (await connection.get("/purgatory/watch/k?wait=0")).status == 200
 
 
-async def test_its_time_may_be_over(connection: Connection) -> None:
-    """Then it expires, as operations do."""
-    reply = await connection.get("/order/k?wait=0.05")
-    assert (reply.status, reply.body) == (200, b"expired")
-
-
-async def test_it_may_be_answered_at_once(connection: Connection) -> None:
-    """By an operation that is over before anybody could wait."""
-    reply = await connection.get("/order/k?wait=0")
+@cases("wait", ["0.05", "0"])
+async def test_its_time_may_be_over(connection: Connection, wait: str) -> None:
+    """Then it expires, as operations do; also before anybody could wait."""
+    reply = await connection.get(f"/order/k?wait={wait}")
     assert (reply.status, reply.body) == (200, b"expired")
 
 
@@ -88,15 +84,13 @@ async def test_a_client_that_leaves_takes_it_along(server: ThreadServer, orders:
     assert orders.done == [f"ended {Status.CANCELLED}"]
 
 
-async def test_a_body_was_read_before(
-    server: ThreadServer, orders: Orders, connection: Connection
-) -> None:
+async def test_a_body_was_read_before(server: ThreadServer, connection: Connection) -> None:
     """A large one too."""
     connection.send("POST", "/order/k", "x" * 300_000)
     assert (await server.fire_parked(connection)).body == b"fired"
 
 
-@pytest.mark.parametrize("form", ["stream", "background"])
+@cases("form", ["stream", "background"])
 async def test_other_answers_at_its_time(
     orders: Orders, connection: Connection, form: Form
 ) -> None:
@@ -108,7 +102,7 @@ async def test_other_answers_at_its_time(
         await until(lambda: "background" in orders.done)
 
 
-@pytest.mark.parametrize("form", ["stream", "background", "empty"])
+@cases("form", ["stream", "background", "empty"])
 async def test_other_answers(
     server: ThreadServer, orders: Orders, connection: Connection, form: Form
 ) -> None:
@@ -123,9 +117,7 @@ async def test_other_answers(
         await until(lambda: "background" in orders.done)
 
 
-async def test_an_answer_that_closes(
-    server: ThreadServer, orders: Orders, connection: Connection
-) -> None:
+async def test_an_answer_that_closes(server: ThreadServer, connection: Connection) -> None:
     """Its own header says so."""
     connection.send("GET", "/order/k?form=closing")
     assert (await server.fire_parked(connection)).headers["connection"] == "close"
@@ -254,9 +246,7 @@ async def test_a_route_that_wraps_the_answer_gets_it(orders: Orders, kind: Serve
 
 
 @pytest.mark.parametrize("kind", [PARKING], ids=str)
-async def test_too_much_behind_it(
-    server: ThreadServer, orders: Orders, connection: Connection
-) -> None:
+async def test_too_much_behind_it(server: ThreadServer, connection: Connection) -> None:
     """It is answered early, as expired, and what came behind it is answered too."""
     connection.send("GET", "/order/k")
     await server.until_waiting("k", 1)

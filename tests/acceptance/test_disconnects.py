@@ -96,9 +96,7 @@ async def test_a_connection_that_is_reset_is_noticed_too(
     assert len(departures.at) == 20
 
 
-async def test_leaving_while_the_key_fires_is_one_or_the_other(
-    server: ThreadServer, departures: Departures
-) -> None:
+async def test_leaving_while_the_key_fires_is_one_or_the_other(server: ThreadServer) -> None:
     """Some leave in the same moment in which their key fires: every wait ends exactly once."""
     for _ in range(20):
         async with Crowd(server.address, 20) as members:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
@@ -15,7 +16,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from purgatory import Purgatory
 from purgatory.fastapi import FollowDep, ParkDep, install
 from tests.acceptance import event_client
-from tests.acceptance.client import Crowd, replies
+from tests.acceptance.client import Connection, Crowd, replies
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
 from tests.needs import STREAMED_BY_FASTAPI
 from tests.nightly import IN_FULL
@@ -98,6 +99,15 @@ def app(request: pytest.FixtureRequest, purgatory: Purgatory, ended: Ended) -> F
     return app
 
 
+@asynccontextmanager
+async def _following(server: ThreadServer, target: str) -> AsyncIterator[list[Connection]]:
+    async with Crowd(server.address, CLIENTS) as members:
+        for member in members:
+            member.send("GET", target)
+        await server.until_parked(CLIENTS)
+        yield members
+
+
 def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What the server has logged beyond the usual."""
     return [record.getMessage() for record in caplog.records if record.levelname != "INFO"]
@@ -109,10 +119,7 @@ async def test_a_deploy(
 ) -> None:
     """Each stream ends completely, with its `finally`, and with nothing in the log."""
     caplog.set_level("INFO")
-    async with Crowd(server.address, CLIENTS) as members:
-        for member in members:
-            member.send("GET", target)
-        await server.until_parked(CLIENTS)
+    async with _following(server, target) as members:
         await server.call(server.purgatory.fire, "k", 42)
         await server.until_parked(CLIENTS)
         await server.call(server.purgatory.drain)
@@ -129,10 +136,8 @@ async def test_clients_that_leave(
 ) -> None:
     """Nothing is left of them, nor in the log."""
     caplog.set_level("INFO")
-    async with Crowd(server.address, CLIENTS) as members:
-        for member in members:
-            member.send("GET", target)
-        await server.until_parked(CLIENTS)
+    async with _following(server, target):
+        pass
     await server.call(server.until, lambda: ended.count == CLIENTS)
     await server.until_parked(0)
     assert complaints(caplog) == []

@@ -18,10 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from purgatory.metrics.collector import PUBLISH_S
 from tests.acceptance.client import ClosedByServer, Connection, ask
-from tests.acceptance.process_server import ProcessServer, serve_service
+from tests.acceptance.process_server import ProcessServer, serve_workers
 from tests.nightly import by_night
 from tests.patience import PATIENCE_S, until
-from tests.valkey_server import ValkeyServer
 
 SCRAPES = by_night(400, 12)
 WORKERS = by_night(3, 2)
@@ -59,16 +58,8 @@ class Ledger:
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[ProcessServer]:
     """`python -m app` with several workers and metrics."""
-    with (
-        ValkeyServer(tmp_path) as valkey,
-        serve_service(
-            WORKERS,
-            PURGATORY_SIGNALS=valkey.url,
-            PURGATORY_JOBS_URL=f"sqlite+aiosqlite:///{tmp_path / 'jobs.sqlite3'}",
-            PURGATORY_METRICS="true",
-            PURGATORY_ACCESS_LOG="false",
-        ) as server,
-    ):
+    variables = {"PURGATORY_METRICS": "true", "PURGATORY_ACCESS_LOG": "false"}
+    with serve_workers(WORKERS, tmp_path, **variables) as server:
         yield server
 
 

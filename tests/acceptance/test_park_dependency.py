@@ -114,7 +114,7 @@ async def test_it_fires(server: ThreadServer, connection: Connection) -> None:
     assert document["cursor"] and document["waited_ms"] >= 0
 
 
-@pytest.mark.parametrize("timeout", ["0.2", "0"])
+@cases("timeout", ["0.2", "0"])
 async def test_it_expires(connection: Connection, timeout: str) -> None:
     """The endpoint goes on at the deadline."""
     answer = await connection.get(f"/wait?timeout={timeout}")

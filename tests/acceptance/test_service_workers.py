@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.client import Connection, replies
-from tests.acceptance.process_server import ProcessServer, serve_service
+from tests.acceptance.process_server import ProcessServer, serve_workers
 from tests.nightly import by_night
-from tests.valkey_server import ValkeyServer
 
 WORKERS = by_night(4, 2)
 
@@ -23,15 +22,7 @@ WORKERS = by_night(4, 2)
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[ProcessServer]:
     """`python -m app` with several workers, and jobs in one SQLite file."""
-    with (
-        ValkeyServer(tmp_path) as valkey,
-        serve_service(
-            WORKERS,
-            PURGATORY_SIGNALS=valkey.url,
-            PURGATORY_JOBS_URL=f"sqlite+aiosqlite:///{tmp_path / 'jobs.sqlite3'}",
-            PURGATORY_MAX_PARKD="1",
-        ) as server,
-    ):
+    with serve_workers(WORKERS, tmp_path, PURGATORY_MAX_PARKD="1") as server:
         yield server
 
 

@@ -26,6 +26,12 @@ async def _fire(server: ThreadServer, key: str, count: int) -> None:
         await server.call(server.purgatory.fire, key, number)
 
 
+async def _fill(server: ThreadServer) -> None:
+    """Fire so many of other keys that what there was makes way."""
+    for other in "abcd":
+        await _fire(server, other, 5)
+
+
 def _check_expired(answer: Reply, key: str) -> None:
     document = answer.json()
     assert (answer.status, document.get("key")) == (410, key), document
@@ -62,8 +68,7 @@ async def test_a_gap_while_it_was_parked_is_410(
     connection.send("GET", f"{WATCH}?wait=50&min=5")
     await server.until_parked(1)
     await _fire(server, "k", count)
-    for other in "abcd":
-        await _fire(server, other, 5)
+    await _fill(server)
     await _fire(server, "k", 1)
     _check_expired(await connection.reply(), "k")
 
@@ -76,8 +81,7 @@ async def test_a_signal_of_several_keys_that_is_trimmed_while_waiting_for_the_re
     connection.send("POST", "/purgatory/watch", body)
     await server.until_parked(1)
     await _fire(server, "first", 1)
-    for other in "abcd":
-        await _fire(server, other, 5)
+    await _fill(server)
     await _fire(server, "second", 1)
     _check_expired(await connection.reply(), "first")
 
@@ -89,8 +93,7 @@ async def test_a_drain_over_a_gap_is_200_with_a_cursor_that_tells(
     connection.send("GET", f"{WATCH}?wait=50&min=3")
     await server.until_parked(1)
     await _fire(server, "k", 2)
-    for other in "abcd":
-        await _fire(server, other, 5)
+    await _fill(server)
     await server.call(server.purgatory.drain)
     answer = await connection.reply()
     assert (answer.status, answer.json()["reason"]) == (200, "drained")

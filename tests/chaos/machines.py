@@ -74,48 +74,10 @@ class SqliteMachine:
         """There is nothing to end."""
 
 
-class ValkeyMachine:
-    """A Valkey that writes every command to its file before it answers."""
+class _ServerMachine:
+    """A server of its own, with proxies in front of it."""
 
-    def __init__(self, folder: Path) -> None:
-        self._server = ValkeyServer(folder, appendfsync="always")
-        self.url = self._server.url
-        self.socket: str | None = self.url.removeprefix("unix://")
-
-    def url_at(self, port: int) -> str:
-        """Return the URL of the server behind a proxy."""
-        return f"redis://127.0.0.1:{port}"
-
-    def stall(self, seconds: float) -> None:
-        """Its proxies do that."""
-        raise NotImplementedError
-
-    def kill(self) -> bool:
-        """Kill the server without warning."""
-        self._server.kill()
-        return True
-
-    def start(self) -> None:
-        """Start it; what it acknowledged is there."""
-        self._server.start()
-
-    def close(self) -> None:
-        """End it for good."""
-        self._server.close()
-
-
-class PostgresMachine:
-    """A PostgreSQL as it comes."""
-
-    def __init__(self, folder: Path) -> None:
-        self._server = PostgresqlServer()
-        self.url = self._server.url.replace("postgresql://", "postgresql+asyncpg://")
-        self.socket: str | None = str(self._server.folder / ".s.PGSQL.5432")
-
-    def url_at(self, port: int) -> str:
-        """Return the URL of the server behind a proxy."""
-        url = make_url(self.url).set(host="127.0.0.1", port=port, query={})
-        return url.render_as_string(hide_password=False)
+    _server: ValkeyServer | PostgresqlServer
 
     def stall(self, seconds: float) -> None:
         """Its proxies do that."""
@@ -132,4 +94,31 @@ class PostgresMachine:
 
     def close(self) -> None:
         """End it for good."""
-        self._server.stop()
+        self._server.close()
+
+
+class ValkeyMachine(_ServerMachine):
+    """A Valkey that writes every command to its file before it answers."""
+
+    def __init__(self, folder: Path) -> None:
+        self._server = ValkeyServer(folder, appendfsync="always")
+        self.url = self._server.url
+        self.socket: str | None = self.url.removeprefix("unix://")
+
+    def url_at(self, port: int) -> str:
+        """Return the URL of the server behind a proxy."""
+        return f"redis://127.0.0.1:{port}"
+
+
+class PostgresMachine(_ServerMachine):
+    """A PostgreSQL as it comes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._server = PostgresqlServer()
+        self.url = self._server.url.replace("postgresql://", "postgresql+asyncpg://")
+        self.socket: str | None = str(self._server.folder / ".s.PGSQL.5432")
+
+    def url_at(self, port: int) -> str:
+        """Return the URL of the server behind a proxy."""
+        url = make_url(self.url).set(host="127.0.0.1", port=port, query={})
+        return url.render_as_string(hide_password=False)

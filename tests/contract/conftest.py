@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from purgatory.jobs import JobLimits
 from purgatory.jobs.sql import migrate, migrations, migrations_path
@@ -80,7 +81,7 @@ def postgresql_server() -> Iterator[PostgresqlServer]:
     """A server for all tests of this process."""
     server = PostgresqlServer()
     yield server
-    server.stop()
+    server.close()
 
 
 @pytest.fixture(scope="session")
@@ -163,3 +164,11 @@ async def database(new_database: SqlJobStores) -> AsyncIterator[SqlJobStores]:
     await stores.make_ready()
     yield stores
     await stores.close()
+
+
+@pytest.fixture
+async def engine(database: SqlJobStores) -> AsyncIterator[AsyncEngine]:
+    """The application's own engine."""
+    engine = database.engine()
+    yield engine
+    await engine.dispose()

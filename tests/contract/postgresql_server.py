@@ -31,7 +31,7 @@ postgres_server.pg_ctl = _patient_pg_ctl  # type: ignore[attr-defined] # as abov
 
 
 class PostgresqlServer:
-    """Started when it is made, on a socket in a folder of its own; `stop` removes it all."""
+    """Started when it is made, on a socket in a folder of its own; `close` removes it all."""
 
     def __init__(self) -> None:
         # Not below pytest's folder: the name of a socket has to be short.
@@ -70,5 +70,5 @@ class PostgresqlServer:
         """Start it again on the same data."""
         self._server.ensure_postgres_running()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self._server.cleanup()

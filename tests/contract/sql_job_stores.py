@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +23,32 @@ from tests.step_methods import SqlSteps
 HEAD = ScriptDirectory(str(migrations_path().parent)).get_current_head()
 
 
-class SqliteJobStores:
+class _JobStores(ABC):
+    """What is done to the records of a database behind the backs of its stores."""
+
+    @abstractmethod
+    def engine(self) -> AsyncEngine:
+        """Return an engine of the application."""
+
+    async def corrupt(self, job_id: str) -> bool:
+        engine = self.engine()
+        values = {"payload_json": '{"broken', "state": "?"}
+        async with engine.begin() as connection:
+            await connection.execute(jobs.update().where(jobs.c.id == job_id).values(values))
+        await engine.dispose()
+        return True
+
+    async def quarantined(self) -> list[str]:
+        engine = self.engine()
+        async with engine.connect() as connection:
+            rows = await connection.scalars(
+                select(quarantined_jobs.c.id).order_by(quarantined_jobs.c.number)
+            )
+        await engine.dispose()
+        return list(rows)
+
+
+class SqliteJobStores(_JobStores):
     """A file, copied from one that was migrated."""
 
     schema = ""
@@ -54,28 +80,13 @@ class SqliteJobStores:
         self._stores.remove(store)
         await store.close()
 
-    async def corrupt(self, job_id: str) -> bool:
-        engine = self.engine()
-        await _corrupt(engine, job_id)
-        await engine.dispose()
-        return True
-
-    async def quarantined(self) -> list[str]:
-        engine = self.engine()
-        async with engine.connect() as connection:
-            rows = await connection.scalars(
-                select(quarantined_jobs.c.id).order_by(quarantined_jobs.c.number)
-            )
-        await engine.dispose()
-        return list(rows)
-
     async def close(self) -> None:
         for store in list(self._stores):
             await self.disconnect(store)
         shutil.rmtree(self._folder)
 
 
-class PostgresqlJobStores:
+class PostgresqlJobStores(_JobStores):
     """A schema: one that was used before, emptied, or a new one."""
 
     def __init__(
@@ -106,21 +117,6 @@ class PostgresqlJobStores:
         await store.close()
         await self._engines.pop(store).dispose()
 
-    async def corrupt(self, job_id: str) -> bool:
-        engine = self.engine()
-        await _corrupt(engine, job_id)
-        await engine.dispose()
-        return True
-
-    async def quarantined(self) -> list[str]:
-        engine = self.engine()
-        async with engine.connect() as connection:
-            rows = await connection.scalars(
-                select(quarantined_jobs.c.id).order_by(quarantined_jobs.c.number)
-            )
-        await engine.dispose()
-        return list(rows)
-
     async def close(self) -> None:
         for store in list(self._engines):
             await self.disconnect(store)
@@ -148,10 +144,3 @@ class PostgresqlJobStores:
 
 
 SqlJobStores = SqliteJobStores | PostgresqlJobStores
-
-
-async def _corrupt(engine: AsyncEngine, job_id: str) -> None:
-    async with engine.begin() as connection:
-        await connection.execute(
-            jobs.update().where(jobs.c.id == job_id).values(payload_json='{"broken', state="?")
-        )

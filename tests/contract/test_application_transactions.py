@@ -40,14 +40,6 @@ MakeStore = Callable[[], SqlJobStore]
 
 
 @pytest.fixture
-async def engine(database: SqlJobStores) -> AsyncIterator[AsyncEngine]:
-    """The application's own engine."""
-    engine = database.engine()
-    yield engine
-    await engine.dispose()
-
-
-@pytest.fixture
 async def make_store(database: SqlJobStores) -> AsyncIterator[MakeStore]:
     """Makes stores, not opened, as processes have them."""
     engines: list[AsyncEngine] = []

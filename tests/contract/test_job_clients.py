@@ -95,7 +95,7 @@ def test_a_store_that_cannot_be_opened_leaves_no_thread(tmp_path: Path) -> None:
         SyncJobClient(SqlJobStore(f"sqlite:///{tmp_path}/none/jobs.db")).__enter__()
 
 
-def test_a_client_of_the_parent_of_a_fork_is_refused(tmp_path: Path) -> None:
+def test_a_client_of_the_parent_of_a_fork_is_refused() -> None:
     """Its thread runs in the parent only: without the sentence, the call would never return."""
     with SyncJobClient(MemoryJobStore()) as client:
         client._process = os.getpid() + 1

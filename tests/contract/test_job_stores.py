@@ -237,6 +237,26 @@ async def test_clocks_may_differ_by_a_second(world: World) -> None:
     assert len(await world.claim(world.there)) == 1
 
 
+@pytest.mark.parametrize("handler", ["note", None])
+async def test_no_job_of_a_paused_handler_is_claimed(world: World, handler: str | None) -> None:
+    """By nobody, until it is resumed; those of others are, and nothing is changed."""
+    paused = await world.add("note", delay=0)
+    other = await world.add("other", delay=0)
+    await world.there.run([Pause(handler), Pause(handler)])
+    free = [] if handler is None else [other.id]
+    assert [job.id for job in await world.claim(limit=2)] == free
+    jobs = 2 if handler is None else 1
+    names = () if handler is None else (handler,)
+    assert await world.there.paused() == Paused(names, handler is None, jobs)
+    job = await world.job(paused.id)
+    assert job.blocked_by == "paused" and job.is_undecided and job.version == paused.version
+    world.now_ms += 100 * LEASE_MS
+    assert paused.id not in {job.id for job in await world.claim()}
+    assert [await world.here.run([Resume(handler, 10)]) for _ in range(2)] == [[jobs], [0]]
+    assert paused.id in {job.id for job in await world.claim()}
+    assert await world.here.paused() == Paused()
+
+
 async def test_a_job_that_is_held_does_not_start(world: World) -> None:
     """Its holder loses it; what runs goes on, and is recorded."""
     running = await world.run()

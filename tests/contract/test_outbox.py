@@ -35,13 +35,6 @@ class CountingStore(SqlJobStore):
 
 
 @pytest.fixture
-async def engine(database: SqlJobStores) -> AsyncIterator[AsyncEngine]:
-    engine = database.engine()
-    yield engine
-    await engine.dispose()
-
-
-@pytest.fixture
 async def store(database: SqlJobStores, engine: AsyncEngine) -> CountingStore:
     limits = JobLimits(max_batch=10)
     url = database.url if isinstance(database, SqliteJobStores) else engine

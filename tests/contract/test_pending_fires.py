@@ -31,7 +31,7 @@ def own_postgresql() -> Iterator[PostgresqlServer]:
     """A server that this test may kill."""
     server = PostgresqlServer()
     yield server
-    server.stop()
+    server.close()
 
 
 @asynccontextmanager

@@ -56,6 +56,14 @@ async def worker(
         yield one
 
 
+@asynccontextmanager
+async def two_workers(
+    given: str, limits: Limits | None = None, **options: Any
+) -> AsyncIterator[tuple[Purgatory, Purgatory]]:
+    async with worker(given, limits, **options) as one, worker(given, limits, **options) as two:
+        yield one, two
+
+
 async def until(is_so: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not is_so():  # noqa: ASYNC110 - what another process does sets no event here
@@ -89,10 +97,7 @@ async def parked(purgatory: Purgatory, *keys: str, **options: Any) -> asyncio.Ta
 async def test_a_fire_in_one_worker_ends_waits_in_another(
     server: ValkeyServer, shards: int
 ) -> None:
-    async with (
-        worker(server.url, shards=shards) as here,
-        worker(server.url, shards=shards) as there,
-    ):
+    async with two_workers(server.url, shards=shards) as (here, there):
         waiting = await parked(there, "order:1", "order:2")
         fired = await here.fire("order:2", {"paid": True})
         outcome = await waiting
@@ -138,10 +143,7 @@ async def test_what_is_kept_ends_a_wait_of_any_log_at_once(server: ValkeyServer)
 async def test_several_keys_are_read_to_the_end_by_the_cursor_of_each_outcome(
     server: ValkeyServer, shards: int
 ) -> None:
-    async with (
-        worker(server.url, shards=shards) as here,
-        worker(server.url, shards=shards) as there,
-    ):
+    async with two_workers(server.url, shards=shards) as (here, there):
         keys = [f"key:{number}" for number in range(8)]
         cursor = there.cursor(*keys)
         fired = [(keys[number * 5 % 8], number) for number in range(40)]
@@ -160,7 +162,7 @@ async def test_several_keys_are_read_to_the_end_by_the_cursor_of_each_outcome(
 
 
 async def test_the_numbers_of_a_key_are_without_gap_whoever_fires(server: ValkeyServer) -> None:
-    async with worker(server.url) as one, worker(server.url) as two:
+    async with two_workers(server.url) as (one, two):
         fires = [each.fire("key", index) for index in range(50) for each in (one, two)]
         results = await asyncio.gather(*fires)
         assert sorted(result.seq for result in results) == list(range(1, 101))
@@ -169,10 +171,7 @@ async def test_the_numbers_of_a_key_are_without_gap_whoever_fires(server: Valkey
 async def test_a_dropped_key_ends_waits_everywhere_and_expires_cursors(
     server: ValkeyServer, shards: int
 ) -> None:
-    async with (
-        worker(server.url, shards=shards) as here,
-        worker(server.url, shards=shards) as there,
-    ):
+    async with two_workers(server.url, shards=shards) as (here, there):
         old = (await here.fire("key", 1)).cursor
         await until(lambda: there.signals.last("key"))
         waiting = await parked(there, "key")
@@ -186,7 +185,7 @@ async def test_a_dropped_key_ends_waits_everywhere_and_expires_cursors(
 async def test_a_cursor_ahead_of_this_worker_waits_for_what_is_behind_it(
     server: ValkeyServer,
 ) -> None:
-    async with worker(server.url) as here, worker(server.url) as there:
+    async with two_workers(server.url) as (here, there):
         cursors = [(await here.fire("key", number)).cursor for number in range(20)]
         # Whether or not the last entries have arrived there.
         outcome = await there.park("key", timeout=0, cursor=cursors[-1])
@@ -197,10 +196,7 @@ async def test_a_cursor_ahead_of_this_worker_waits_for_what_is_behind_it(
 async def test_an_emptied_server_expires_cursors_and_ends_waits(
     server: ValkeyServer, shards: int
 ) -> None:
-    async with (
-        worker(server.url, shards=shards) as here,
-        worker(server.url, shards=shards) as there,
-    ):
+    async with two_workers(server.url, shards=shards) as (here, there):
         old = (await here.fire("key", 1)).cursor
         waiting = await parked(there, "key", cursor=old)
         with server.client() as client:
@@ -220,10 +216,7 @@ async def test_an_emptied_server_expires_cursors_and_ends_waits(
 async def test_a_restarted_server_keeps_cursors_and_waits(
     server: ValkeyServer, shards: int
 ) -> None:
-    async with (
-        worker(server.url, shards=shards) as here,
-        worker(server.url, shards=shards) as there,
-    ):
+    async with two_workers(server.url, shards=shards) as (here, there):
         cursor = (await here.fire("key", 1)).cursor
         waiting = await parked(there, "key", cursor=cursor)
         server.kill()
@@ -239,7 +232,7 @@ async def test_lost_writes_expire_the_cursors_of_their_keys_only(
     server: ValkeyServer, tmp_path: Path
 ) -> None:
     """As after a failover to a replica that was behind: the log is shorter than it was."""
-    async with worker(server.url) as here, worker(server.url) as there:
+    async with two_workers(server.url) as (here, there):
         kept = (await here.fire("kept", 1)).cursor
         lost = (await here.fire("lost", 1)).cursor
         server.kill()
@@ -275,10 +268,7 @@ async def test_a_cursor_of_an_epoch_that_others_have_noticed_first_is_good(
     server: ValkeyServer, shards: int
 ) -> None:
     """Also where the next request reaches a worker that is not connected again."""
-    async with (
-        worker(server.url, shards=shards) as here,
-        worker(server.url, shards=shards) as there,
-    ):
+    async with two_workers(server.url, shards=shards) as (here, there):
         await here.fire("key", 1)
         await until(lambda: there.signals.last("key"))
         # As if it were slow: nothing reaches it.
@@ -298,7 +288,7 @@ async def test_a_log_that_returns_after_it_was_emptied_expires_every_cursor(
     server: ValkeyServer, tmp_path: Path
 ) -> None:
     """A backup is restored: which keys have fired since then, nobody could say."""
-    async with worker(server.url) as here, worker(server.url) as there:
+    async with two_workers(server.url) as (here, there):
         before = (await here.fire("key", 1)).cursor
         server.kill()
         saved = tmp_path / "saved"
@@ -325,7 +315,7 @@ async def test_a_worker_that_missed_more_than_is_kept_expires_only_keys_that_fir
     server: ValkeyServer,
 ) -> None:
     limits = Limits(max_signals=10, max_signals_per_key=10)
-    async with worker(server.url, limits) as here, worker(server.url, limits) as there:
+    async with two_workers(server.url, limits) as (here, there):
         # As if it had been suspended: nothing reaches it.
         (follower,) = there.shared_signals._followers  # type: ignore[union-attr]
         cursor = there.cursor("fired", "quiet")
@@ -453,7 +443,7 @@ async def test_another_number_of_shards_is_refused(
 
 
 async def test_entries_that_are_too_long_for_a_message_are_read(server: ValkeyServer) -> None:
-    async with worker(server.url) as here, worker(server.url) as there:
+    async with two_workers(server.url) as (here, there):
         waiting = await parked(there, "key:39")
         await here.fire_shared([(f"key:{number}", "x" * 60_000) for number in range(40)])
         assert len((await waiting).value) == 60_000
@@ -562,7 +552,7 @@ async def test_one_object_serves_one_purgatory() -> None:
 
 async def test_one_question_that_fails_is_not_the_last(server: ValkeyServer) -> None:
     """As of a later release, or of somebody who publishes in the channel of the workers."""
-    async with worker(server.url) as here, worker(server.url) as there:
+    async with two_workers(server.url) as (here, there):
         waiting = await parked(here, "k")
         assert isinstance(there.shared_signals, RedisSignals)
         assert await there.shared_signals.ask("waiting", "k") == [1]

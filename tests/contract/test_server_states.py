@@ -204,7 +204,7 @@ async def test_jobs(tmp_path: Path, kind: str) -> None:
                 await purgatory.close()
                 await fails(StoreUnavailableError, *requests)
     finally:
-        server.close() if kind == "redis" else server.stop()
+        server.close()
 
 
 @pytest.mark.anyio

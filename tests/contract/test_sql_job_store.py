@@ -43,13 +43,6 @@ def spec(**options: Any) -> JobSpec:
 
 
 @pytest.fixture
-async def engine(database: SqlJobStores) -> AsyncIterator[AsyncEngine]:
-    engine = database.engine()
-    yield engine
-    await engine.dispose()
-
-
-@pytest.fixture
 def statements(engine: AsyncEngine) -> Iterator[list[str]]:
     """What the engine is told, in order."""
     said: list[str] = []
@@ -469,7 +462,7 @@ async def test_a_server_that_was_killed_is_found_again() -> None:
         assert fired.run == (one.id,)
         await store.close()
     finally:
-        server.stop()
+        server.close()
 
 
 async def test_a_full_disk_is_said_to_be_full(database: SqlJobStores) -> None:

@@ -60,7 +60,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Written:
 def postgres() -> Iterator[str]:
     server = PostgresqlServer()
     yield server.url
-    server.stop()
+    server.close()
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=NIGHTLY), "redis"])

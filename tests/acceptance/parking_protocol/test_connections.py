@@ -11,7 +11,6 @@ import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 
-import pytest
 from fastapi import FastAPI
 
 from purgatory import Limits, Purgatory
@@ -28,6 +27,7 @@ from tests.acceptance.parking_protocol.requests import (
     serving,
 )
 from tests.acceptance.thread_server import ThreadServer
+from tests.cases import cases
 from tests.patience import GENEROUS_S, PATIENCE_S
 
 
@@ -50,7 +50,7 @@ async def test_a_client_that_leaves_with_a_body_half_sent(server: ThreadServer) 
     assert server.purgatory.signals.head() == 0
 
 
-@pytest.mark.parametrize("body_first", [False, True])
+@cases("body_first", [False, True])
 async def test_a_body_that_is_asked_for(server: ThreadServer, *, body_first: bool) -> None:
     """`Expect: 100-continue` is answered, unless the body is there already."""
     body = b'{"keys": {"a": null}, "wait": 0}'
@@ -99,7 +99,7 @@ async def test_a_connection_that_is_used_is_not_idle(app: FastAPI, purgatory: Pu
                 await asyncio.sleep(1)
 
 
-async def test_a_client_that_does_not_read(app: FastAPI) -> None:
+async def test_a_client_that_does_not_read() -> None:
     """It is not read from, after a while, and gets everything, in order, when it reads."""
     purgatory = Purgatory(limits=Limits(max_signals_per_key=10))
     with serving(add_echo(create_app(purgatory)), purgatory) as server:

@@ -21,7 +21,7 @@ from tests.acceptance.thread_server import ServerKind, ThreadServer
 UVICORN = ServerKind("httptools", "uvloop")
 
 
-async def test_a_root_path(app: FastAPI, purgatory: Purgatory) -> None:
+async def test_a_root_path() -> None:
     """It is part of the path that answers speak of, as through uvicorn."""
     found = []
     for kind in (PARKING[0], UVICORN):

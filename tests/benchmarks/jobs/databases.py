@@ -33,7 +33,7 @@ class Database(StrEnum):
                 try:
                     yield postgresql.url
                 finally:
-                    postgresql.stop()
+                    postgresql.close()
             else:
                 # A port, which is what the peer understands.
                 with ValkeyServer(Path(folder), is_on_port=True, appendfsync="everysec") as valkey:

@@ -8,18 +8,16 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from purgatory.client import AsyncClient, Client
-from tests.acceptance.process_server import ProcessServer, serve_service
+from tests.acceptance.process_server import ProcessServer, serve_workers
 from tests.browser.chromium import CHROMIUM
 from tests.browser.devtools import browser
 from tests.event_source.node import NODE
 from tests.patience import PATIENCE_S
-from tests.valkey_server import ValkeyServer
 
 WORKERS = 3
 KEYS = ("a", "b/c", "d")
@@ -101,7 +99,7 @@ def _difference(fired: list[object], seen: list[object]) -> str:
 async def run_storm(seconds: float, folder: Path, seed: int = 17) -> Report:
     """Kill and drain workers for so many seconds; return what the clients have seen."""
     report = Report()
-    with _service(folder) as server:
+    with serve_workers(WORKERS, folder) as server:
         url = f"http://127.0.0.1:{server.address[1]}"
         following = [
             *(asyncio.create_task(_follow(report, url, f"async {n}", KEYS)) for n in range(3)),
@@ -126,19 +124,6 @@ async def run_storm(seconds: float, folder: Path, seed: int = 17) -> Report:
                 await _fire(report, client, key, LAST)
         await asyncio.wait_for(asyncio.gather(*following), PATIENCE_S)
     return report
-
-
-@contextmanager
-def _service(folder: Path) -> Iterator[ProcessServer]:
-    with (
-        ValkeyServer(folder) as valkey,
-        serve_service(
-            WORKERS,
-            PURGATORY_SIGNALS=valkey.url,
-            PURGATORY_JOBS_URL=f"sqlite+aiosqlite:///{folder / 'jobs.sqlite3'}",
-        ) as server,
-    ):
-        yield server
 
 
 async def _kill(report: Report, server: ProcessServer, until: float, choice: random.Random) -> None:

@@ -29,7 +29,7 @@ def main() -> int:
                 verdict = run(url, options.kills, options.seed, say)
             finally:
                 if server:
-                    server.stop()
+                    server.close()
         faults += len(verdict.faults)
         say(
             f"{store}: {options.kills} kills, {verdict.transactions} transactions, "
