@@ -268,6 +268,9 @@ $(VENV)/.created:
 	  echo 'Or name another Python: make run PYTHON=/path/to/python3' >&2; \
 	  exit 1; \
 	}
+	@# The pip of Python 3.11 looks at the files of a registry three times as long as later ones.
+	@$(BIN)/python -m pip --disable-pip-version-check --no-input install -qq --upgrade pip || \
+	  echo 'pip could not be updated: installing takes longer.' >&2
 	@touch $@
 
 # Apart from $(VENV): the versions that a site needs do not bind the service.
