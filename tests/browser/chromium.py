@@ -25,19 +25,6 @@ def rendered(url: str, profile: Path) -> str:
     return _run("--virtual-time-budget=15000", "--dump-dom", url, profile=profile)
 
 
-def pictured(url: str, profile: Path, picture: Path, *, is_dark: bool, height: int = 4000) -> None:
-    """Write the page as it looks, 1,100 pixels wide, to the PNG file `picture`."""
-    _run(
-        f"--screenshot={picture}",
-        f"--window-size=1100,{height}",
-        "--hide-scrollbars",
-        # 0 is dark in Chromium's own numbers, 1 is light.
-        f"--blink-settings=preferredColorScheme={0 if is_dark else 1}",
-        url,
-        profile=profile,
-    )
-
-
 @contextmanager
 def start_browser(url: str, profile: Path) -> Iterator[None]:
     """Have a browser show the page, in real time, until the end."""

@@ -27,7 +27,7 @@ from purgatory.pipeline.schedule import JobAddress
 from purgatory.pipeline.spark.folders import Tables
 from tests.acceptance.process_server import ProcessServer
 from tests.house.imports import ROOT
-from tests.nightly import IS_NIGHTLY, by_night
+from tests.nightly import IS_NIGHTLY, NIGHTLY, by_night
 from tests.patience import PATIENCE_S
 from tests.pipeline.spark_servers import (
     SPARK_HOME,
@@ -317,3 +317,13 @@ def test_two_executors(
     # More if the end of the driver was slow: what has ended is started again until then.
     assert len(list((tmp_path / "spark" / "work").glob("app-*/*"))) >= 2
     everything.check(said, expected)
+
+
+@NIGHTLY
+def test_local_cluster(tmp_path: Path) -> None:
+    """Without spark-submit, executors are processes of this machine: a replay runs in them."""
+    arguments = ["replay", "--load", "kafka-low", "--operations", "500", "--shards", "2"]
+    master = ["--master", "local-cluster[2,1,1024]", "--out", str(tmp_path / "out")]
+    variables = environment({"SPARK_WORKER_DIR": str(tmp_path / "work")})
+    said = run([sys.executable, "-c", COMMANDS], [[*arguments, *master]], variables)
+    assert "500 operations in" in said
