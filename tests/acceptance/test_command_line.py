@@ -212,7 +212,7 @@ def test_pausing_and_retrying(run: Run) -> None:
     """A handler by its name, or all of them; failed jobs that match, in batches."""
     assert run("jobs", "pause", "note") == (
         0,
-        [{"handlers": ["note"], "all": False, "parked": 0, "unknown": []}],
+        [{"handlers": ["note"], "all": False, "jobs": 0, "unknown": []}],
     )
     assert run("jobs", "pause", "--all")[1][0]["all"] is True
     assert run("jobs", "paused")[1][0]["handlers"] == ["note"]

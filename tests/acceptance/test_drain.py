@@ -255,7 +255,8 @@ LIMIT = 40
 OPTIONS = {
     "uvicorn": f" --limit-max-requests {LIMIT}",
     "gunicorn": f" --max-requests {LIMIT}",
-    "hypercorn": f" --max-requests {LIMIT}",
+    # Of its own accord it breaks off after 3 s what a busy machine has not drained yet.
+    "hypercorn": f" --max-requests {LIMIT} --graceful-timeout 30",
 }
 LIMITED = [
     ServerCommand(server.name, server.line + OPTIONS[kind])
