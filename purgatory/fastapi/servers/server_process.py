@@ -318,11 +318,12 @@ class _Listeners:
 
     def _poll(self) -> None:
         listeners = self._find() or ()
-        is_open = bool(listeners) and all(each.is_serving() for each in listeners)
-        if self._were_open and not is_open:
+        # Also if the server has opened and closed them since the last time.
+        is_closed = not all(each.is_serving() for each in listeners)
+        if is_closed or (self._were_open and not listeners):
             self._drain.begin()
             return
-        self._were_open = is_open
+        self._were_open = bool(listeners)
         self._timer = asyncio.get_running_loop().call_later(POLL_S, self._poll)
 
 
