@@ -8,9 +8,10 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from alembic.script import ScriptDirectory
-from sqlalchemy import delete, select, text
+from sqlalchemy import delete, event, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.schema import CreateSchema
 
@@ -144,3 +145,21 @@ class PostgresqlJobStores(_JobStores):
 
 
 SqlJobStores = SqliteJobStores | PostgresqlJobStores
+
+
+async def plan_of(engine: AsyncEngine, statement: Any, parameters: dict[str, Any]) -> str:
+    """Return how the database would find what a statement asks for."""
+    word = "EXPLAIN QUERY PLAN" if engine.dialect.name == "sqlite" else "EXPLAIN"
+
+    @event.listens_for(engine.sync_engine, "before_cursor_execute", retval=True)
+    def explain(
+        connection: Any, cursor: Any, sql: str, given: Any, context: Any, is_many: bool
+    ) -> tuple[str, Any]:
+        return f"{word} {sql}", given
+
+    async with engine.connect() as connection:
+        try:
+            result = await connection.execute(statement, parameters)
+            return str(result.cursor.fetchall())
+        finally:
+            event.remove(engine.sync_engine, "before_cursor_execute", explain)

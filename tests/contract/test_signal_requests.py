@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,18 @@ KEYS = [f"key:{number}" for number in range(20)]
 def worker(url: Any, *, timeout: float = 30) -> Purgatory:
     limits = Limits(max_signals=1_000)
     return Purgatory("w", limits=limits, signals=RedisSignals(url, shards=SHARDS, timeout=timeout))
+
+
+@asynccontextmanager
+async def node_of_cluster(folder: Path) -> AsyncIterator[tuple[Any, Purgatory]]:
+    """Yield a client of the only node of a cluster, and a purgatory that shares signals by it."""
+    node = ValkeyServer(folder)
+    try:
+        client: Any = RedisCluster.from_url(node.start_as_cluster().url)
+        async with client, worker(client) as here:
+            yield client, here
+    finally:
+        node.close()
 
 
 @pytest.fixture(params=["one", "cluster", "one-node-of-a-cluster"])
@@ -185,64 +198,52 @@ def elsewhere(here: Purgatory) -> tuple[str, str, str]:
 
 async def test_a_claim_without_a_fire_ends_when_that_cannot_be_under_way(tmp_path: Path) -> None:
     """Of a process that was killed in between: the same request may be repeated at once."""
-    node = ValkeyServer(tmp_path)
-    try:
-        url = node.start_as_cluster().url
-        client: Any = RedisCluster.from_url(url)
-        async with client, worker(client) as here:
-            name, first, other = elsewhere(here)
-            signals = here.shared_signals
-            assert isinstance(signals, RedisSignals)
-            home = signals.shard_of(named(name).hash)
-            entry = signals._logs[home].key_of_name(named(name))
+    async with node_of_cluster(tmp_path) as (client, here):
+        name, first, other = elsewhere(here)
+        signals = here.shared_signals
+        assert isinstance(signals, RedisSignals)
+        home = signals.shard_of(named(name).hash)
+        entry = signals._logs[home].key_of_name(named(name))
 
-            async def claim() -> None:
-                await client.delete(entry)
-                await signals._claims.claim(home, named(name, first), [signals.shard_of(first)])
+        async def claim() -> None:
+            await client.delete(entry)
+            await signals._claims.claim(home, named(name, first), [signals.shard_of(first)])
 
-            async def let_time_pass() -> None:
-                text, token, _, logs = (await client.get(entry)).split(b" ")
-                await client.set(entry, b" ".join((text, token, b"1", logs)), keepttl=True)
+        async def let_time_pass() -> None:
+            text, token, _, logs = (await client.get(entry)).split(b" ")
+            await client.set(entry, b" ".join((text, token, b"1", logs)), keepttl=True)
 
-            await claim()
-            await refused(here, name, other)
-            await let_time_pass()
-            await fired(here, name, other)
-            await refused(here, name, first)
-            # Fired, although the process that has claimed the name never knew.
-            await let_time_pass()
-            await refused(here, name, first)
-    finally:
-        node.close()
+        await claim()
+        await refused(here, name, other)
+        await let_time_pass()
+        await fired(here, name, other)
+        await refused(here, name, first)
+        # Fired, although the process that has claimed the name never knew.
+        await let_time_pass()
+        await refused(here, name, first)
 
 
 async def test_a_refusal_of_a_repeated_command_does_not_free_the_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client repeats a command without a reply: the first may have been done."""
-    node = ValkeyServer(tmp_path)
-    try:
-        url = node.start_as_cluster().url
-        client: Any = RedisCluster.from_url(url)
-        async with client, worker(client) as here:
-            name, first, other = elsewhere(here)
-            execute = client.execute_command
+    async with node_of_cluster(tmp_path) as (client, here):
+        name, first, other = elsewhere(here)
+        execute = client.execute_command
 
-            async def execute_twice(*command: Any, **options: Any) -> Any:
-                reply = await execute(*command, **options)
-                if b"append" in command:
-                    raise ClusterDownError("CLUSTERDOWN The cluster is down")
-                return reply
+        async def execute_twice(*command: Any, **options: Any) -> Any:
+            reply = await execute(*command, **options)
+            if b"append" in command:
+                raise ClusterDownError("CLUSTERDOWN The cluster is down")
+            return reply
 
-            with monkeypatch.context() as patch:
-                patch.setattr(client, "execute_command", execute_twice)
-                with pytest.raises(SignalsUnavailableError, match="made again"):
-                    await fired(here, name, first)
-            await refused(here, name, other)
-            ((_, seq),) = await fired(here, name, first)
-            assert seq == 1
-    finally:
-        node.close()
+        with monkeypatch.context() as patch:
+            patch.setattr(client, "execute_command", execute_twice)
+            with pytest.raises(SignalsUnavailableError, match="made again"):
+                await fired(here, name, first)
+        await refused(here, name, other)
+        ((_, seq),) = await fired(here, name, first)
+        assert seq == 1
 
 
 async def test_a_fire_whose_log_is_away_is_repeated_once(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from purgatory.jobs.sql.statements import Statements
 from purgatory.jobs.sql.tables import job_keys, jobs, record_of
 from tests.contract.job_stores import MakeJobStores
 from tests.contract.postgresql_server import PostgresqlServer
-from tests.contract.sql_job_stores import SqlJobStores
+from tests.contract.sql_job_stores import SqlJobStores, plan_of
 from tests.patience import PATIENCE_S, until
 
 
@@ -260,33 +260,20 @@ async def test_jobs_through_psycopg(postgresql_server: PostgresqlServer) -> None
     assert ran.empty()
 
 
-def explain_all(engine: AsyncEngine) -> None:
-    """Have every statement of `engine` explained instead of done."""
-    word = "EXPLAIN QUERY PLAN" if engine.dialect.name == "sqlite" else "EXPLAIN"
-
-    @event.listens_for(engine.sync_engine, "before_cursor_execute", retval=True)
-    def explain(
-        connection: Any, cursor: Any, sql: str, given: Any, context: Any, is_many: bool
-    ) -> tuple[str, Any]:
-        return f"{word} {sql}", given
-
-
 async def plans(engine: AsyncEngine) -> list[str]:
     """How a claim of two handlers, and the look before it, find jobs: free, lapsed, next."""
     statements = Statements.of(engine.dialect.name)
     handlers = {"handlers": statements.dialect.many(["a", "b"])}
     soon = handlers | {"until_ms": 2_000, "limit": 250}
     next_due = statements.reads.next_due(literal(1, BigInteger), of_handlers=True)
-    found = []
-    async with engine.connect() as connection:
-        explain_all(engine)
+    found = [
+        await plan_of(engine, statement, asked)
         for statement, asked in (
             (statements.locks.free, soon),
             (statements.locks.lapsed, soon | {"now_ms": 1}),
             (next_due, handlers),
-        ):
-            result = await connection.execute(statement, asked)
-            found.append(str(result.cursor.fetchall()))
+        )
+    ]
     await engine.dispose()
     return found
 

@@ -33,7 +33,7 @@ from purgatory.jobs.sql.statements.dialect import Dialect
 from purgatory.jobs.sql.tables import job_keys, jobs, quarantined_jobs, record_of
 from purgatory.timer import SystemClock
 from tests.contract.postgresql_server import PostgresqlServer
-from tests.contract.sql_job_stores import SqlJobStores
+from tests.contract.sql_job_stores import SqlJobStores, plan_of
 from tests.patience import PATIENCE_S
 from tests.step_methods import SqlSteps
 
@@ -223,17 +223,17 @@ async def test_what_is_asked_often_is_searched_by_index(
     }
     for index, (statement, parameters) in searches.items():
         asked = {name: value for name, value in parameters.items() if name in _names(statement)}
-        assert index in await _plan(engine, statement, asked), index
-    assert "ix_purgatory_jobs_blocked" in await _plan(engine, reads.counts, {})
+        assert index in await plan_of(engine, statement, asked), index
+    assert "ix_purgatory_jobs_blocked" in await plan_of(engine, reads.counts, {})
     # By either of two.
-    assert "ix_purgatory_jobs_" in await _plan(engine, reads.paused_jobs, {})
-    plan = await _plan(engine, reads.workers(literal(now_ms, BigInteger)), {"limit": 10})
+    assert "ix_purgatory_jobs_" in await plan_of(engine, reads.paused_jobs, {})
+    plan = await plan_of(engine, reads.workers(literal(now_ms, BigInteger)), {"limit": 10})
     assert "ix_purgatory_jobs_finished" in plan and "ix_purgatory_jobs_leased" in plan
     asked = {"keys": many(["k", "l"]), "limit": 10}
-    assert "ix_purgatory_job_keys_open" in await _plan(engine, locks.on_keys, asked)
+    assert "ix_purgatory_job_keys_open" in await plan_of(engine, locks.on_keys, asked)
     if not is_sqlite:
         asked = {"ids": ["1"], "full_ids": ["1"], "keys": ["k"], "dedupe_keys": ["d"], "limit": 10}
-        plan = await _plan(engine, locks.in_order, asked)
+        plan = await plan_of(engine, locks.in_order, asked)
         assert "Seq Scan" not in plan, plan
 
 
@@ -255,23 +255,6 @@ async def test_only_so_many_blocked_jobs_are_counted(
 
 def _names(statement: Any) -> set[str]:
     return set(statement.compile().params)
-
-
-async def _plan(engine: AsyncEngine, statement: Any, parameters: dict[str, Any]) -> str:
-    word = "EXPLAIN QUERY PLAN" if engine.dialect.name == "sqlite" else "EXPLAIN"
-
-    @event.listens_for(engine.sync_engine, "before_cursor_execute", retval=True)
-    def explain(
-        connection: Any, cursor: Any, sql: str, given: Any, context: Any, is_many: bool
-    ) -> tuple[str, Any]:
-        return f"{word} {sql}", given
-
-    async with engine.connect() as connection:
-        try:
-            result = await connection.execute(statement, parameters)
-            return str(result.cursor.fetchall())
-        finally:
-            event.remove(engine.sync_engine, "before_cursor_execute", explain)
 
 
 # Processes

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -20,8 +19,6 @@ _TYPE: Final = (b"content-type", b"application/json")
 _NO_STORE: Final = (b"cache-control", b"no-store")
 
 _LINE_ENDS: Final = frozenset("\r\n\0")
-
-_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class RawResponse:
@@ -52,11 +49,6 @@ class RawResponse:
         response._is_json = True
         response._lines = more
         return response
-
-    @classmethod
-    def from_document(cls, document: Any) -> RawResponse:
-        """Return a response with `document` as compact JSON."""
-        return cls.from_json(200, _encode(document).encode("ascii"))
 
     @classmethod
     def empty(cls, status: int, more: bytes = b"") -> RawResponse:

@@ -309,7 +309,7 @@ class ParkedStream(ParkedRequest):
 
     def refuse(self, response: RawResponse) -> bool:
         """End the stream, superseded by another one; return True iff it was pending."""
-        return self._fail(problem_event("superseded", response.body))
+        return self._end_with(self.end, problem_event("superseded", response.body))
 
     def begin_bytes(self, is_from_now: bool) -> bytes:
         """Return the first event, for a stream that has no cursor yet; nothing for others."""
@@ -327,7 +327,7 @@ class ParkedStream(ParkedRequest):
         try:
             return self._next_events(PIECE)
         except Exception as exc:
-            self._fail(self._problem_event(exc))
+            self._end_with(self.end, self._problem_event(exc))
             return b""
 
     def _settle(self, status: Status) -> bool:
@@ -368,14 +368,6 @@ class ParkedStream(ParkedRequest):
         problem = problem_of_exception(error, "GET", path)
         response = problem.response(registry.context.prefix, path)
         return problem_event(problem.kind.slug, response.body)
-
-    def _fail(self, last: bytes) -> bool:
-        if self._parked_in is not None:
-            return bool(self._in_own_context(self._fail, last))
-        if not self.abandon():
-            return False
-        self.end(last)
-        return True
 
 
 class EventStreams:

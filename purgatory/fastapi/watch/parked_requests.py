@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from purgatory.errors import PurgatoryClosedError, PurgatoryError
 from purgatory.fastapi.http.exception_handlers import problem_of_error, problem_of_exception
@@ -111,11 +112,15 @@ class ParkedRequest(WaitOperation):
 
     def refuse(self, response: RawResponse) -> bool:
         """End the wait with an error; return True iff it was pending."""
+        return self._end_with(self.respond, response)
+
+    def _end_with(self, send: Callable[[Any], object], last: object) -> bool:
+        """End the wait, and send `last` in place of a response; return True iff it was pending."""
         if self._parked_in is not None:
-            return bool(self._in_own_context(self.refuse, response))
+            return bool(self._in_own_context(self._end_with, send, last))
         if not self.abandon():
             return False
-        self.respond(response)
+        send(last)
         return True
 
 
