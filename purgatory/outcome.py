@@ -28,7 +28,8 @@ class Outcome(NamedTuple):
     key: str | None
     """The key that fired; None if none did, or if the predicate held from the start."""
     value: Any
-    """The value that `key` was fired with. All waiters share it; do not change it."""
+    """The value that `key` was fired with; with `until`, the last one, also if it was only checked.
+    All waiters share it; do not change it."""
     cursor: str
     """Pass it to the next `park` of these keys, which then misses no signal."""
     waited_ms: int

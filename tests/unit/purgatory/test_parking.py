@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -193,6 +193,7 @@ RAISED: dict[str, Any] = {"error": LookupError, "stop": (RuntimeError, TypeError
 
 
 @given(answers=ANSWERS, events=EVENTS)
+@example(answers=["no"] * 3 + ["yes"], events=[("fire", "a"), ("check", "a")])
 def test_a_predicate_is_asked_until_it_holds(
     answers: list[str], events: list[tuple[str, str]]
 ) -> None:
@@ -218,7 +219,8 @@ async def _ask(answers: list[str], events: list[tuple[str, str]]) -> None:
     async with Purgatory(clock=current_clock()) as purgatory:
         task = asyncio.create_task(purgatory.park("a", "b", timeout=60, until=until))
         await asyncio.sleep(0)
-        fired: tuple[str | None, Any] = (None, None)
+        last: str | None = None
+        values: dict[str | None, Any] = {}
         assert len(asked) == (2 if answers[0] == "no" else 1)
         for number, (event, key) in enumerate(events):
             if asked[-1] != "no":
@@ -227,14 +229,16 @@ async def _ask(answers: list[str], events: list[tuple[str, str]]) -> None:
             before = len(asked)
             await (purgatory.fire(key, number) if event == "fire" else purgatory.check(key))
             assert len(asked) == before + (key != "c")
-            fired = key, number if event == "fire" else None
+            last = key
+            if event == "fire":
+                values[key] = number
         if asked[-1] in ("yes", "no"):
             is_over = asked[-1] == "yes"
             assert await purgatory.cancel("a") == (not is_over)
             outcome = await task
-            by, value = fired if is_over else (None, None)
+            by = last if is_over else None
             status = Status.FIRED if is_over else Status.CANCELLED
-            assert outcome == Outcome(status, by, value, outcome.cursor, 0)
+            assert outcome == Outcome(status, by, values.get(by), outcome.cursor, 0)
         elif asked[-1] == "coroutine":
             with pytest.raises(TypeError, match=r"async function.* park\(\.\.\.\) in a loop"):
                 await task
