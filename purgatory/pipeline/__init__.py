@@ -1,8 +1,8 @@
-"""Jobs over the history of operations, on Spark: from outcomes to a report, replay and streams.
+"""Jobs over the history of operations, on Spark: from outcomes to a report and replay.
 
 `python -m purgatory.pipeline` runs them. Each is also a function from DataFrames to a DataFrame.
 The rooms: `source` (tables of Spark), `outcomes`, `rollups`, `advise`, `report`, `replay`,
-`schedule`, `stream`, on `spark`, `statistics` and `console`; `cli` has the commands. What runs in a
+`schedule`, on `spark`, `statistics` and `console`; `cli` has the commands. What runs in a
 service, such as writing the journal, is not here.
 """
 
@@ -20,9 +20,7 @@ except ImportError as exc:
 
 from purgatory.pipeline.advise.advice import Advice, AdviceTargets, advise_settings
 from purgatory.pipeline.errors import (
-    AlertRefusedError,
     BadFileError,
-    LostEntriesError,
     NoJavaError,
     NothingToReadError,
     OutputInUseError,
@@ -45,9 +43,6 @@ from purgatory.pipeline.source import register
 from purgatory.pipeline.source.jobs_source import job_events
 from purgatory.pipeline.spark.session import spark_session
 from purgatory.pipeline.statistics import kaplan_meier
-from purgatory.pipeline.stream.alerts import Alert, AlertService
-from purgatory.pipeline.stream.queries import StreamingQueries, streaming_events, wait_for
-from purgatory.pipeline.stream.windows import AlertThresholds, window_keys, window_waits
 
 __all__ = [
     "EVENT_SCHEMA",
@@ -58,15 +53,10 @@ __all__ = [
     "SCHEDULED_SCHEMA",
     "Advice",
     "AdviceTargets",
-    "Alert",
-    "AlertRefusedError",
-    "AlertService",
-    "AlertThresholds",
     "BadFileError",
     "Growth",
     "JobAddress",
     "JobRows",
-    "LostEntriesError",
     "NoJavaError",
     "NothingToReadError",
     "OnBadFile",
@@ -75,7 +65,6 @@ __all__ = [
     "PipelineError",
     "RefusedRowsError",
     "ReplaySummary",
-    "StreamingQueries",
     "SyntheticLoad",
     "Update",
     "WhatIf",
@@ -91,8 +80,4 @@ __all__ = [
     "replay_synthetic",
     "schedule_jobs",
     "spark_session",
-    "streaming_events",
-    "wait_for",
-    "window_keys",
-    "window_waits",
 ]

@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _check_folders(options)
             call = _call(options, on_progress)
             if call.session is not None:
-                # A stream runs for months.
+                # Spark may take hours.
                 uncollected.close()
             output = command.run(call)
     except _ERRORS as error:

@@ -6,9 +6,7 @@ PurgatoryError
     +-- NothingToReadError (LookupError)   a folder without the input of a job
     +-- BadFileError (ValueError)          a file that is damaged, incomplete or of another schema
     +-- OutputInUseError                   another run published to the same folder
-    +-- LostEntriesError                   entries of a stream were trimmed before they were read
     +-- RefusedRowsError (ValueError)      rows of a table that are not valid jobs
-    +-- AlertRefusedError                  a service did not accept an alert
 """
 
 from __future__ import annotations
@@ -36,13 +34,5 @@ class OutputInUseError(PipelineError):
     """Another run published to the same folder."""
 
 
-class LostEntriesError(PipelineError):
-    """Entries of a stream were trimmed before they were read."""
-
-
 class RefusedRowsError(PipelineError, ValueError):
     """Rows of a table are not valid jobs."""
-
-
-class AlertRefusedError(PipelineError):
-    """A service did not accept an alert."""

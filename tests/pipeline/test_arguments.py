@@ -65,20 +65,6 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
             "--growth needs recorded operations: give --load recorded, or leave it out",
         ),
         (["outcomes", "--journal", ""], "--journal: it is empty: give a folder"),
-        (["stream"], "no journal: give --journal DIR, or --from redis://HOST"),
-        (["stream", "--journal", "x", "--from", "redis://x"], "--journal or --from, not both"),
-        (["stream", "--journal", "x", "--window", "0"], "--window: '0': give a whole number of 1"),
-        (["stream", "--journal", "x", "--delay", "0"], "--delay: '0': give a whole number of 1"),
-        (["stream", "--journal", "x", "--every", "-1"], "--every: '-1': give a number of 0 or"),
-        (["stream", "--journal", "x", "--every", "nan"], "--every: 'nan': give a number of 0 or"),
-        (["stream", "--journal", "x", "--at-a-time", "0"], "--at-a-time: '0': give"),
-        (["stream", "--journal", "x", "--expired-share", "1.1"], "above 0 and up to 1"),
-        (["stream", "--journal", "x", "--least-ended", "0"], "--least-ended: '0': give"),
-        (["stream", "--journal", "x", "--least-expired", "0"], "--least-expired: '0': give"),
-        (
-            ["stream", "--journal", "x", "--service", "localhost"],
-            "--service: the service is 'localhost': give http://HOST:PORT/purgatory",
-        ),
         (["schedule", "--from", "x.csv"], "give --store, or set PURGATORY_STORE"),
         (["schedule", "--from", "x.csv", "--store", "mysql://x"], "'mysql' is no job store"),
         (["schedule", "--from", "x.xls", "--store", "sqlite:///x"], "give --format csv"),
@@ -218,17 +204,17 @@ def test_the_start_of_spark_is_said_before_it(
     monkeypatch.setattr(command_line, "spark_session", fail)
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
-    stream = ["stream", "--journal", "history", "--out", str(tmp_path)]
+    replay = ["replay", "--load", "kafka-low", "--out", str(tmp_path)]
     for given, said in [
         ([], "starting Spark: local[2]"),
         (["--master", "local[1]"], "starting Spark: local[1]"),
         (["--master", "sc://there"], "connecting to Spark: sc://there"),
     ]:
-        assert main([*stream, *given]) == 1
+        assert main([*replay, *given]) == 1
         first, last = capsys.readouterr().err.splitlines()
-        assert first.endswith(f" s  {said}") and last == "stream: no Spark"
+        assert first.endswith(f" s  {said}") and last == "replay: no Spark"
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    assert main(stream) == 1
+    assert main(replay) == 1
     assert capsys.readouterr().err.splitlines()[0].endswith(" s  starting Spark")
 
 
@@ -253,5 +239,4 @@ def test_commands_have_no_options_that_do_nothing(capsys: pytest.CaptureFixture[
         **{name: {*reading, "--grace"} for name in ("outcomes", "waits", "advise", "report")},
         "replay": set(),
         "schedule": set(),
-        "stream": reading,
     }

@@ -230,7 +230,6 @@ def test_the_trace_is_told_on_request(
     ("logger", "message", "is_told"),
     [
         ("sql.execution.datasources.FileFormatWriter", "Aborting job 1.", False),
-        ("sql.execution.streaming.runtime.MicroBatchExecution", "Query terminated", False),
         ("util.Utils", "Aborting task", False),
         ("util.Utils", "Uncaught exception in thread 1", True),
     ],

@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,10 +21,8 @@ import pytest
 import purgatory
 from purgatory.jobs.sql import migrate
 from purgatory.journal.schema import EVENT_SCHEMA
-from purgatory.pipeline.duck.connection import connected
 from purgatory.pipeline.schedule import JobAddress
 from purgatory.pipeline.spark.folders import Tables
-from tests.acceptance.process_server import ProcessServer
 from tests.house.imports import ROOT
 from tests.nightly import IS_NIGHTLY, NIGHTLY, by_night
 from tests.patience import PATIENCE_S
@@ -49,32 +46,12 @@ needs_connect = pytest.mark.skipif(
     reason="needs grpcio, which is in tests/requirements.txt; CI fails without it",
 )
 
-# By night, each runs in both places. By day Spark Connect is beside the shared session, and
-# a stream, which costs as much as all others, runs in test_live.py only.
-COMMAND_NAMES = ["replay", "waits", "stream", "sql", "redis"]
-DELAY_S = 120
-LEAST_ENDED = 4
+# By night, each runs in both places. By day Spark Connect is beside the shared session.
+COMMAND_NAMES = ["replay", "waits", "sql", "redis"]
 COMMANDS = """
 import json, sys
 from purgatory.pipeline.__main__ import main
 sys.exit(max(main(arguments) for arguments in json.loads(sys.argv[1])))
-"""
-# Of the events that a window has once it is complete, each counted once.
-WINDOWS = """
-    WITH events AS (
-        SELECT DISTINCT operation_id, event, kind, "at" FROM read_parquet($files)
-        WHERE "at" < '2098-01-01'
-    ), windows AS (
-        SELECT time_bucket(INTERVAL 1 MINUTE, "at") AS start, kind,
-               count(*) FILTER (event = 'watched') AS watched,
-               count(*) FILTER (event = 'fired') AS fired,
-               count(*) FILTER (event = 'expired') AS expired,
-               count(*) FILTER (event <> 'watched') AS ended
-        FROM events GROUP BY 1, 2
-    )
-    FROM windows
-    WHERE start + INTERVAL 1 MINUTE <= (SELECT max("at") FROM events) - to_seconds($delay)
-    ORDER BY ALL
 """
 
 
@@ -120,19 +97,6 @@ def not_installed(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(broken.parent)}
 
 
-@pytest.fixture
-def service() -> Iterator[str]:
-    """The service, as `make run` starts it."""
-    with pytest.MonkeyPatch.context() as variables:
-        variables.setenv("PORT", "0")
-        server = ProcessServer([sys.executable, "-m", "app"])
-    try:
-        server.wait_started()
-        yield f"http://127.0.0.1:{server.address[1]}/purgatory"
-    finally:
-        server.kill()
-
-
 def run(
     program: Sequence[str],
     commands: Sequence[Sequence[str]],
@@ -155,10 +119,8 @@ def run(
 class Everything:
     """Commands that run on Spark, by their names, and what they have to find."""
 
-    def __init__(
-        self, names: Sequence[str], small: Written, out: Path, service: str, valkey: str
-    ) -> None:
-        self.names, self.small, self.out, self.service = names, small, out, service
+    def __init__(self, names: Sequence[str], small: Written, out: Path, valkey: str) -> None:
+        self.names, self.small, self.out = names, small, out
         self.store = f"sqlite:///{out}/jobs.db"
         self.redis = JobAddress(url=valkey, prefix=out.parent.name)
 
@@ -168,21 +130,18 @@ class Everything:
         asyncio.run(migrate(self.store))
         (self.out / "jobs.csv").write_text("handler,delay\n" + "remind,5000\nremind,6000\n,1\n")
         out, journal = ["--out", str(self.out), *more], ["--journal", str(self.small.folder)]
-        live = ["--once", "--least-ended", str(LEAST_ENDED), "--expired-share", "0.3"]
-        alerts = ["--service", self.service, "--name", self.store]
         rows = ["schedule", "--from", str(self.out / "jobs.csv"), *more]
         redis = ["--store", self.redis.url, "--prefix", self.redis.prefix]
         commands = {
             "replay": ["replay", "--load", "kafka-low", "--operations=500", "--shards=2", *out],
             "waits": ["waits", *journal, *out],
-            "stream": ["stream", *journal, *live, *alerts, *out],
             "sql": [*rows, "--store", self.store, "--out", f"{self.out}/sql"],
             "redis": [*rows, *redis, "--out", f"{self.out}/redis"],
         }
         return [commands[name] for name in self.names]
 
     def check(self, said: str, expected: Path) -> None:
-        """Fail unless the results are those of one process, and alerts were fired once."""
+        """Fail unless the results are those of one process."""
         if "replay" in self.names:
             assert "500 operations in" in said
         if "waits" in self.names:
@@ -193,41 +152,6 @@ class Everything:
             if name in self.names:
                 assert "3 rows: 2 jobs added, 0 replaced, 0 there already, 1 refused." in said
                 assert len(asyncio.run(jobs_in(address))) == 2
-        if "stream" in self.names:
-            self._check_stream()
-
-    def _check_stream(self) -> None:
-        windows = self._windows()
-        live = self.out / "live"
-        names = ("start", "kind", "watched", "fired", "expired")
-        assert rows(live / "waits", names) == [row[:5] for row in windows]
-        exploding = [
-            (row[0], row[1]) for row in windows if row[5] >= LEAST_ENDED and row[4] >= 0.3 * row[5]
-        ]
-        assert exploding
-        assert rows(live / "alerts" / "waits", ("start", "subject")) == exploding
-        future = rows(live / "alerts" / "journal", ("alert", "detail"))
-        assert future == [("future-events", '{"events": 1, "workers": ["ahead"]}')]
-        fired = self._signals("exploding-timeouts")
-        assert sorted(fired) == exploding
-
-    def _windows(self) -> list[tuple[Any, ...]]:
-        found = [str(file) for file in self.small.folder.rglob("*.parquet")]
-        files = [file for file in found if "zz-" not in file]
-        return connected().execute(WINDOWS, {"files": files, "delay": DELAY_S}).fetchall()
-
-    def _signals(self, alert: str) -> set[tuple[datetime, str]]:
-        with urlopen(f"{self.service}/watch/alert:{alert}?cursor=0&wait=0") as response:
-            values = [signal["value"] for signal in json.load(response)["signals"]]
-        found = [(datetime.fromisoformat(one["start"]), one["subject"]) for one in values]
-        assert len(found) == len(set(found))
-        return set(found)
-
-
-def rows(folder: Path, names: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Return columns of all rows of a table of the stream, sorted."""
-    files = [pq.ParquetFile(file).read(names) for file in folder.rglob("*.parquet")]
-    return sorted(tuple(row[name] for name in names) for file in files for row in file.to_pylist())
 
 
 def assert_same(found: Path, expected: Path) -> None:
@@ -276,13 +200,12 @@ def test_spark_connect(
     connect: str,
     small: Written,
     expected: Path,
-    service: str,
     valkey: ValkeyServer,
     tmp_path: Path,
 ) -> None:
-    """`stream` needs this package there, and has it from the current folder."""
+    """This package is there, from the current folder."""
     names = by_night(COMMAND_NAMES, ["waits", "sql", "replay"])
-    everything = Everything(names, small, tmp_path / "out", service, valkey.url)
+    everything = Everything(names, small, tmp_path / "out", valkey.url)
     said = run([sys.executable, "-c", COMMANDS], everything.commands("--master", connect))
     everything.check(said, expected)
 
@@ -291,13 +214,12 @@ def test_two_executors(
     small: Written,
     expected: Path,
     not_installed: Mapping[str, str],
-    service: str,
     valkey: ValkeyServer,
     tmp_path: Path,
 ) -> None:
     """By spark-submit, though only the driver has this package installed."""
     names = by_night(COMMAND_NAMES, ["replay"])
-    everything = Everything(names, small, tmp_path / "out", service, valkey.url)
+    everything = Everything(names, small, tmp_path / "out", valkey.url)
     archive, program = tmp_path / "purgatory.zip", tmp_path / "program.py"
     # As in docs/pipeline/clusters.md.
     arguments = ["-m", "zipfile", "-c", str(archive), *purgatory.__path__]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -25,7 +24,7 @@ from purgatory.jobs import JobState
 from purgatory.jobs.model import Cancel, Claim, Finish, RunNow, Start
 from purgatory.jobs.sql import migrate
 from purgatory.journal import ParquetFiles
-from purgatory.pipeline import EVENT_SCHEMA, NothingToReadError, job_events, operation_outcomes
+from purgatory.pipeline import EVENT_SCHEMA, job_events, operation_outcomes
 from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.outcomes.journal_files import OnBadFile
 from purgatory.pipeline.outcomes.outcomes import ARROW_EVENT_SCHEMA as EVENTS
@@ -33,12 +32,10 @@ from purgatory.pipeline.schedule import JobAddress, opened
 from purgatory.pipeline.source import PurgatoryDataSource
 from purgatory.pipeline.source.journal_source import (
     Files,
-    FolderListing,
     JournalReader,
     JournalWriter,
 )
 from purgatory.pipeline.spark.folder import LocalFolder
-from purgatory.pipeline.stream.queries import RestartingQuery, wait_for
 from purgatory.timer import SystemClock
 from tests.cases import cases
 from tests.contract.postgresql_server import PostgresqlServer
@@ -127,35 +124,6 @@ def test_what_is_hidden_or_no_file_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "j.parquet").symlink_to("gone")
     found = [file.path for file in LocalFolder(str(tmp_path)).files(".parquet")]
     assert found == ["a.parquet", "h.parquet/i.parquet"]
-
-
-def test_a_stream_s_poll_reads_only_folders_that_changed(tmp_path: Path) -> None:
-    """A month of hours costs a look at their times; deleted and hidden files are passed over."""
-    for hour in range(100):
-        place = tmp_path / f"date={hour // 24}" / f"hour={hour % 24}"
-        place.mkdir(parents=True)
-        (place / "a.parquet").touch()
-        (place / ".b.parquet").touch()
-        os.utime(place, (1, 1))
-    for date in tmp_path.iterdir():
-        os.utime(date, (1, 1))
-    os.utime(tmp_path, (1, 1))
-    listing = FolderListing(tmp_path)
-    assert len(listing.arrivals(0, 2**63)) == 100
-    assert listing.read_folders == 106
-    new = tmp_path / "date=1" / "hour=5" / "c.parquet"
-    new.touch()
-    (tmp_path / "date=0" / "hour=7" / "a.parquet").unlink()
-    found = listing.arrivals(0, 2**63)
-    assert len(found) == 100 and new in [arrival.path for arrival in found]
-    assert listing.read_folders == 108
-    changed_ns = new.stat().st_ctime_ns
-    assert listing.arrivals(changed_ns, 2**63) == []
-    shutil.rmtree(tmp_path / "date=2")
-    assert len(listing.arrivals(0, 2**63)) == 76
-    shutil.rmtree(tmp_path)
-    with pytest.raises(NothingToReadError, match="is not a folder"):
-        listing.arrivals(0, 2**63)
 
 
 def test_a_folder_that_is_deleted_meanwhile_is_passed_over(
@@ -277,55 +245,6 @@ def test_an_entry_that_is_no_event_is_named(spark: SparkSession, valkey: ValkeyS
     reader = spark.read.format("purgatory").option("stream", "strange")
     with pytest.raises(PySparkException, match="is not an event"):
         reader.load(valkey.url).collect()
-
-
-def follow(spark: SparkSession, source: str, where: Path, **options: Any) -> list[Any]:
-    """Read what is new, and no more, into a folder; return all rows that are there by now."""
-    followed = spark.readStream.format("purgatory").options(**options).load(source)
-    writer = followed.writeStream.format("parquet").trigger(availableNow=True)
-    writer.option("checkpointLocation", str(where / "checkpoint"))
-    # Spark gives its Python process ten seconds to start, on a busy machine too.
-    wait_for([RestartingQuery(lambda: writer.start(str(where / "rows")))])
-    return sorted(spark.read.schema(EVENT_SCHEMA).parquet(str(where / "rows")).collect(), key=str)
-
-
-def test_a_redis_stream_is_followed_from_where_one_was(
-    spark: SparkSession, small: Written, valkey: ValkeyServer, tmp_path: Path
-) -> None:
-    """From a checkpoint, with nothing twice; and what was trimmed unread is told."""
-    first = events(spark, small).where("kind = 'park'")
-    second = events(spark, small).where("kind = 'watch'")
-    stream = {"stream": "followed"}
-    first.write.format("purgatory").mode("append").options(**stream).save(valkey.url)
-    found = follow(spark, valkey.url, tmp_path, **stream, maxEntries=150)
-    assert found == sorted(first.collect(), key=str)
-    second.write.format("purgatory").mode("append").options(**stream).save(valkey.url)
-    found = follow(spark, valkey.url, tmp_path, **stream)
-    assert found == sorted(first.unionAll(second).collect(), key=str)
-    with redis.Redis.from_url(valkey.url) as client:
-        for _ in range(3):
-            client.xadd("followed", {"keys": "[]"})
-        client.xtrim("followed", maxlen=1, approximate=False)
-    with pytest.raises(PipelineError, match="no longer has entry"):
-        follow(spark, valkey.url, tmp_path, **stream)
-
-
-def test_a_folder_is_followed_from_where_one_was(
-    spark: SparkSession, small: Written, tmp_path: Path
-) -> None:
-    """File by file, as they are renamed."""
-    folder = tmp_path / "journal"
-    park = events(spark, small).where("kind = 'park'")
-    watch = events(spark, small).where("kind = 'watch'")
-    park.write.format("purgatory").mode("append").save(str(folder))
-    assert follow(spark, str(folder), tmp_path, maxFiles=1) == sorted(park.collect(), key=str)
-    before = set(folder.rglob("*.parquet"))
-    watch.write.format("purgatory").mode("append").save(str(folder))
-    for path in set(folder.rglob("*.parquet")) - before:
-        # As a file that was long in the making: older than what was read by now.
-        os.utime(path, (0, 0))
-    found = follow(spark, str(folder), tmp_path)
-    assert found == sorted(park.unionAll(watch).collect(), key=str)
 
 
 def jobs_frame(spark: SparkSession, count: int) -> DataFrame:

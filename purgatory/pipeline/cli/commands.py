@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from purgatory.pipeline import wait_columns
 from purgatory.pipeline.advise import advice
 from purgatory.pipeline.advise.workers import Capacity
-from purgatory.pipeline.cli import replay_command, schedule_command, stream_command
+from purgatory.pipeline.cli import replay_command, schedule_command
 from purgatory.pipeline.cli.command import Call, Command, add_journal, add_numbers, number, whole
 from purgatory.pipeline.cli.engine import EngineName, check_engine
 from purgatory.pipeline.console import counted
@@ -202,5 +202,4 @@ COMMANDS = (
     ),
     replay_command.COMMAND,
     schedule_command.COMMAND,
-    stream_command.COMMAND,
 )

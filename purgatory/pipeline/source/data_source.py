@@ -9,7 +9,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
-    DataSourceStreamReader,
     DataSourceWriter,
 )
 from pyspark.sql.types import StructType
@@ -20,15 +19,15 @@ from purgatory.pipeline.outcomes.outcomes import ARROW_EVENT_SCHEMA as EVENTS
 from purgatory.pipeline.outcomes.outcomes import EVENT_SCHEMA
 from purgatory.pipeline.schedule import JobAddress
 from purgatory.pipeline.source.rows import JOBS, SPARK_JOBS, chosen
-from purgatory.pipeline.spark.folders import folder_at, is_local
+from purgatory.pipeline.spark.folders import folder_at
 
 NAME = "purgatory"
 
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _REDIS = ("redis", "rediss", "unix")
 _OPTIONS = (
-    *("path", "table", "onBadFile", "maxFiles", "stream", "maxEntries", "maxLength", "tasks"),
-    *("failOnDataLoss", "prefix", "shards", "maxWaiting", "name", "startedMs", "onConflict"),
+    *("path", "table", "onBadFile", "stream", "maxLength", "tasks"),
+    *("prefix", "shards", "maxWaiting", "name", "startedMs", "onConflict"),
 )
 
 
@@ -63,30 +62,6 @@ class PurgatoryDataSource(DataSource):
         from purgatory.pipeline.source.journal_source import JournalReader
 
         return JournalReader(self._folder, chosen(EVENTS, schema), self._on_bad_file)
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 # Spark's
-        """Return the streaming reader of the journal."""
-        if self._is_jobs:
-            raise ValueError(
-                "jobs cannot be followed, as they change: follow the journal, which has their ends"
-            )
-        events = chosen(EVENTS, schema)
-        if self._is_redis:
-            from purgatory.pipeline.source.redis_stream import RedisStreamStreamReader
-
-            return RedisStreamStreamReader(
-                self._address,
-                self._stream,
-                events,
-                self._tasks,
-                self._number("maxEntries"),
-                self._checked("failOnDataLoss", "true", ("true", "false")) == "true",
-            )
-        from purgatory.pipeline.source.journal_source import JournalStreamReader
-
-        return JournalStreamReader(
-            self._local_folder, events, self._on_bad_file, self._number("maxFiles")
-        )
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of the table, which only appends."""
@@ -140,15 +115,6 @@ class PurgatoryDataSource(DataSource):
         """Return the address of a folder. Raises PipelineError for an unknown scheme."""
         # Absolute: the working directory of the reading processes is another one.
         return str(folder_at(self._address))
-
-    @property
-    def _local_folder(self) -> str:
-        if not is_local(self._address):
-            raise ValueError(
-                f"{self._address} is not a local folder: follow the files of other file systems "
-                "with spark.readStream.parquet"
-            )
-        return self._folder
 
     @property
     def _stream(self) -> str:

@@ -1,16 +1,12 @@
-"""The journal's files as a source of Spark: batches, streams, and the writer."""
+"""The journal's files as a source of Spark, and their writer."""
 
 from __future__ import annotations
 
 import logging
-import os
 import secrets
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,19 +15,17 @@ import pyarrow.parquet as pq
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceReader,
-    DataSourceStreamReader,
     Filter,
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
 from purgatory.journal.schema import WRITER_OPTIONS
 from purgatory.pipeline.errors import BadFileError, NothingToReadError
 from purgatory.pipeline.outcomes.journal_files import OnBadFile, footer_of
 from purgatory.pipeline.outcomes.outcomes import ARROW_EVENT_SCHEMA as EVENTS
 from purgatory.pipeline.source.rows import arrow_expression, event_table, time_bounds
-from purgatory.pipeline.spark.folder import File, Folder, LocalFolder, is_hidden
+from purgatory.pipeline.spark.folder import File, Folder
 from purgatory.pipeline.spark.folders import RemoteFolder, folder_at, is_local
 
 logger = logging.getLogger("purgatory.pipeline")
@@ -146,156 +140,6 @@ def _is_within(path: str, low: datetime | None, high: datetime | None) -> bool:
         (low is not None and start + timedelta(hours=1) <= low)
         or (high is not None and start > high)
     )
-
-
-# The time of a folder has a resolution of some milliseconds, and of a second or two on some file
-# systems: one that changed so recently may change again at the same time.
-_SETTLED_FOLDER_NS = 5_000_000_000
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Arrival:
-    """A file, and the time of its last renaming."""
-
-    changed_ns: int
-    path: Path
-
-
-@dataclass(frozen=True, slots=True)
-class _Content:
-    changed_ns: int
-    folders: list[str]
-    arrivals: list[Arrival]
-
-
-class FolderListing:
-    """Lists the files of a folder; a subfolder is read again only if an entry was added or removed.
-
-    The journal renames complete files into their folders, which changes the time of the folder.
-    Files whose content or rights are changed in place keep their first time.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        """List `folder`."""
-        self._folder = folder
-        self._known: dict[str, _Content] = {}
-        self.read_folders = 0
-        """How many folders were read so far."""
-
-    def arrivals(self, after_ns: int, until_ns: int) -> list[Arrival]:
-        """Return the files that were renamed after one time and until another, in order.
-
-        Raises NothingToReadError if the folder is missing. Hidden files and folders are skipped.
-        """
-        if not self._folder.is_dir():
-            raise NothingToReadError(f"{self._folder} is not a folder on this machine.")
-        before, self._known = self._known, {}
-        settled_ns = time.time_ns() - _SETTLED_FOLDER_NS
-        return sorted(
-            arrival
-            for content in self._contents(before, settled_ns)
-            for arrival in content.arrivals
-            if after_ns < arrival.changed_ns <= until_ns
-        )
-
-    def _contents(self, before: dict[str, _Content], settled_ns: int) -> Iterator[_Content]:
-        waiting = [str(self._folder)]
-        while waiting:
-            place = waiting.pop()
-            # The folder may have been deleted in between, as any of its files.
-            try:
-                changed_ns = os.stat(place).st_mtime_ns
-                content = before.get(place)
-                if content is None or content.changed_ns != changed_ns:
-                    content = self._read(place, changed_ns)
-            except FileNotFoundError:
-                continue
-            if changed_ns < settled_ns:
-                self._known[place] = content
-            waiting += content.folders
-            yield content
-
-    def _read(self, place: str, changed_ns: int) -> _Content:
-        self.read_folders += 1
-        folders, arrivals = [], []
-        with os.scandir(place) as entries:
-            for entry in entries:
-                if is_hidden(entry.name):
-                    continue
-                try:
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
-                    elif entry.name.endswith(".parquet") and entry.is_file():
-                        # The change of the name, where the last write would be before others'.
-                        arrivals.append(Arrival(entry.stat().st_ctime_ns, Path(entry.path)))
-                except FileNotFoundError:
-                    continue
-        return _Content(changed_ns, folders, arrivals)
-
-
-# File times have a resolution of some milliseconds: a new file may have the time of an earlier one,
-# so very recent files are left for the next batch.
-_SETTLED_FILE_NS = 100_000_000
-
-
-class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows a local folder, file by file, in the order in which they appeared.
-
-    An offset is the time at which the last file was renamed: the journal writes a file under a
-    hidden name and renames it when it is complete. A copied file is read again.
-    """
-
-    def __init__(
-        self, folder: str, schema: pa.Schema, on_bad_file: OnBadFile, max_files: int | None
-    ) -> None:
-        self._folder = LocalFolder(folder)
-        self._listing = FolderListing(self._folder.local())
-        self._schema = schema
-        self._on_bad_file = on_bad_file
-        self._max_files = max_files
-        # The end of a query with the trigger availableNow.
-        self._end_ns: int | None = None
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 # Spark's name
-        """End with the present files."""
-        self._end_ns = time.time_ns() - _SETTLED_FILE_NS
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 # Spark's name
-        """Return the offset before the first file."""
-        return {"changed_ns": 0}
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 # Spark's name
-        """Return the limit of the option maxFiles."""
-        if self._max_files is None:
-            return super().getDefaultReadLimit()
-        return ReadMaxFiles(self._max_files)
-
-    def latestOffset(  # noqa: N802 # Spark's name
-        self, start: dict[str, Any], limit: ReadLimit
-    ) -> dict[str, Any]:
-        """Return the time of the last file, or of the last one that `limit` allows."""
-        settled_ns = time.time_ns() - _SETTLED_FILE_NS if self._end_ns is None else self._end_ns
-        arrivals = self._listing.arrivals(start["changed_ns"], settled_ns)
-        if isinstance(limit, ReadMaxFiles) and len(arrivals) > limit.max_files:
-            last = arrivals[limit.max_files - 1].changed_ns
-            return {"changed_ns": last}
-        return {"changed_ns": arrivals[-1].changed_ns} if arrivals else start
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return groups of the good files between two offsets."""
-        arrivals = self._listing.arrivals(start["changed_ns"], end["changed_ns"])
-        files = [self._file(arrival.path) for arrival in arrivals]
-        return grouped(self._folder, good_files(self._folder, files, self._on_bad_file))
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the files of a task."""
-        if isinstance(partition, Files):
-            yield from read_files(partition, self._schema)
-
-    def _file(self, path: Path) -> File:
-        status = path.stat()
-        name = str(path.relative_to(self._folder.local()))
-        return File(name, status.st_size, status.st_mtime_ns // 1_000_000)
 
 
 _ROWS_A_FILE = 1_000_000

@@ -11,15 +11,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceReader,
-    DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from purgatory.journal.schema import EVENT_SCHEMA
 from purgatory.json_value import decode_json
-from purgatory.pipeline.errors import BadFileError, LostEntriesError
+from purgatory.pipeline.errors import BadFileError
 from purgatory.pipeline.source.rows import event_table
 
 if TYPE_CHECKING:
@@ -54,26 +52,6 @@ class _Stream:
         with self._client() as client:
             entries: Any = client.xrevrange(self.name, count=1)
         return entries[0][0].decode() if entries else _FIRST
-
-    def id_after(self, start: str, count: int) -> str:
-        """Return the id of the `count`-th entry after `start`, or of the last one."""
-        with self._client() as client:
-            entries: Any = client.xrange(self.name, f"({start}", "+", count=count)
-        return entries[-1][0].decode() if entries else start
-
-    def check_kept(self, start: str) -> None:
-        """Raise LostEntriesError if entries after `start` may have been trimmed."""
-        if start == _FIRST:
-            return
-        with self._client() as client:
-            found: Any = client.xrange(self.name, start, start)
-            first: Any = client.xrange(self.name, count=1)
-        if not found and (not first or _order(first[0][0].decode()) > _order(start)):
-            raise LostEntriesError(
-                f"Stream {self.name!r} no longer has entry {start}: later entries may have been "
-                "trimmed before they were read. Let the journal's RedisStream keep more "
-                "(max_length), or continue with the entries left: option failOnDataLoss=false"
-            )
 
     def ranges(self, after: str, until: str, count: int) -> list[Range]:
         """Return about `count` ranges of equal time between two ids."""
@@ -121,64 +99,6 @@ class RedisStreamReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return ranges of ids."""
         return self._stream.ranges(_FIRST, self._stream.last_id(), self._tasks)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range."""
-        return self._stream.read(partition, self._schema)
-
-
-class RedisStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows the stream. An offset is the id of the last entry that was read."""
-
-    def __init__(
-        self,
-        url: str,
-        stream: str,
-        schema: pa.Schema,
-        tasks: int,
-        max_entries: int | None,
-        fail_on_data_loss: bool,
-    ) -> None:
-        self._stream = _Stream(url, stream)
-        self._schema = schema
-        self._tasks = tasks
-        self._max_entries = max_entries
-        self._fail_on_data_loss = fail_on_data_loss
-        # The end of a query with the trigger availableNow.
-        self._end: str | None = None
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 # Spark's name
-        """End with the present entries."""
-        self._end = self._stream.last_id()
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 # Spark's name
-        """Return the offset before the first entry."""
-        return {"id": _FIRST}
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 # Spark's name
-        """Return the limit of the option maxEntries."""
-        if self._max_entries is None:
-            return super().getDefaultReadLimit()
-        return ReadMaxRows(self._max_entries)
-
-    def latestOffset(  # noqa: N802 # Spark's name
-        self, start: dict[str, Any], limit: ReadLimit
-    ) -> dict[str, Any]:
-        """Return the id of the last entry, or of the last one that `limit` allows."""
-        last = self._end or self._stream.last_id()
-        # The ids of a stream that was deleted may start behind the offset: nothing new.
-        if _order(last) <= _order(start["id"]):
-            return start
-        if isinstance(limit, ReadMaxRows):
-            some = self._stream.id_after(start["id"], limit.max_rows)
-            last = min(some, last, key=_order)
-        return {"id": last}
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return ranges between two offsets. Raises LostEntriesError."""
-        if self._fail_on_data_loss:
-            self._stream.check_kept(start["id"])
-        return self._stream.ranges(start["id"], end["id"], self._tasks)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range."""

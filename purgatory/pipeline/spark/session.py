@@ -15,13 +15,11 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 from urllib.parse import urlsplit
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.errors import NoJavaError, PipelineError
@@ -166,34 +164,6 @@ def session_option(spark: SparkSession, name: str, value: str) -> Iterator[None]
         yield
     finally:
         spark.conf.set(name, before)
-
-
-class Cached:
-    """Caches DataFrames, in memory and then on disk, until the end of a `with`."""
-
-    def __init__(self) -> None:
-        """Begin without any."""
-        self._frames: list[DataFrame] = []
-
-    def __enter__(self) -> Self:
-        """Return the cache."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Release all of them."""
-        for frame in self._frames:
-            frame.unpersist()
-        self._frames.clear()
-
-    def add(self, frame: DataFrame) -> DataFrame:
-        """Return `frame`, which from now on is computed once, when it is first read."""
-        self._frames.append(frame)
-        return frame.persist()
 
 
 try:
