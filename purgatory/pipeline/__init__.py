@@ -18,7 +18,9 @@ except ImportError as exc:
         sys.exit(sentence)
     raise ImportError(sentence) from exc
 
-from purgatory.pipeline.advise.advice import Advice, AdviceTargets, advise_settings
+from purgatory.pipeline.advise.advice import Advice, advise_settings
+from purgatory.pipeline.advise.targets import Targets
+from purgatory.pipeline.advise.workers import Capacity
 from purgatory.pipeline.errors import (
     BadFileError,
     NoJavaError,
@@ -52,8 +54,8 @@ __all__ = [
     "REPLAY_SCHEMA",
     "SCHEDULED_SCHEMA",
     "Advice",
-    "AdviceTargets",
     "BadFileError",
+    "Capacity",
     "Growth",
     "JobAddress",
     "JobRows",
@@ -66,6 +68,7 @@ __all__ = [
     "RefusedRowsError",
     "ReplaySummary",
     "SyntheticLoad",
+    "Targets",
     "Update",
     "WhatIf",
     "advise_settings",

@@ -7,6 +7,7 @@ PurgatoryError
     +-- BadFileError (ValueError)          a file that is damaged, incomplete or of another schema
     +-- OutputInUseError                   another run published to the same folder
     +-- RefusedRowsError (ValueError)      rows of a table that are not valid jobs
+    +-- TargetsMissedError                 a report missed a target that was given
 """
 
 from __future__ import annotations
@@ -36,3 +37,7 @@ class OutputInUseError(PipelineError):
 
 class RefusedRowsError(PipelineError, ValueError):
     """Rows of a table are not valid jobs."""
+
+
+class TargetsMissedError(PipelineError):
+    """A report was written, and misses a target that was given."""

@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 import pytest
 
 from purgatory.pipeline.__main__ import main
+from purgatory.pipeline.advise.targets import Targets
 from purgatory.pipeline.cli.engine import DuckEngine
 from purgatory.pipeline.duck.connection import connected
 from purgatory.pipeline.report.changes import changes, summary_of
 from purgatory.pipeline.report.findings import Findings, findings
 from purgatory.pipeline.report.page import page as page_of
 from purgatory.pipeline.report.report_writer import parts_of
+from purgatory.pipeline.report.verdict import verdict
 from tests.browser.chromium import needs_chromium
 from tests.browser.devtools import Page, browser
 from tests.synthetic_journal import KINDS, SyntheticJournal, inject
@@ -91,8 +93,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Written:
     now = summary_of(found, "history")
     before = replace(now, as_of="2026-11-20T00:00:00", operations=0, kinds={})
     file = folder / "report.html"
-    parts = list(parts_of(found))
-    content = page_of(found, parts, changes(now, before), title="A report", journal="history")
+    judged, parts = verdict(found, Targets()), list(parts_of(found))
+    content = page_of(
+        found, judged, parts, changes(now, before), title="A report", journal="history"
+    )
     file.write_text(content, encoding="utf-8")
     return Written(file.as_uri(), found)
 

@@ -10,13 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from purgatory.fastapi.sse.streams import ParkedStream
 from purgatory.pipeline.advise.advice import (
     LEAST_FIRED,
-    AdviceTargets,
     Ended,
     TimeoutAdvice,
     advise_settings,
@@ -24,17 +21,8 @@ from purgatory.pipeline.advise.advice import (
     minutes_of_kinds,
     survival_of_kinds,
 )
-from purgatory.pipeline.advise.wheel_geometry import (
-    BUCKET_BYTES,
-    DEFAULT,
-    LEAST_TIMERS,
-    TIMER_BYTES,
-    Timer,
-    advise_geometry,
-    columns_of,
-    measure,
-)
-from purgatory.pipeline.advise.workers import LEAST_OPERATIONS, Minutes, advise_workers
+from purgatory.pipeline.advise.targets import Targets
+from purgatory.pipeline.advise.workers import LEAST_OPERATIONS, Capacity, Minutes, advise_workers
 from purgatory.pipeline.statistics import Step, kaplan_meier, survival_at
 from purgatory.pipeline.wait_columns import ParkedMinutes
 
@@ -96,82 +84,6 @@ def test_few_fires_are_too_thin() -> None:
     assert "choose a larger share" in tail.reason
 
 
-def timers(count: int, delay_ms: int, share: float) -> list[Timer]:
-    """Return timers of one delay that leave after `share` of it."""
-    return [
-        Timer(7 * place, 7 * place + delay_ms, 7 * place + round(delay_ms * share))
-        for place in range(count)
-    ]
-
-
-def test_the_default_wheel_is_kept_where_it_is_as_good() -> None:
-    """Timers that leave at once never move: there is nothing to gain."""
-    found = advise_geometry(timers(1_000, 25_000, 0.001), peak_parked=500)
-    assert found.advised is found.default
-    assert found.advised is not None
-    assert (found.advised.tick_ms, found.advised.wheel_size) == DEFAULT
-    assert "Keep the default" in found.reason
-
-
-def test_a_larger_wheel_is_advised_where_timers_move() -> None:
-    """Timers of half a second that expire move once on 256 ms, and never on 512."""
-    found = advise_geometry(timers(1_000, 500, 1.1), peak_parked=500)
-    assert found.advised is not None and found.default is not None
-    assert (found.advised.tick_ms, found.advised.wheel_size) == (1, 512)
-    assert (found.advised.cascades, found.default.cascades) == (0, 1)
-    assert "With 512 buckets of 1 ms, rather than 256 of 1 ms" in found.reason
-    assert "0.00 times rather than 1.00" in found.reason
-
-
-def test_a_coarser_tick_is_used_if_it_is_allowed() -> None:
-    """A tick of 10 ms lets a smaller wheel span the same half second."""
-    found = advise_geometry(timers(1_000, 500, 1.1), peak_parked=500, max_tick_ms=10)
-    assert found.advised is not None
-    assert (found.advised.tick_ms, found.advised.wheel_size) == (10, 64)
-
-
-def test_a_difference_that_may_be_chance_keeps_the_default() -> None:
-    """The intervals of both wheels overlap, though the wheel with the fewest moves saves more."""
-    moving = timers(60, 500, 1.1)
-    apart = advise_geometry([*timers(940, 100, 1), *moving], peak_parked=500)
-    assert apart.advised is not None
-    assert (apart.advised.tick_ms, apart.advised.wheel_size) == (1, 512)
-    mixed = [*timers(480, 100, 1), *timers(460, 25_000, 1.1), *moving]
-    found = advise_geometry(mixed, peak_parked=500)
-    assert found.advised is found.default
-    assert "0.52 times, and the 0.46 with 512 buckets of 1 ms may be chance" in found.reason
-
-
-@settings(max_examples=20)
-@given(st.lists(st.tuples(st.integers(1, 200_000), st.floats(0.01, 1.2)), min_size=1, max_size=9))
-def test_the_advised_wheel_has_the_fewest_moves_or_is_the_default(
-    waits: list[tuple[int, float]],
-) -> None:
-    """Another wheel is advised only if its interval is below that of the default."""
-    some = [timer for delay, share in waits for timer in timers(LEAST_TIMERS, delay, share)[::7]]
-    found = advise_geometry((some * LEAST_TIMERS)[:LEAST_TIMERS], peak_parked=500)
-    assert found.advised is not None and found.default is not None
-    allowed = [wheel for wheel in found.candidates if wheel.tick_ms == 1]
-    fewest = min(allowed, key=lambda wheel: (wheel.cascades, wheel.bytes))
-    is_apart = fewest.cascades_high < found.default.cascades_low
-    is_worth = found.default.cascades - fewest.cascades > 0.05
-    assert found.advised is (fewest if is_apart and is_worth else found.default)
-
-
-def test_memory_is_of_timers_buckets_and_slots() -> None:
-    """With few timers each has a bucket; with many there are no more buckets than slots."""
-    few = measure(columns_of(timers(200, 100, 1)), 1, 256, peak_parked=10)
-    assert few.bytes == 10 * TIMER_BYTES + 10 * BUCKET_BYTES + 256 * 8
-    many = measure(columns_of(timers(200, 100, 1)), 1, 256, peak_parked=10_000)
-    assert many.bytes == 10_000 * TIMER_BYTES + 256 * BUCKET_BYTES + 256 * 8
-
-
-def test_few_timers_are_too_thin() -> None:
-    """Without timers to go by the default is kept, and no table is made up."""
-    found = advise_geometry(timers(LEAST_TIMERS - 1, 100, 1), peak_parked=1)
-    assert (found.advised, found.candidates, found.is_thin) == (None, (), True)
-
-
 Load = tuple[int, int, int]
 """The start of a minute in seconds, the operations that began, and those that were parked."""
 
@@ -199,7 +111,7 @@ def test_a_peak_is_not_a_mean() -> None:
     assert (found.parked.value, found.parked.highest) == (210_000, 210_000)
     assert found.parked.highest_start_s == 42_000
     assert found.workers == 4
-    assert "the number of parked operations" in found.reason
+    assert "they use <0.1% of the CPU and 52.5% of the places of 4 workers each" in found.reason
     burst = joined(minutes(60, 60, 20), minutes(1, 60, 934, start_s=3_600))
     parked = advise_workers(burst).parked
     assert parked is not None
@@ -214,7 +126,8 @@ def test_arrivals_and_parked_are_searched_separately() -> None:
     assert found.arrivals_per_s is not None and found.parked is not None
     assert found.arrivals_per_s.value == 10_000
     assert found.parked.value == 60_000
-    assert (found.workers, "bottleneck is CPU" in found.reason) == (8, True)
+    assert found.workers == 8
+    assert "62.5% of the CPU and 7.5% of the places of 8 workers each." in found.reason
 
 
 def test_one_minute_in_a_thousand_may_have_more() -> None:
@@ -271,11 +184,10 @@ def test_jobs_are_not_parked_and_a_delay_is_no_timeout() -> None:
             pa.Table.from_pylist([ends | {"kind": kind} for kind in ("park", "job:cancel")])
         ),
         parked=ParkedMinutes.of_rows([*minutes_of("park", 2), *minutes_of("job:mail", 900)]),
-        timers=[],
-        targets=AdviceTargets(),
+        targets=Targets(),
+        capacity=Capacity(),
     )
     assert {timeout.kind for timeout in found.timeouts} == {"park"}
     assert found.workers.parked is not None and found.workers.arrivals_per_s is not None
     assert found.workers.arrivals_per_s.value == pytest.approx(10)
     assert found.workers.parked.value == pytest.approx(20)
-    assert found.geometry.peak_parked == 20

@@ -103,7 +103,6 @@ def test_many_kinds_make_no_long_page() -> None:
     advice = {
         "timeouts": [timeout | {"kind": row["kind"]} for row in kinds],
         "workers": {"reason": "", "is_thin": False, "workers": None},
-        "geometry": {"reason": "", "is_thin": False, "advised": None},
     }
     page = advice_section(advice)
     assert page.count("<tr>") == 1 + LISTED_KINDS and "And 100 kinds more" in page

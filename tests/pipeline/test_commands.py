@@ -146,11 +146,11 @@ def test_again_without_the_journal(
     spark: SparkSession, out: tuple[Path, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From results that are there, advice can be had anew with other wishes."""
-    arguments = ["advise", "--out", str(out[0]), "--expired-share", "0.2"]
+    arguments = ["advise", "--out", str(out[0]), "--targets", "expired=20%"]
     assert main(arguments) == 0
     said = capsys.readouterr()
     assert "20.00% would expire" in said.out
-    assert re.search(r"^ +[\d.]+ s  advice: timers$", said.err, re.MULTILINE)
+    assert re.search(r"^ +[\d.]+ s  done$", said.err, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_again_without_the_journal(
         (["outcomes", "--journal", "{}/none", "--out", "{}/out"], "no such folder"),
         (["outcomes", "--journal", "{}", "--out", "{}-out"], "PURGATORY_JOURNAL_MAX_AGE"),
         (["waits", "--out", "{}/out"], "run the job `outcomes`"),
-        (["advise", "--out", "{}/out"], "run the job `outcomes`"),
+        (["advise", "--out", "{}/out"], "run the job `waits` first"),
         (["report", "--out", "{}/out"], "run the job `waits` first"),
         (["outcomes", "--journal", "nosuch://x/y", "--out", "{}/out"], 'scheme "nosuch"'),
     ],

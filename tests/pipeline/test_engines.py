@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.advise import advice
-from purgatory.pipeline.advise.advice import AdviceTargets
+from purgatory.pipeline.advise.targets import Targets
+from purgatory.pipeline.advise.workers import Capacity
 from purgatory.pipeline.cli.engine import DuckEngine, SparkEngine
 from purgatory.pipeline.duck.connection import connected, parquet
 from purgatory.pipeline.errors import PipelineError
@@ -99,13 +100,13 @@ def test_tables_of_waits_are_the_same(
 def test_the_advice_is_the_same(
     both: tuple[Path, Path], spark: SparkSession, engine: DuckEngine
 ) -> None:
-    """From the same sample of timers."""
+    """From tables that are the same."""
     found = [
         advice.run(
             one.manifest(str(out)),
             one.tables(str(out)),
-            AdviceTargets(),
-            one.timers(str(out), lambda _: None),
+            Targets(),
+            Capacity(),
         ).as_json()
         for one, out in ((SparkEngine(spark), both[0]), (engine, both[1]))
     ]

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline.__main__ import main
+from purgatory.pipeline.advise.targets import Targets
 from purgatory.pipeline.cli.engine import DuckEngine, SparkEngine
 from purgatory.pipeline.duck.connection import connected
 from purgatory.pipeline.report.changes import changes, summary_of
@@ -77,8 +78,8 @@ def test_the_report_names_failed_jobs(out: Path) -> None:
         assert main([name, "--engine", "duckdb", "--out", str(out)]) == 0
     page = (out / "report" / "report.html").read_text()
     assert "<dt>failed jobs</dt><dd>5</dd>" in page
-    assert "Find out why jobs fail" in page
-    assert "5 jobs of 7 failed, most of them of job:pay: &lt;b&gt;refused&lt;/b&gt;" in page
+    assert "of job:pay failed</strong>" in page
+    assert "the target is 0.10%. The latest error: &lt;b&gt;refused&lt;/b&gt;" in page
     assert "Failed jobs: fired or expired is how the wait ended" in page
     assert "<b>refused" not in page
 
@@ -124,14 +125,13 @@ def test_the_report_says_which_jobs_it_counts(tmp_path: Path) -> None:
 
 
 def test_few_failed_jobs_are_no_change() -> None:
-    """One of a thousand; the number is in the table all the same."""
-    rows = [{"kind": "job:pay", "operations": 1_000, "lost": 0}]
-    failed = [{"kind": "job:pay", "jobs": 1, "error": "once"}]
-    found = replace(NOTHING, by_kind=rows, failed_jobs=failed)
-    assert verdict(found) == []
-    (change,) = verdict(replace(found, failed_jobs=[{**failed[0], "jobs": 2, "error": "x" * 999}]))
-    assert change.what == "Find out why jobs fail" and len(change.why) < 400
-    assert change.setting == "purgatory jobs list --state failed"
+    """One of a thousand may be chance; and a long error stays short."""
+    rows = [{"kind": "job:pay", "operations": 1_000, "lost": 0, "open": 0}]
+    failed = {"kind": "job:pay", "jobs": 1, "error": "x" * 999}
+    found = replace(NOTHING, by_kind=rows, failed_jobs=[failed])
+    assert verdict(found, Targets()).changes == []
+    [change] = verdict(replace(found, failed_jobs=[failed | {"jobs": 9}]), Targets()).changes
+    assert change.what == "0.9% of job:pay failed" and len(change.why) < 400
 
 
 def test_more_failed_jobs_are_named_since_the_previous_run() -> None:
@@ -140,3 +140,18 @@ def test_more_failed_jobs_are_named_since_the_previous_run() -> None:
     before = replace(now, faults={**now.faults, "jobs failed": 1})
     assert changes(now, before).sentences == ("2 more jobs failed, 3 in all.",)
     assert changes(now, replace(now, faults={})).sentences == ()
+
+
+def test_a_missed_target_fails_a_build_that_gives_targets(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The report is written all the same; without targets of the caller it is a success."""
+    for name in ("waits", "advise", "report"):
+        assert main([name, "--engine", "duckdb", "--out", str(out)]) == 0
+    report = ["report", "--engine", "duckdb", "--out", str(out), "--targets"]
+    assert main([*report, "failed=100%,late=100%"]) == 0
+    (out / "report" / "report.html").unlink()
+    assert main([*report, "failed=1%"]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith("Missed: ") and "of job:pay failed" in said[-1]
+    assert "of job:pay failed</strong>" in (out / "report" / "report.html").read_text()

@@ -154,7 +154,6 @@ def test_the_summary_is_that_of_the_findings() -> None:
     ]
     advice = {
         "workers": {"workers": 2},
-        "geometry": {"advised": None},
         "timeouts": [{"kind": "park", "advised_us": 12_000_000}],
     }
     found = summary_of(

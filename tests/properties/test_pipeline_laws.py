@@ -12,11 +12,6 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from purgatory.pipeline.advise.advice import minutes_of_kinds
-from purgatory.pipeline.advise.wheel_geometry import (
-    Timer,
-    columns_of,
-    levels_and_cascades,
-)
 from purgatory.pipeline.advise.workers import advise_workers
 from purgatory.pipeline.statistics import (
     bucket,
@@ -27,7 +22,6 @@ from purgatory.pipeline.statistics import (
     wilson_interval,
 )
 from purgatory.pipeline.wait_columns import ParkedMinutes
-from purgatory.timer import ScheduledCall, TimingWheel
 
 WAITS = st.lists(
     st.tuples(st.integers(0, 30), st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=20
@@ -91,51 +85,6 @@ def test_the_upper_bound_of_a_count_is_the_exact_one_but_for_a_hundredth(
     factor = factor if count else 1.0
     bound = poisson_upper(count * factor, count * factor**2)
     assert bound == pytest.approx(factor * gammaincinv(count + 1, 0.975), rel=0.01)
-
-
-@given(
-    tick_ms=st.integers(1, 20),
-    wheel_size=st.integers(2, 30),
-    start_ms=st.integers(0, 100_000),
-    delay_ms=st.integers(1, 200_000),
-    share=st.floats(0, 1.2),
-)
-def test_cascades_are_those_of_the_real_wheel(
-    tick_ms: int, wheel_size: int, start_ms: int, delay_ms: int, share: float
-) -> None:
-    """A timer begins in the level, and moves as often, as one on a TimingWheel does."""
-    expiration_ms = -(-(start_ms + delay_ms) // tick_ms) * tick_ms
-    end_ms = start_ms + round(delay_ms * share)
-    timer = Timer(start_ms, expiration_ms, end_ms)
-    levels, cascades = levels_and_cascades(columns_of([timer]), tick_ms, wheel_size)
-    assert (levels[0], cascades[0]) == _watched(timer, tick_ms, wheel_size)
-
-
-def _watched(timer: Timer, tick_ms: int, wheel_size: int) -> tuple[int, int]:
-    """Put a task on a wheel and turn it, as SystemTimer does, until the task leaves."""
-    # From 0, so that every level's present was rounded down on its way.
-    wheel = TimingWheel(tick_ms, wheel_size, 0)
-    wheel.advance_clock(timer.start_ms)
-    task = ScheduledCall(0, print)
-    task.expiration_ms = timer.expiration_ms
-    if not wheel.add(task):
-        return 0, 0
-    level = next(place for place, found in enumerate(wheel.levels()) if found.buckets())
-    moves = 0
-    while (start_ms := wheel.next_expiration_ms()) is not None and start_ms < timer.end_ms:
-        wheel.advance_clock(start_ms)
-        taken = next(
-            found
-            for found in reversed(wheel.levels())
-            if any(bucket.expiration_ms == start_ms for bucket in found.buckets())
-        )
-        bucket = taken.take(start_ms)
-        assert bucket is not None
-        if taken is wheel:
-            break
-        moves += taken.cascade(bucket, 10)
-    wheel.clear()
-    return level, moves
 
 
 @given(st.lists(st.tuples(st.integers(30, 500), st.integers(0, 10**6)), min_size=40, max_size=90))

@@ -1,5 +1,4 @@
-"""Advice on settings: timeouts, the wheel's geometry, the number of workers.
+"""Advice on settings: timeouts, the number of workers.
 
-Computed on the driver, from the small tables of `waits` and a sample of timers; how it is shown is
-in `report`.
+Computed on the driver, from the small tables of `waits`; how it is shown is in `report`.
 """

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from purgatory.pipeline.advise.wheel_geometry import GeometryAdvice, Timer, advise_geometry
+from purgatory.pipeline.advise.targets import Targets
 from purgatory.pipeline.advise.workers import Capacity, Minutes, WorkerAdvice, advise_workers
 from purgatory.pipeline.console import counted, duration, percent
 from purgatory.pipeline.outcomes.manifest import Manifest
@@ -129,8 +129,7 @@ def _judged(
 def _direction(advised_us: int, timeout_us: int) -> str:
     if advised_us > timeout_us * 1.1:
         return "With a longer timeout more of them would fire."
-    if advised_us < timeout_us * 0.9:
-        return "A shorter timeout is enough and ends vain waits sooner."
+    # A shorter one would let more of them expire, and save little: a parked request is an object.
     return "Keep it."
 
 
@@ -142,30 +141,11 @@ JOB = "advice"
 FILE = "advice.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdviceTargets:
-    """The objectives and limits that the advice meets."""
-
-    expired_share: float = 0.01
-    """The share of operations that may expire rather than fire."""
-    max_tick_ms: int = 1
-    """How late a timer may be."""
-    capacity: Capacity = field(default_factory=Capacity)
-
-    def __post_init__(self) -> None:
-        """Raise ValueError for a target out of range."""
-        if not 0 < self.expired_share < 1:
-            raise ValueError(f"expired_share is {self.expired_share}: give one between 0 and 1")
-        if self.max_tick_ms < 1:
-            raise ValueError(f"max_tick_ms is {self.max_tick_ms}: a tick is 1 ms or more")
-
-
 @dataclass(frozen=True, slots=True)
 class Advice:
     """The whole advice."""
 
     timeouts: tuple[TimeoutAdvice, ...]
-    geometry: GeometryAdvice
     workers: WorkerAdvice
     survival: Mapping[str, Sequence[Step]]
     """The survival curve of each kind, which the timeouts were read from."""
@@ -174,16 +154,13 @@ class Advice:
         """Return everything except the curves as JSON."""
         content = {
             "timeouts": [asdict(timeout) for timeout in self.timeouts],
-            "geometry": asdict(self.geometry),
             "workers": asdict(self.workers),
         }
         return json.dumps(content, indent=2) + "\n"
 
 
-def run(
-    manifest: Manifest, tables: Tables, targets: AdviceTargets, timers: Sequence[Timer]
-) -> Advice:
-    """Write the advice on outcomes, with a sample of `timers`, and return it.
+def run(manifest: Manifest, tables: Tables, targets: Targets, capacity: Capacity) -> Advice:
+    """Write the advice on outcomes, and return it.
 
     Raises NothingToReadError if `waits` has not run.
     """
@@ -193,8 +170,8 @@ def run(
         parked=tables.read(
             WAITS, "parked", ParkedMinutes.of_table, PARKED_COLUMNS, coded=("kind",)
         ),
-        timers=timers,
         targets=targets,
+        capacity=capacity,
         sampling=manifest.sampling,
     )
 
@@ -210,11 +187,11 @@ def advise_settings(
     by_kind: Iterable[Mapping[str, Any]],
     survival: Mapping[str, Sequence[Step]],
     parked: ParkedMinutes,
-    timers: Sequence[Timer],
-    targets: AdviceTargets,
+    targets: Targets,
+    capacity: Capacity,
     sampling: Mapping[str, float] | None = None,
 ) -> Advice:
-    """Return the advice from tables of the job `waits`, and a sample of timers.
+    """Return the advice from tables of the job `waits`.
 
     `survival` is the result of `survival_of_kinds`.
     Delayed jobs are not parked, and their deadline is an intent rather than a timeout. Event
@@ -222,17 +199,15 @@ def advise_settings(
     shares of the kinds of which not all operations were recorded.
     """
     timeouts = [
-        advise_timeout(_ended(row), survival.get(row["kind"], []), targets.expired_share)
+        advise_timeout(_ended(row), survival.get(row["kind"], []), targets.expired)
         for row in sorted(by_kind, key=lambda row: (-row["operations"], row["kind"]))
         if not is_job(row) and row["kind"] != STREAM_KIND
     ]
     waiting = parked.where(lambda kind: not kind.startswith(JOB_KIND))
     minutes = minutes_of_kinds(waiting, sampling or {})
-    peak_parked = round(float(minutes.parked.max(initial=0)))
     return Advice(
         timeouts=tuple(timeouts),
-        geometry=advise_geometry(timers, peak_parked, targets.max_tick_ms),
-        workers=advise_workers(minutes, targets.capacity),
+        workers=advise_workers(minutes, capacity),
         survival=survival,
     )
 

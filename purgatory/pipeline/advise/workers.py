@@ -82,7 +82,9 @@ def advise_workers(minutes: Minutes, capacity: Capacity | None = None) -> Worker
     """Return the number of workers that the peaks of `minutes` need.
 
     A peak of parked operations beyond the limit of a worker is refused with 503, and one of
-    arrivals delays all, so each is sized by itself, by the upper end of its interval.
+    arrivals delays all, so each is sized by itself. Not by the highest minute of a day: one burst,
+    such as all clients that reconnect after a deploy, is served late rather than by workers that
+    are idle all day.
     """
     capacity = capacity or Capacity()
     operations, count = round(float(minutes.operations.sum())), len(minutes.start_s)
@@ -100,16 +102,15 @@ def advise_workers(minutes: Minutes, capacity: Capacity | None = None) -> Worker
     starts_s = minutes.start_s
     arrivals = _per_second(_peak(starts_s, minutes.operations, minutes.operations_variance))
     parked = _peak(starts_s, minutes.parked, minutes.parked_variance)
-    by_parked = parked.high / (capacity.parked * capacity.utilisation)
-    by_cpu = arrivals.high * capacity.cpu_us / 1e6 / capacity.utilisation
-    workers = max(1, math.ceil(max(by_parked, by_cpu)))
+    parked_used, cpu_used = parked.value / capacity.parked, arrivals.value * capacity.cpu_us / 1e6
+    workers = max(1, math.ceil(max(parked_used, cpu_used) / capacity.utilisation))
     return WorkerAdvice(
         workers=workers,
         arrivals_per_s=arrivals,
         parked=parked,
         capacity=capacity,
         is_thin=False,
-        reason=_reason(workers, by_parked, by_cpu, arrivals, parked, capacity),
+        reason=_reason(workers, parked_used, cpu_used, arrivals, parked, capacity),
     )
 
 
@@ -159,18 +160,21 @@ def _per_second(peak: PeakLoad) -> PeakLoad:
 
 def _reason(
     workers: int,
-    by_parked: float,
-    by_cpu: float,
+    parked_used: float,
+    cpu_used: float,
     arrivals: PeakLoad,
     parked: PeakLoad,
     capacity: Capacity,
 ) -> str:
-    bottleneck = "the number of parked operations" if by_parked > by_cpu else "CPU"
-    return (
-        f"At the peaks of the busiest day {figure(arrivals.value)} operations a second arrive "
-        f"({figure(arrivals.high)} at the upper end of the interval) and {figure(parked.value)} "
-        f"are parked ({figure(parked.high)}). At {percent(capacity.utilisation, 0)} utilisation, "
-        f"{capacity.parked:,} parked and {figure(capacity.cpu_us)} us of CPU each, "
-        f"{counted(workers, 'worker is enough', 'workers are enough')}; the bottleneck is "
-        f"{bottleneck}."
+    load = (
+        f"At the peaks of the busiest day {figure(arrivals.value)} operations a second arrive and "
+        f"{figure(parked.value)} are parked. With {capacity.parked:,} parked and "
+        f"{figure(capacity.cpu_us)} us of CPU each, they use {percent(cpu_used / workers, 1)} of "
+        f"the CPU and {percent(parked_used / workers, 1)} of the places of "
+        f"{counted(workers, 'worker', 'workers each')}"
     )
+    highest = max(parked.highest / capacity.parked, arrivals.highest * capacity.cpu_us / 1e6)
+    needed = math.ceil(highest / capacity.utilisation)
+    if needed <= workers:
+        return f"{load}."
+    return f"{load}. For the highest minute alone it would be {needed:,} workers."

@@ -7,18 +7,19 @@ from collections.abc import Mapping
 
 from purgatory.pipeline import wait_columns
 from purgatory.pipeline.advise import advice
+from purgatory.pipeline.advise.targets import Targets
 from purgatory.pipeline.advise.workers import Capacity
 from purgatory.pipeline.cli import replay_command, schedule_command
 from purgatory.pipeline.cli.command import Call, Command, add_journal, add_numbers, number, whole
 from purgatory.pipeline.cli.engine import EngineName, check_engine
 from purgatory.pipeline.console import counted
+from purgatory.pipeline.errors import TargetsMissedError
 from purgatory.pipeline.outcomes.event_summary import DEFAULT_TOLERANCE_S, FutureRecords
 from purgatory.pipeline.outcomes.manifest import missing_records
 from purgatory.pipeline.outcomes.outcome_table import DEFAULT_GRACE_S
 from purgatory.pipeline.report import DEFAULT_TITLE, report_writer
 
 _CAPACITY = Capacity()
-_TARGETS = advice.AdviceTargets()
 
 
 def run_outcomes(call: Call) -> str:
@@ -76,41 +77,38 @@ def run_waits(call: Call) -> str:
 def run_advise(call: Call) -> str:
     """Write and return the advice; with a journal, run the jobs before it first."""
     said = f"{run_waits(call)}\n" if call.options.journal else ""
-    call.on_progress("advice: timers")
-    timers = call.engine.timers(call.options.out, call.on_progress)
-    found = advice.run(call.manifest, call.tables, _targets(call.options), timers)
+    options = call.options
+    capacity = Capacity(
+        parked=options.parked_per_worker, cpu_us=options.cpu_us, utilisation=options.utilisation
+    )
+    found = advice.run(call.manifest, call.tables, options.targets or Targets(), capacity)
     lines = [f"{timeout.kind}: {timeout.reason}" for timeout in found.timeouts]
-    lines += [f"wheel: {found.geometry.reason}", f"workers: {found.workers.reason}"]
-    return said + "\n".join(lines)
+    return said + "\n".join([*lines, f"workers: {found.workers.reason}"])
 
 
 def run_report(call: Call) -> str:
-    """Write the report; with a journal, run the jobs before it first."""
-    said = f"{run_advise(call)}\n" if call.options.journal else ""
-    where = report_writer.run(
+    """Write the report; with a journal, run the jobs before it first.
+
+    Raises TargetsMissedError, once it is written, if the targets were given and one is missed.
+    """
+    options = call.options
+    said = f"{run_advise(call)}\n" if options.journal else ""
+    where, missed = report_writer.run(
         call.manifest,
         call.tables,
-        call.options.title,
-        call.options.journal,
+        options.targets or Targets(),
+        options.title,
+        options.journal,
         failed_jobs=lambda: call.engine.failed_jobs(call.options.out, call.on_progress),
     )
-    return f"{said}The report is {where}"
+    said += f"The report is {where}"
+    if options.targets and missed:
+        raise TargetsMissedError(f"{said}\nMissed: {'; '.join(missed)}")
+    return said
 
 
 def _after_outcomes(call: Call) -> str:
     return f"{run_outcomes(call)}\n" if call.options.journal else ""
-
-
-def _targets(options: argparse.Namespace) -> advice.AdviceTargets:
-    return advice.AdviceTargets(
-        expired_share=options.expired_share,
-        max_tick_ms=options.max_tick_ms,
-        capacity=Capacity(
-            parked=options.parked_per_worker,
-            cpu_us=options.cpu_us,
-            utilisation=options.utilisation,
-        ),
-    )
 
 
 def _engine(text: str) -> EngineName | str:
@@ -153,13 +151,26 @@ def _add_times(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _parsed_targets(text: str) -> Targets:
+    try:
+        return Targets.of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def _add_advise(parser: argparse.ArgumentParser) -> None:
     _add_waits(parser)
+    defaults = str(Targets()).replace("%", "%%")
+    parser.add_argument(
+        "--targets",
+        type=_parsed_targets,
+        metavar="NAME=SHARE,...",
+        help="the greatest shares of a kind that may come to harm; if given, a report that misses "
+        f"one exits with 1 (default {defaults})",
+    )
     share = number(above=0, below=1)
     add_numbers(
         parser,
-        ("--expired-share", share, "SHARE", _TARGETS.expired_share, "of operations, may expire"),
-        ("--max-tick-ms", whole(1), "MS", _TARGETS.max_tick_ms, "how late a timer may be"),
         ("--parked-per-worker", whole(1), "COUNT", _CAPACITY.parked, "operations in a worker"),
         ("--cpu-us", number(above=0), "US", _CAPACITY.cpu_us, "CPU of an operation with request"),
         ("--utilisation", share, "SHARE", _CAPACITY.utilisation, "of a worker that is to be used"),
@@ -188,7 +199,7 @@ COMMANDS = (
     ),
     Command(
         name="advise",
-        help="timeouts, wheel and workers; with --journal, outcomes and waits first",
+        help="timeouts and workers; with --journal, outcomes and waits first",
         run=run_advise,
         add_arguments=_add_advise,
         check=check_engine,

@@ -13,7 +13,6 @@ from pathlib import Path
 import duckdb
 from pyspark.sql import SparkSession, is_remote
 
-from purgatory.pipeline.advise.wheel_geometry import Timer
 from purgatory.pipeline.console import OnProgress
 from purgatory.pipeline.duck.connection import connected
 from purgatory.pipeline.duck.duck_table import DuckOutcomeTable
@@ -32,7 +31,6 @@ from purgatory.pipeline.rollups.rollups import FOLDER, RollupRun
 from purgatory.pipeline.rollups.wait_tables import (
     FailedJobs,
     failed_jobs,
-    timer_sample,
     write_waits,
 )
 from purgatory.pipeline.spark.folder import Folder, LocalFolder
@@ -214,13 +212,6 @@ class Engine(ABC):
         """Write the tables of `waits` below `path`. Raises NothingToReadError without outcomes."""
         found = self.rollups(path, on_progress)
         write_waits(self.connection, found, self.tables(path), on_progress)
-
-    def timers(self, path: str, on_progress: OnProgress) -> Sequence[Timer]:
-        """Return a sample of the timers of the outcomes below `path`.
-
-        Raises NothingToReadError without outcomes.
-        """
-        return timer_sample(self.connection, self.rollups(path, on_progress))
 
     @abstractmethod
     def _rollup_run(

@@ -154,9 +154,6 @@ def _settings(advice: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     workers = (advice.get("workers") or {}).get("workers")
     if workers is not None:
         yield "the number of workers", f"{workers:,}"
-    wheel = (advice.get("geometry") or {}).get("advised")
-    if wheel:
-        yield "the wheel", f"{wheel['wheel_size']:,} buckets of {wheel['tick_ms']} ms"
     for timeout in advice.get("timeouts", ())[:KINDS]:
         if timeout["advised_us"] is not None:
             yield f"the timeout of {timeout['kind']}", duration(timeout["advised_us"])

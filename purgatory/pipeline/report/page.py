@@ -31,7 +31,7 @@ from purgatory.pipeline.report.tables import (
     table,
     waits_table,
 )
-from purgatory.pipeline.report.verdict import left_out, undecided_timeouts, verdict
+from purgatory.pipeline.report.verdict import Verdict
 
 _STYLES = ("uplot.css", "report.css")
 _SCRIPTS = ("uplot.js", "format.js", "counts.js", "charts.js", "heat_map.js", "report.js")
@@ -59,6 +59,7 @@ class Part:
 
 def page(
     findings: Findings,
+    verdict: Verdict,
     parts: Sequence[Part],
     changes: Changes | None,
     *,
@@ -68,7 +69,6 @@ def page(
     """Return the report as HTML."""
     styles = [_file(name) for name in _STYLES]
     scripts = [_file(name) for name in _SCRIPTS]
-    shown = verdict(findings)
     return "\n".join(
         [
             "<!doctype html>",
@@ -84,7 +84,7 @@ def page(
             _head(findings, parts, title),
             "<main>",
             '<div class="two">',
-            verdict_section(shown, undecided_timeouts(findings), left_out(findings, shown)),
+            verdict_section(verdict),
             changes_section(changes),
             f'<section id="read" class="card"><h2>What was read</h2>'
             f"{read_section(findings, journal)}</section>",

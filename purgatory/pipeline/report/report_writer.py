@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from purgatory.pipeline.advise.targets import Targets
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.report import DEFAULT_TITLE
 from purgatory.pipeline.report.changes import (
@@ -28,6 +29,7 @@ from purgatory.pipeline.report.charts import (
 )
 from purgatory.pipeline.report.findings import Findings, Rows, findings
 from purgatory.pipeline.report.page import Part, page
+from purgatory.pipeline.report.verdict import verdict
 from purgatory.pipeline.spark.folders import Tables
 
 JOB = "report"
@@ -38,12 +40,13 @@ SUMMARY = "summary.json"
 def run(
     manifest: Manifest,
     tables: Tables,
+    targets: Targets,
     title: str = DEFAULT_TITLE,
     journal: str | None = None,
     *,
     failed_jobs: Callable[[], Rows] = tuple,
-) -> str:
-    """Write the report on the outcomes of `manifest`, and return the path of the page.
+) -> tuple[str, list[str]]:
+    """Write the report on the outcomes of `manifest`; return its path, and what misses `targets`.
 
     `journal` is where the records were read from; `failed_jobs` returns the rows of
     `Findings.failed_jobs`. The report is compared with the one that it replaces.
@@ -56,14 +59,15 @@ def run(
     if journal is None and before is not None:
         now = replace(now, journal=before.journal)
     compared = None if before is None else changes(now, before)
-    content = page(found, list(parts_of(found)), compared, title=title, journal=now.journal)
+    judged = verdict(found, targets)
+    content = page(found, judged, list(parts_of(found)), compared, title=title, journal=now.journal)
 
     def fill(new: str) -> None:
         tables.folder.write_bytes(f"{new}/{PAGE}", content.encode())
         tables.folder.write_bytes(f"{new}/{SUMMARY}", as_json(now, before).encode())
 
     tables.fill(JOB, fill)
-    return tables.folder.named(f"{JOB}/{PAGE}")
+    return tables.folder.named(f"{JOB}/{PAGE}"), list(map(str, judged.missed))
 
 
 def parts_of(found: Findings) -> Iterator[Part]:

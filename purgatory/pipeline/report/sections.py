@@ -19,7 +19,7 @@ from purgatory.pipeline.report.tables import (
     time_or,
     with_interval,
 )
-from purgatory.pipeline.report.verdict import Change
+from purgatory.pipeline.report.verdict import Harm, Verdict
 
 
 def advice_section(advice: Mapping[str, Any]) -> str:
@@ -29,7 +29,6 @@ def advice_section(advice: Mapping[str, Any]) -> str:
         for part in (
             _timeouts(advice["timeouts"]),
             _workers(advice["workers"]),
-            _geometry(advice["geometry"]),
         )
     )
 
@@ -80,33 +79,6 @@ def _peaks(advice: Mapping[str, Any]) -> Iterator[list[str]]:
             f"<td>{figure(peak['highest'], 4)}</td>",
             f"<td>{at:%Y-%m-%d %H:%M}</td>",
         ]
-
-
-def _geometry(advice: Mapping[str, Any]) -> str:
-    text = f"<h3>Timing wheel</h3><p>{_reason(advice)}</p>"
-    if advice["advised"] is None:
-        return text
-    rows = []
-    for wheel in advice["candidates"]:
-        mark = " (advised)" if wheel == advice["advised"] else ""
-        mark += " (default)" if wheel == advice["default"] else ""
-        moves = f"{wheel['cascades_low']:.2f} to {wheel['cascades_high']:.2f}"
-        rows.append(
-            [
-                *cells(
-                    f"{wheel['tick_ms']} ms x {wheel['wheel_size']}{mark}", f"{wheel['levels']}"
-                ),
-                with_interval(f"{wheel['cascades']:.2f}", moves),
-                f"<td>{wheel['bytes'] / 1024:,.0f} KiB</td>",
-            ]
-        )
-    found = table(
-        ("tick x buckets", "levels", "moves of a timer (95 %)", "memory at the peak"),
-        rows,
-        f"Computed from {counted(advice['timers'], 'timer')}, at most "
-        f"{advice['peak_parked']:,} pending",
-    )
-    return text + folded("All candidates", found)
 
 
 def _reason(advice: Mapping[str, Any]) -> str:
@@ -284,39 +256,52 @@ def _compared(
     return f'<td class="{mark}">{sign}{escape(since)}<small>was {escape(before)}</small></td>'
 
 
-def verdict_section(
-    found: Sequence[Change], undecided: Sequence[str], left_out: Sequence[str] = ()
-) -> str:
-    """Return what to change first.
+_SHOWN_HARMS = 50
 
-    `undecided` are the kinds without advice on their timeout, `left_out` the faults that are not
-    among the changes.
-    """
+
+def verdict_section(found: Verdict) -> str:
+    """Return what misses a target, what to do first, and how far all targets are met."""
     few = (
-        f'<p class="faint">Also found: {escape("; ".join(left_out))}. '
+        f'<p class="faint">Also found: {escape("; ".join(found.left_out))}. '
         '<a href="#read">What was read</a> says more of the data.</p>'
-        if left_out
+        if found.left_out
         else ""
     )
-    if not found and undecided:
-        kinds = ", ".join(undecided)
-        return (
-            '<section id="verdict" class="card"><h2>Nothing is known to need a change</h2>'
-            f"<p>These operations do not tell which timeout is right for {escape(kinds)}: "
-            f'<a href="#advice">Advice</a> says why.</p>{few}</section>'
-        )
-    if not found:
-        return (
-            '<section id="verdict" class="card good"><h2>Nothing needs to change</h2>'
-            f"{few}</section>"
-        )
+    targets = folded("All targets", _targets(found.harms)) if found.harms else ""
     items = "".join(
         f"<li><strong>{escape(change.what)}</strong><p>{escape(change.why)}</p>"
         + (f"<pre tabindex=0><code>{escape(change.setting)}</code></pre>" if change.setting else "")
         + "</li>"
-        for change in found
+        for change in found.shown
     )
-    return (
-        '<section id="verdict" class="card"><h2>What to change first</h2>'
-        f'<ol class="verdict">{items}</ol>{few}</section>'
-    )
+    content, kind = "", ""
+    if items:
+        title, content = "What to change first", f'<ol class="verdict">{items}</ol>'
+    elif found.unclear:
+        kinds = ", ".join(dict.fromkeys(harm.kind for harm in found.unclear))
+        title = "No target is known to be missed"
+        content = f"<p>There are too few operations to tell for all targets of {escape(kinds)}.</p>"
+    else:
+        title, kind = "Every target is met", " good"
+    head = f'<section id="verdict" class="card{kind}"><h2>{title}</h2>'
+    return f"{head}{content}{few}{targets}</section>"
+
+
+def _targets(harms: Sequence[Harm]) -> str:
+    rows = []
+    for harm in harms[:_SHOWN_HARMS]:
+        low, high = map(percent, harm.interval)
+        mark, word = ("worse", "missed") if harm.is_missed else ("better", "met")
+        if not harm.is_missed and not harm.is_met:
+            mark, word = "same", "too few to tell"
+        rows.append(
+            [
+                *cells(harm.kind, harm.name),
+                with_interval(percent(harm.share), f"{low} to {high}"),
+                f"<td>{escape(percent(harm.target))}</td>",
+                f'<td class="{mark}">{word}</td>',
+            ]
+        )
+    more = len(harms) - _SHOWN_HARMS
+    rest = f"<p>And {counted(more, 'target')} more.</p>" if more > 0 else ""
+    return table(("kind", "harm", "share (95 %)", "target", "result"), rows, "Targets") + rest

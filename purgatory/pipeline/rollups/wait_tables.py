@@ -8,11 +8,10 @@ from typing import Any
 
 import duckdb
 
-from purgatory.pipeline.advise.wheel_geometry import Timer
 from purgatory.pipeline.console import OnProgress
 from purgatory.pipeline.duck.connection import parquet, text
 from purgatory.pipeline.rollups import table_sql as sql
-from purgatory.pipeline.rollups.rollup_files import KEPT_TIMERS, NodeFiles, Part, Rollups
+from purgatory.pipeline.rollups.rollup_files import NodeFiles, Part, Rollups
 from purgatory.pipeline.spark.folders import Tables
 from purgatory.pipeline.wait_columns import JOB, step_width_s
 
@@ -58,19 +57,6 @@ def write_waits(
     on_progress(f"{JOB}: tables")
     tables.fill(JOB, lambda new: _fill(connection, rollups, tables, queries, new))
     connection.execute(f"DROP TABLE {_PARTS}")
-
-
-def timer_sample(connection: duckdb.DuckDBPyConnection, rollups: Rollups) -> list[Timer]:
-    """Return the timers of a uniform, reproducible sample of operations."""
-    # An operation that completed at once had no timer, and a job has one only shortly before its
-    # end: neither is sampled.
-    rows = connection.execute(
-        f"""
-        SELECT name FROM {parquet(rollups.of_all())} WHERE part = {Part.TIMER.value}
-        ORDER BY number, name LIMIT {KEPT_TIMERS}
-        """
-    ).fetchall()
-    return [Timer(*map(int, name.split())) for (name,) in rows]
 
 
 def _fill(

@@ -14,7 +14,7 @@ from purgatory.pipeline.console import OnProgress, Progress
 from purgatory.pipeline.spark.folders import Tables
 from tests.benchmarks.pipeline.bench_journal import BenchJournal
 from tests.benchmarks.pipeline.known_truth import KnownTruth
-from tests.benchmarks.pipeline.planted_advice import TARGETS
+from tests.benchmarks.pipeline.planted_advice import CAPACITY, TARGETS
 
 
 def differences(
@@ -39,8 +39,7 @@ def differences(
 
 def advised(engine: Engine, out: str, on_progress: OnProgress) -> Advice:
     """Return the advice on what is below `out`, with the targets that were planted."""
-    timers = engine.timers(out, on_progress)
-    return advice.run(engine.manifest(out), engine.tables(out), TARGETS, timers)
+    return advice.run(engine.manifest(out), engine.tables(out), TARGETS, CAPACITY)
 
 
 def main(folder: Path, out: Path) -> int:

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from purgatory.pipeline import Advice, AdviceTargets
+from purgatory.pipeline import Advice, Capacity, Targets
 from purgatory.pipeline.advise.advice import TimeoutAdvice
-from purgatory.pipeline.advise.workers import Capacity, PeakLoad
+from purgatory.pipeline.advise.workers import PeakLoad
 from purgatory.pipeline.outcomes.outcomes import JOB_KIND
 from tests.synthetic_journal import Kind, Truth
 
-TARGETS = AdviceTargets(capacity=Capacity(parked=1_000))
+TARGETS = Targets()
+CAPACITY = Capacity(parked=1_000)
 """Few parked operations in a worker, so that the peak decides on the number of workers."""
 
 # Chance exceeds it once in a billion times.
@@ -35,7 +36,7 @@ class PlantedAdvice:
     steady_parked: float
     """Of these, those beside the burst, whose number varies."""
     timeouts_us: dict[str, float | None]
-    """With which TARGETS.expired_share would expire; None is beyond the longest observed wait."""
+    """With which TARGETS.expired would expire; None is beyond the longest observed wait."""
     expired_shares: dict[str, float]
     """Of the kinds that nobody cancels."""
 
@@ -74,10 +75,9 @@ class PlantedAdvice:
         yield _within("arrivals at the peak", workers.arrivals_per_s, self.arrivals_per_s, noise)
         noise = _SIGMAS * math.sqrt(self.steady_parked)
         yield _within("parked at the peak", workers.parked, self.parked, noise)
-        capacity = TARGETS.capacity.parked * TARGETS.capacity.utilisation
-        # The upper end of the interval is sized for.
-        most = self.parked + noise + _SIGMAS * math.sqrt(self.parked)
-        enough = range(math.ceil((self.parked - noise) / capacity), math.ceil(most / capacity) + 1)
+        capacity = CAPACITY.parked * CAPACITY.utilisation
+        least, most = (math.ceil((self.parked + by) / capacity) for by in (-noise, noise))
+        enough = range(least, most + 1)
         yield "workers", workers.workers if workers.workers not in enough else enough, enough
         found = {timeout.kind: timeout for timeout in advice.timeouts}
         yield "kinds with advice on a timeout", sorted(found), sorted(self.timeouts_us)
@@ -105,5 +105,5 @@ def _within(what: str, peak: PeakLoad, true: float, noise: float) -> Comparison:
 
 
 def _timeout_us(kind: Kind) -> float | None:
-    seconds = kind.quantile(1 - TARGETS.expired_share)
+    seconds = kind.quantile(1 - TARGETS.expired)
     return seconds * 1e6 if seconds < kind.timeout else None
