@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from purgatory import Purgatory
+from purgatory.errors import InvalidKeyError
 from purgatory.jobs import (
     InvalidPayloadError,
     JobContext,
@@ -39,6 +40,8 @@ async def test_what_a_client_defers_is_run_by_a_service(redis_server: ValkeyServ
         first = await client.defer("note", {"n": 1}, delay=0)
         second = await client.defer("note", {"n": 2}, delay=3_600, keys=["paid"])
         third = await client.defer("note", {"n": 3}, delay=3_600, keys=["paid"], on_fire="cancel")
+        with pytest.raises(InvalidKeyError):
+            await client.fire_jobs("")
         assert await client.fire_jobs("paid", {"by": "card"}) == 2
         for job in (first, second):
             assert (await service.job(job.id).wait(20)).state is JobState.DONE

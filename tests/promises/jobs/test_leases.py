@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from typing import Any
 
@@ -53,6 +54,29 @@ async def test_a_suspended_process_changes_nothing(bench: Bench, end: Any) -> No
         ["running-lease-lost"],
     )
     assert one.ends == [] and "is tried again" not in bench.caplog.text
+
+
+async def test_every_lease_that_is_lost_is_noticed(bench: Bench) -> None:
+    """Also that behind a job that has ended here, whose end is still to be stored."""
+    seconds = {"ended": 3.0, "running": 30.0}
+
+    async def work(job: Any, payload: str) -> None:
+        await asyncio.sleep(seconds[payload])
+
+    one = await bench.process({"note": work})
+    jobs = [await one.defer("note", name, delay=0) for name in seconds]
+    await asyncio.sleep(0.5)
+    one.link.stall()
+    await asyncio.sleep(LEASE_S)
+    claimed = await bench.database.claim("other", within_ms=0, limit=9, lease_ms=60_000)
+    assert {job.id for job in claimed.jobs} == {job.id for job in jobs}
+    one.link.mend()
+    await asyncio.sleep(1)
+    assert [record.args for record in bench.caplog.records if _is_lost(record)] == [(jobs[1].id,)]
+
+
+def _is_lost(record: logging.LogRecord) -> bool:
+    return getattr(record, "action", "") == "running-lease-lost"
 
 
 async def test_a_lost_lease_is_not_asked_for_again(bench: Bench, process: Process) -> None:

@@ -15,7 +15,7 @@ from purgatory.jobs.model import (
     StoreNotReadyError,
     StoreReadOnlyError,
 )
-from tests.promises.kit import Bench, Process, loop_clock, now_ms
+from tests.promises.kit import LEASE_S, Bench, Process, loop_clock, now_ms
 
 OUTAGES = [StoreUnavailableError, StoreReadOnlyError, StoreFullError, StoreNotReadyError]
 
@@ -162,6 +162,20 @@ async def test_a_leap_of_the_wall_clock(bench: Bench, process: Process, leap_s: 
     await asyncio.sleep(200 + max(0, -leap_s))
     assert len(bench.log) == 2
     assert all(run.at_ms >= run.job.deadline.timestamp() * 1000 for run in bench.log)
+
+
+@pytest.mark.parametrize("leap_s", [20, -20])
+async def test_leases_are_renewed_once_a_leap_is_noticed(
+    bench: Bench, process: Process, leap_s: int
+) -> None:
+    """By the new time they have run out, or begin in the future: others could take the jobs."""
+    job = await process.defer("note", delay=50)
+    await asyncio.sleep(1)
+    loop_clock().set_wall(now_ms() + 1000 * leap_s)
+    await (await process.defer("note", delay=0)).wait(1)
+    assert bench.actions("clock-set") and len(bench.log) == 1
+    await asyncio.sleep(0.01)
+    assert 0 < (await bench.job(job)).lease_until_ms - now_ms() <= LEASE_S * 1000
 
 
 @pytest.mark.parametrize("slow", [{"ask_s": 3}, {"reply_s": 3}])
