@@ -21,9 +21,10 @@ def test_a_command_of_the_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, is_from_shell: bool
 ) -> None:
     """The error says what to install."""
-    monkeypatch.setattr(sys, "argv", ["purgatory", *(["doctor", "bench"] if is_from_shell else ["-h"])])
+    given = ["doctor", "bench"]
+    monkeypatch.setattr(sys, "argv", ["purgatory", *(given if is_from_shell else ["-h"])])
     with pytest.raises(SystemExit) as raised:
-        main(None if is_from_shell else ["doctor", "bench"])
+        main(None if is_from_shell else given)
     assert raised.value.code == 2
     assert "'doctor' needs more: pip install 'fastapi-purgatory[cli]'" in capsys.readouterr().err
 
