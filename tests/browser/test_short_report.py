@@ -88,7 +88,7 @@ async def test_no_expired_operation_is_earlier_than_the_earliest(report: str) ->
 
 
 async def test_the_first_cards_use_the_width(report: str) -> None:
-    """Two columns of which neither is half empty; on a phone no setting scrolls sideways."""
+    """Two columns of which neither is half empty, and out of which no long word runs."""
     setting = "Purgatory(tick_ms=1, wheel_size=1024, and_so_on=1234567890)"
     async with browser() as page:
         await opened(page, report, 1280)
@@ -104,11 +104,14 @@ async def test_the_first_cards_use_the_width(report: str) -> None:
         assert "Still waitingnone" in words
         tiles = await page.run("document.querySelector('.tiles').textContent")
         assert "fired requests100.0%" in tiles
-        await opened(page, report, 390)
-        await page.run(
-            "document.querySelector('#verdict').insertAdjacentElement('beforeend', made('ol', "
-            f"{{class: 'verdict'}}, made('pre', {{}}, made('code', {{}}, {setting!r}))))"
-        )
-        pre = "document.querySelector('.verdict pre')"
-        assert await page.run(f"{pre}.scrollWidth <= {pre}.clientWidth")
-        assert await page.run("document.documentElement.scrollWidth") == 390
+        for width in (1280, 390):
+            await opened(page, report, width)
+            await page.run(
+                "document.querySelector('#verdict').insertAdjacentElement('beforeend', made('ol', "
+                f"{{class: 'verdict'}}, made('p', {{}}, 'x'.repeat(200)), "
+                f"made('pre', {{}}, made('code', {{}}, {setting!r}))))"
+            )
+            for part in (".verdict pre", ".verdict"):
+                found = f"[...document.querySelectorAll('{part}')].at(-1)"
+                assert await page.run(f"{found}.scrollWidth <= {found}.clientWidth")
+            assert await page.run("document.documentElement.scrollWidth") == width
