@@ -17,7 +17,7 @@ TOGETHER = tuple(
             # A run of the benchmark.
             r"(.+/test_bench\.py)::test_a_run_",
             # A browser.
-            r"(.+/browser)/test_(?:dashboard|report_page|short_report)\.py::",
+            r"(.+/browser)/test_\w+\.py::",
             # The names in all sources.
             r"(.+/test_docs\.py)::test_what_a_page_names_",
             # A wheel.

@@ -20,11 +20,6 @@ needs_chromium = pytest.mark.skipif(
 )
 
 
-def rendered(url: str, profile: Path) -> str:
-    """The page as the browser has it once its scripts have run."""
-    return _run("--virtual-time-budget=15000", "--dump-dom", url, profile=profile)
-
-
 @contextmanager
 def start_browser(url: str, profile: Path) -> Iterator[None]:
     """Have a browser show the page, in real time, until the end."""
@@ -37,17 +32,6 @@ def start_browser(url: str, profile: Path) -> Iterator[None]:
         finally:
             # With the processes that it has started.
             os.killpg(process.pid, signal.SIGKILL)
-
-
-def _run(*arguments: str, profile: Path) -> str:
-    done = subprocess.run(
-        chromium_command(*arguments, profile=profile),
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    return done.stdout
 
 
 def chromium_command(*arguments: str, profile: Path | str) -> list[str]:

@@ -16,8 +16,19 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.browser.chromium import chromium_command
+from tests.nightly import NIGHTLY
 from tests.patience import PATIENCE_S
+
+SCREENS = (
+    pytest.param(1280, False, id="wide-light"),
+    pytest.param(390, True, id="narrow-dark"),
+    pytest.param(1280, True, id="wide-dark", marks=NIGHTLY),
+    pytest.param(390, False, id="narrow-light", marks=NIGHTLY),
+)
+"""Widths, and whether the colours are dark: each is seen once by day."""
 
 # Of commands, whichever page they are for: replies to an earlier page may still come.
 _numbers = itertools.count(1)

@@ -19,7 +19,7 @@ from purgatory.fastapi import BearerTokens, install
 from purgatory.jobs import JobContext, MemoryJobStore
 from purgatory.uvicorn import ParkingProtocol
 from tests.browser.chromium import needs_chromium
-from tests.browser.devtools import Page, browser
+from tests.browser.devtools import SCREENS, Page, browser
 from tests.free_port import free_port
 from tests.patience import PATIENCE_S, until
 
@@ -537,8 +537,7 @@ async def test_a_key_on_a_narrow_screen_has_its_numbers_on_one_line() -> None:
             assert await page.run(tops) == 1
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(("width", "is_dark"), SCREENS)
 async def test_axe_finds_nothing_serious(width: int, is_dark: bool) -> None:
     """In every view and dialog; nothing is wider than the screen, or begins below its top.
 

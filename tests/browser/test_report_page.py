@@ -17,7 +17,7 @@ from purgatory.pipeline.report.page import page as page_of
 from purgatory.pipeline.report.report_writer import parts_of
 from purgatory.pipeline.report.verdict import verdict
 from tests.browser.chromium import needs_chromium
-from tests.browser.devtools import Page, browser
+from tests.browser.devtools import SCREENS, Page, browser
 from tests.synthetic_journal import KINDS, SyntheticJournal, inject
 
 pytestmark = [needs_chromium, pytest.mark.anyio]
@@ -137,8 +137,7 @@ async def tip(page: Page) -> tuple[str, dict[str, str]]:
     return title, dict(rows)
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("is_dark", [False, True])
+@pytest.mark.parametrize(("width", "is_dark"), SCREENS)
 async def test_nothing_is_cut_off_or_pale(report: Written, width: int, is_dark: bool) -> None:
     """No sideways scrolling, readable texts, every chart drawn, no error and no request."""
     async with browser() as page:

@@ -1,6 +1,5 @@
 """The buyer's page, in a real browser."""
 
-import asyncio
 from pathlib import Path
 
 import httpx
@@ -9,7 +8,8 @@ import pytest
 from examples.unpaid_orders.app import create_app
 from examples.unpaid_orders.server import serve
 from examples.unpaid_orders.settings import ShopSettings
-from tests.browser.chromium import needs_chromium, rendered
+from tests.browser.chromium import needs_chromium
+from tests.browser.devtools import browser
 from tests.free_port import free_port
 from tests.patience import PATIENCE_S, until
 
@@ -27,16 +27,15 @@ async def test_the_page_shows_what_becomes_of_an_order(tmp_path: Path, is_paid: 
     async with (
         serve(create_app(settings), port) as shop,
         httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as http,
+        browser() as page,
     ):
         order = (await http.post("/orders", json={"item": "kettle"})).json()
-        page = asyncio.create_task(
-            asyncio.to_thread(rendered, f"{url}/#{order['id']}", tmp_path / "profile")
-        )
-        await until(lambda: shop.purgatory.parked == 1 or page.done())
+        await page.open(f"{url}/#{order['id']}")
+        await until(lambda: shop.purgatory.parked == 1)
         if is_paid:
             await http.post(f"/orders/{order['id']}/payment")
-        text = await page
-    state = "paid" if is_paid else "cancelled"
-    assert f'data-state="{state}"' in text
+        state = "paid" if is_paid else "cancelled"
+        await page.until(f"!!document.querySelector('[data-state=\"{state}\"]')")
+        text = await page.run("document.body.textContent")
     # Once for the order as it was, and once for what became of it; or a poll more.
     assert "asked 2 times" in text or "asked 3 times" in text
