@@ -11,9 +11,10 @@ import pytest
 
 from tests.acceptance.process_server import ProcessServer
 from tests.needs import STARTS_A_WORKER_BEFORE_IT_STOPS_ONE
+from tests.nightly import by_night
 from tests.pages.blocks import DOCS, blocks
 
-WORKERS = 4
+WORKERS = by_night(4, 2)
 ABORTED = 124
 
 
@@ -27,6 +28,7 @@ def test_old_workers_are_gone_or_the_check_says_so(
     [start] = [text for text in texts if "--workers" in text]
     [replace] = [text for text in texts if "-HUP" in text]
     start = start.partition(" &")[0].replace("shop:app", "tests.acceptance.held_application:app")
+    start = start.replace("--workers 4", f"--workers {WORKERS}")
     if is_held:
         start = start.replace("healthcheck 30", "healthcheck 1")
         replace = replace.replace("timeout 120", "timeout 5")
