@@ -19,8 +19,8 @@ from tests.free_port import free_port
 from tests.pipeline.spark_servers import (
     CLIENT_VARIABLES,
     CONNECT_PORT,
-    JAVA_OPTIONS,
     PLACE,
+    SESSION_OPTIONS,
     connect_server,
     standalone_cluster,
 )
@@ -38,7 +38,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     test = os.environ["PYTEST_CURRENT_TEST"]
     assert scope_of(test) == "tests/pipeline", f"{test} is not in TOGETHER of tests/scheduling.py"
     with pytest.MonkeyPatch.context() as patch, ExitStack() as servers:
-        patch.setenv("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
+        patch.setenv("SPARK_SUBMIT_OPTS", SESSION_OPTIONS)
         master, options = None, {"spark.sql.shuffle.partitions": "2"}
         if PLACE == "connect":
             master = servers.enter_context(connect_server(tmp_path_factory.mktemp("connect")))

@@ -25,6 +25,9 @@ _CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:CompileThresholdScaling=4 -XX:+UseSerialGC"
 """For each Java process: many small queries, so compile less, and collect in one thread."""
 
+SESSION_OPTIONS = f"{JAVA_OPTIONS} -Xms512m -Xmn300m"
+"""For that of the session: its heap at once, since to collect while it grows takes a fifth more."""
+
 CLIENT_VARIABLES = (REMOTE_VARIABLE, "SPARK_CONNECT_MODE_ENABLED")
 """What a client of Spark Connect has in its environment; PySpark itself sets the second."""
 
