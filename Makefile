@@ -30,7 +30,7 @@ define slow
 endef
 
 # With the dependency groups of pyproject.toml, which pip 25.1 began to read.
-VERSION_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-compile --group acceptance
+VERSION_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq --no-compile --group acceptance
 
 # For every platform and Python, with a hash of each file: the same commit installs the same bytes,
 # from any registry. fewest: one version for all Pythons, if there is one.
@@ -127,7 +127,7 @@ test-lowest-short: .venv-lowest/.ready ## Run what CI runs of them
 	@.venv-lowest/bin/python $(VERSION_PYTEST) $(SHORT_TESTS) $(ARGS)
 
 test-newest: .venv-newest/.created ## Run them on the newest versions, as of today
-	@.venv-newest/bin/python $(VERSION_INSTALL) --upgrade --editable '$(VERSION_EXTRAS)'
+	@$(VERSION_INSTALL:%pip=%pip --python .venv-newest) --upgrade --editable '$(VERSION_EXTRAS)'
 	@.venv-newest/bin/python $(VERSION_PYTEST) $(VERSION_TESTS) $(ARGS)
 
 test-extras: $(VENV)/.test ## Use each extra of the wheel in an empty environment (ARGS="core redis" chooses)
@@ -286,15 +286,14 @@ $(VENV)/.created:
 	@touch $@
 
 $(VERSIONS:=/.created): $(VENV)/.created
-	@$(BIN)/python -m venv --clear $(@D)
-	@$(@D)/bin/python -m pip --disable-pip-version-check --no-input install -qq --upgrade pip
+	@$(BIN)/python -m venv --clear --without-pip $(@D)
 	@touch $@
 
-.venv-lowest/.ready: .venv-lowest/.created pyproject.toml tests/versions.py
+# packaging, with which tests.versions reads requirements, is among what the service is built with.
+.venv-lowest/.ready: .venv-lowest/.created $(VENV)/.run pyproject.toml tests/versions.py
 	@echo 'Installing the oldest versions into .venv-lowest ...'
-	@.venv-lowest/bin/python -m pip --disable-pip-version-check install -qq packaging
-	@.venv-lowest/bin/python -m tests.versions > .venv-lowest/constraints
-	@.venv-lowest/bin/python $(VERSION_INSTALL) --constraint .venv-lowest/constraints \
+	@$(BIN)/python -m tests.versions > .venv-lowest/constraints
+	@$(VERSION_INSTALL:%pip=%pip --python .venv-lowest) --constraint .venv-lowest/constraints \
 	  --editable '$(VERSION_EXTRAS)'
 	@touch $@
 
