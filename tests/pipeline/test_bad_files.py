@@ -9,12 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from purgatory.pipeline import BadFileError, OnBadFile, OutcomeTable
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.duck.connection import connected
 from purgatory.pipeline.duck.duck_table import DuckOutcomeTable
+from tests.nightly import IN_FULL, NIGHTLY
 from tests.pipeline.synthetic import Written, write
 from tests.synthetic_journal import Fault, inject
 
@@ -41,14 +41,12 @@ def broken(good: Written, tmp_path: Path) -> Written:
     return Written(folder, good.truth, good.journal)
 
 
-@pytest.fixture(params=["spark", "duckdb"])
-def empty_table(
-    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
-) -> OutcomeTable:
+@pytest.fixture(params=[pytest.param("spark", marks=NIGHTLY), "duckdb"])
+def empty_table(request: pytest.FixtureRequest, tmp_path: Path) -> OutcomeTable:
     """A table to be, of either engine."""
     path = str(tmp_path / "outcomes")
     if request.param == "spark":
-        return OutcomeTable(spark, path)
+        return OutcomeTable(request.getfixturevalue("spark"), path)
     return DuckOutcomeTable(connected(threads=2), path)
 
 
@@ -63,6 +61,7 @@ def damage(folder: Path) -> Path:
     return path
 
 
+@IN_FULL
 def test_every_fault_is_named_and_left_out(broken: Written, empty_table: OutcomeTable) -> None:
     """All kinds of broken files at once: each has its reason, and the others are read."""
     paths = {fault: inject(broken.folder, fault) for fault in REASONS}

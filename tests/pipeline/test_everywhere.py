@@ -204,7 +204,7 @@ def test_spark_connect(
     tmp_path: Path,
 ) -> None:
     """This package is there, from the current folder."""
-    names = by_night(COMMAND_NAMES, ["waits", "sql", "replay"])
+    names = by_night(COMMAND_NAMES, ["waits", "sql"])
     everything = Everything(names, small, tmp_path / "out", valkey.url)
     said = run([sys.executable, "-c", COMMANDS], everything.commands("--master", connect))
     everything.check(said, expected)

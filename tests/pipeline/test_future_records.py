@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from purgatory.pipeline import OutcomeTable, Update
 from purgatory.pipeline.__main__ import main
+from tests.nightly import NIGHTLY
 from tests.pipeline.synthetic import append
 
 NOW = datetime(2026, 11, 20, 6, tzinfo=UTC)
@@ -76,6 +77,7 @@ def test_one_wrong_clock_makes_nothing_lost(spark: SparkSession, tmp_path: Path)
     assert (again.future, again.written_hours, table.manifest().run) == (found.future, (), 1)
 
 
+@NIGHTLY
 def test_what_was_early_is_merged_when_its_time_has_come(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -108,6 +110,7 @@ def outcomes_of_all(table: OutcomeTable) -> dict[str, str]:
     return {row["operation_id"]: row["outcome"] for row in rows}
 
 
+@NIGHTLY
 def test_a_table_that_believed_it_is_repaired(spark: SparkSession, tmp_path: Path) -> None:
     """By the next run, without the journal's files."""
     journal, table = tmp_path / "journal", OutcomeTable(spark, str(tmp_path / "outcomes"))

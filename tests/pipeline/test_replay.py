@@ -21,6 +21,7 @@ from purgatory.pipeline.replay.replay import (
     simulation,
 )
 from purgatory.pipeline.replay.summary import ReplaySummary, replay_by_shard, replay_summary
+from tests.nightly import NIGHTLY
 from tests.pipeline.synthetic import write
 
 OPERATIONS = 5_000
@@ -120,7 +121,7 @@ def test_longer_timeouts_say_what_is_not_known(recorded: DataFrame) -> None:
     assert found.unknown == found.expired
 
 
-@pytest.mark.parametrize("growth", list(Growth))
+@pytest.mark.parametrize("growth", [Growth.WIDER, pytest.param(Growth.BUSIER, marks=NIGHTLY)])
 def test_more_traffic_is_more_of_the_same(recorded: DataFrame, growth: Growth) -> None:
     """Twice and a half as much: half of the keys come a third time."""
     once = played(recorded)
