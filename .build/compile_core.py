@@ -32,7 +32,6 @@ MODULES = (
     "purgatory/operations/watch_key.py",
     "purgatory/signals/signal.py",
     "purgatory/signals/memory.py",
-    "purgatory/signals/condition.py",
     "purgatory/signals/wait_operation.py",
     "purgatory/event_loop/wake_ups.py",
     "purgatory/event_loop/park_operation.py",

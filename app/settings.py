@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -17,7 +17,9 @@ from purgatory.fastapi import BearerTokens, TrustedHosts, WaitSettings
 from purgatory.jobs import JobStore, WorkerSettings
 from purgatory.jobs.callbacks import CallbackSecret
 from purgatory.jobs.callbacks.webhook import Webhook
-from purgatory.signals.shared_signals import SharedSignals
+
+if TYPE_CHECKING:
+    from purgatory.signals.redis import RedisSignals
 
 _LIMITS = Limits()
 _JOBS = WorkerSettings()
@@ -299,7 +301,7 @@ class Settings(BaseSettings):
     def _jobs_scheme(self) -> str:
         return "" if self.jobs_url is None else self.jobs_url.get_secret_value().partition(":")[0]
 
-    def shared_signals(self) -> SharedSignals | None:
+    def shared_signals(self) -> RedisSignals | None:
         """Return the signals that processes share, None for those in memory; raise ValueError."""
         if self.signals is None:
             return None

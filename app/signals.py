@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from purgatory.log_text import REDIS_SCHEMES, either, redacted
-from purgatory.signals.shared_signals import SharedSignals
+
+if TYPE_CHECKING:
+    from purgatory.signals.redis import RedisSignals
 
 
-def make_signals(url: str, shards: int, ack: Literal["memory", "aof"]) -> SharedSignals:
+def make_signals(url: str, shards: int, ack: Literal["memory", "aof"]) -> RedisSignals:
     """Return the signals at `url`, which are not opened yet; raise ValueError for an invalid one.
 
     `redis+cluster://` names one node of a cluster, and `redis+sentinel://` Sentinels.

@@ -37,9 +37,8 @@ from purgatory.operations.resumable_batch import ResumableBatch
 from purgatory.operations.watch_key import check_key
 from purgatory.outcome import FireResult, Outcome
 from purgatory.signals import MemorySignals, SignalStatistics
-from purgatory.signals.history_trimmer import HistoryTrimmer
-from purgatory.signals.protocol import SharedSignalStatistics
-from purgatory.signals.shared_signals import EntryType, Idempotency, SharedSignals
+from purgatory.signals.memory import HistoryTrimmer
+from purgatory.signals.model import EntryType, Idempotency, SharedSignalStatistics
 from purgatory.timer import Clock, SystemClock, SystemTimer, compiled
 from purgatory.timer.clock import NS_PER_MS, Seconds
 from purgatory.turn_budget import TurnBudget
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from purgatory.jobs.model import JobOptions
     from purgatory.jobs.stores.protocol import StoredFire
     from purgatory.jobs.worker import JobStatistics
+    from purgatory.signals.redis import RedisSignals
 
 logger = logging.getLogger("purgatory")
 
@@ -140,13 +140,13 @@ class Purgatory:
         listeners: Iterable[Listener | Recorder] = (),
         jobs: JobStore | None = None,
         job_settings: WorkerSettings | None = None,
-        signals: SharedSignals | None = None,
+        signals: RedisSignals | None = None,
     ) -> None:
         """Make a purgatory. `tick_ms` is the precision of deadlines: never early, up to it late.
 
         `listeners` are called for operations; JobRecorders also for jobs that end.
         It opens and closes `jobs`, and runs those jobs for which it has a handler. It opens and
-        closes `signals`, such as RedisSignals, which it shares with other processes; without, its
+        closes `signals`, which it shares with other processes; without, its
         signals are in memory.
         """
         check_type("name", name, str, "a string: other arguments are named, as in jobs=store")
@@ -159,7 +159,7 @@ class Purgatory:
         self.clock: Clock = SystemClock() if clock is None else clock
         if signals is not None and (isinstance(signals, type) or not hasattr(signals, "bind")):
             raise wrong_type("signals", signals, 'RedisSignals("redis://...")')
-        self.shared_signals: SharedSignals | None = signals
+        self.shared_signals: RedisSignals | None = signals
         self.signals: MemorySignals = (
             self._signals_in_memory() if signals is None else signals.bind(self.clock, self.limits)
         )
@@ -174,7 +174,7 @@ class Purgatory:
             name, self.limits, self.clock, self.signals, self._operations, self._trims[0]
         )
         if signals is not None:
-            signals.answers["waiting"] = self.waiting
+            signals.peers.answers["waiting"] = self.waiting
         # Keys that `cancel` has dropped: an entry of the signals each, as a fire is one.
         self._drops = 0
         self._reaper: ExpirationReaper | None = None
@@ -556,7 +556,7 @@ class Purgatory:
         idempotency: Idempotency | None = None,
         owner: str | None = None,
     ) -> list[FireResult] | bytes:
-        """Fire keys with values, all or none, with the conditions of `SharedSignals.append_if`.
+        """Fire keys with values, all or none, with the conditions of `RedisSignals.append_if`.
 
         Only where signals are shared. Raises what `fire` raises, and SignalsConflictError.
         """
@@ -616,7 +616,7 @@ class Purgatory:
 
     async def _known_positions(
         self,
-        shared: SharedSignals,
+        shared: RedisSignals,
         keys: tuple[str, ...],
         cursor: str | Mapping[str, str | None],
     ) -> dict[str, int]:
@@ -952,7 +952,7 @@ class Purgatory:
         here = self.waiting(key)
         if self.shared_signals is None:
             return here
-        return here + sum(await self.shared_signals.ask("waiting", key))
+        return here + sum(await self.shared_signals.peers.ask("waiting", key))
 
     def delay_ms(self, timeout: Seconds) -> int:
         """Return `timeout` seconds as whole milliseconds, rounded up; raise InvalidTimeoutError."""

@@ -9,10 +9,9 @@ from typing import Any, Final
 
 from purgatory.event_loop.wake_ups import WakeUps
 from purgatory.outcome import Outcome, Status
-from purgatory.signals.condition import ANY
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.signal import Signal
-from purgatory.signals.wait_operation import WaitOperation
+from purgatory.signals.wait_operation import ANY, WaitOperation
 from purgatory.timer import compiled
 from purgatory.timer.clock import NS_PER_MS, Clock, SystemClock
 from purgatory.timer.task import NOT_SCHEDULED

@@ -14,7 +14,7 @@ from purgatory.operations.resumable_batch import ResumableBatch
 
 
 class LogListener:
-    """Tries and ends operations; a `purgatory.signals.shared_signals.SignalListener`."""
+    """Tries and ends operations of this process, as the follower of a shared log has them."""
 
     def __init__(
         self,

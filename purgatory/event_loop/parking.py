@@ -23,9 +23,8 @@ from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.operations.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.operations.watch_key import check_key
 from purgatory.outcome import FireResult, Status
-from purgatory.signals.history_trimmer import HistoryTrimmer
-from purgatory.signals.memory import MemorySignals
-from purgatory.signals.sharded_signals import ShardedSignals
+from purgatory.signals.log_replica import ShardedSignals
+from purgatory.signals.memory import HistoryTrimmer, MemorySignals
 from purgatory.timer import compiled
 from purgatory.timer.clock import NS_PER_MS, Clock, Seconds
 from purgatory.timer.task import MAX_DELAY_MS

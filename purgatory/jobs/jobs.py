@@ -9,7 +9,7 @@ import secrets
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from purgatory.errors import PurgatoryDrainingError
 from purgatory.job_errors import InvalidJobError, JobError, StoreError, StoreUnavailableError
@@ -32,11 +32,13 @@ from purgatory.json_value import VALUE, encode_json
 from purgatory.operations.operation_listeners import Listener, Recorder
 from purgatory.outcome import Status
 from purgatory.signals.memory import MemorySignals
-from purgatory.signals.shared_signals import SharedSignals
 from purgatory.timer import SystemTimer
 from purgatory.timer.clock import Seconds, seconds_of
 from purgatory.trace_context import current_traceparent
 from purgatory.turn_budget import TurnBudget
+
+if TYPE_CHECKING:
+    from purgatory.signals.redis import RedisSignals
 
 logger = logging.getLogger("purgatory.jobs")
 
@@ -70,7 +72,7 @@ class Jobs(JobCommands):
         require_open: Callable[[], object],
         delay_ms: Callable[[float], int],
         fire_all: FireAll,
-        shared_signals: SharedSignals | None,
+        shared_signals: RedisSignals | None,
         settings: WorkerSettings | None = None,
         listeners: Iterable[Listener | Recorder] = (),
     ) -> None:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from itertools import count, islice
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from purgatory.background import BackgroundLoop, OutageLog
 from purgatory.errors import InvalidKeyError, SignalsError
@@ -29,9 +29,12 @@ from purgatory.jobs.worker.worker_store import LAST_MS, OUTAGES
 from purgatory.json_value import decode_json
 from purgatory.operations.watch_key import check_key
 from purgatory.retry_policy import RetryPolicy
-from purgatory.signals.shared_signals import PendingRecords, SharedSignals
 from purgatory.timer import Clock
 from purgatory.timer.clock import NS_PER_MS
+
+if TYPE_CHECKING:
+    from purgatory.signals.redis import RedisSignals
+    from purgatory.signals.redis.records import PendingFireRecords
 
 logger = logging.getLogger("purgatory.jobs")
 
@@ -153,7 +156,7 @@ class PendingFire(NamedTuple):
 
 
 class _MemoryRecords:
-    """Records of pending fires in this process, within bounds; see `PendingRecords`."""
+    """Records of pending fires in this process, within bounds; see `PendingFireRecords`."""
 
     def __init__(self) -> None:
         self._records: deque[bytes] = deque()
@@ -192,7 +195,7 @@ class PendingFires:
     def __init__(
         self,
         store: JobStore,
-        signals: SharedSignals | None,
+        signals: RedisSignals | None,
         *,
         is_open: Callable[[], bool],
         on_end: OnJobEnd | None,
@@ -301,7 +304,7 @@ class PendingFires:
             if key not in left and self._keys[key] == number:
                 del self._keys[key]
 
-    async def _decide_records(self, records: _MemoryRecords | PendingRecords) -> set[str]:
+    async def _decide_records(self, records: _MemoryRecords | PendingFireRecords) -> set[str]:
         """Decide what is recorded there; return the keys of what has to wait."""
         left: set[str] = set()
         skipped = 0

@@ -4,11 +4,10 @@ Here: signals, their histories, and the operation that waits for them. Not here:
 signals (`operations`), and anything of asyncio (`event_loop`).
 """
 
-from purgatory.signals.condition import ANY, Condition
 from purgatory.signals.memory import MemorySignals
-from purgatory.signals.protocol import Signals, SignalStatistics
+from purgatory.signals.model import SignalStatistics
 from purgatory.signals.signal import Signal
-from purgatory.signals.wait_operation import WaitOperation
+from purgatory.signals.wait_operation import ANY, Condition, WaitOperation
 
 __all__ = [
     "ANY",
@@ -16,6 +15,5 @@ __all__ = [
     "MemorySignals",
     "Signal",
     "SignalStatistics",
-    "Signals",
     "WaitOperation",
 ]

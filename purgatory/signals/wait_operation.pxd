@@ -1,7 +1,12 @@
 cimport cython
 from purgatory.operations.delayed_operation cimport DelayedOperation
-from purgatory.signals.condition cimport Condition
 from purgatory.signals.memory cimport MemorySignals
+
+
+@cython.final
+cdef class Condition:
+    cdef readonly Py_ssize_t min_signals
+    cdef readonly Py_ssize_t needed_keys
 
 
 cdef class WaitOperation(DelayedOperation):

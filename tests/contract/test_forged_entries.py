@@ -8,9 +8,9 @@ from fastapi import FastAPI
 
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, install
+from purgatory.signals.model import EntryType
 from purgatory.signals.redis import RedisSignals
 from purgatory.signals.redis.shard_log import AppendRequest
-from purgatory.signals.shared_signals import EntryType
 from tests.patience import PATIENCE_S, until
 from tests.valkey_server import ValkeyServer
 

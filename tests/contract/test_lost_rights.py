@@ -23,10 +23,10 @@ from purgatory.ownership.lease import (
 )
 from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.redis_server.server import RedisServer
+from purgatory.signals.model import EntryType, Idempotency
 from purgatory.signals.redis import RedisSignals
 from purgatory.signals.redis.records import PendingFireRecords
 from purgatory.signals.redis.shard_log import AppendRequest, ShardLog
-from purgatory.signals.shared_signals import EntryType, Idempotency
 from tests.contract.opened_redis_stores import LEASE_MS, added, claimed, opened, spec
 from tests.patience import until
 from tests.valkey_server import ValkeyServer

@@ -10,8 +10,8 @@ import pytest
 from purgatory import Limits, Purgatory
 from purgatory.errors import CursorExpiredError
 from purgatory.outcome import Status
+from purgatory.signals.model import REPEAT_PART, REPEAT_S, Idempotency
 from purgatory.signals.redis import RedisSignals
-from purgatory.signals.shared_signals import REPEAT_PART, REPEAT_S, Idempotency
 from tests.contract.test_redis_signals import parked, until, worker
 from tests.valkey_server import ValkeyServer
 
@@ -307,8 +307,8 @@ async def test_a_process_is_asked_by_those_of_its_database_only(server: ValkeySe
     ):
         waiting = await parked(there, "k")
         assert here.shared_signals is not None and elsewhere.shared_signals is not None
-        assert await here.shared_signals.ask("waiting", "k") == [1]
-        assert await elsewhere.shared_signals.ask("waiting", "k") == []
+        assert await here.shared_signals.peers.ask("waiting", "k") == [1]
+        assert await elsewhere.shared_signals.peers.ask("waiting", "k") == []
         await elsewhere.fire("k", "elsewhere")
         await here.fire("k", "here")
         assert (await waiting).value == "here"

@@ -16,8 +16,8 @@ from redis.exceptions import ClusterDownError
 
 from purgatory import Limits, Purgatory
 from purgatory.errors import CursorExpiredError, SignalsConflictError, SignalsUnavailableError
+from purgatory.signals.model import REPEAT_S, EntryType, Idempotency
 from purgatory.signals.redis import RedisSignals
-from purgatory.signals.shared_signals import REPEAT_S, EntryType, Idempotency
 from tests.chaos.signals.servers import ClusterServers
 from tests.patience import PATIENCE_S, until
 from tests.valkey_server import ValkeyServer

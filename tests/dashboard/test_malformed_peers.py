@@ -97,7 +97,7 @@ async def test_what_is_no_message_is_passed_over(
         with server.client() as client:
             for message in MESSAGES.values():
                 client.publish(CHANNEL, message)
-                client.publish(first.signals._peers._own_channel, message)
+                client.publish(first.signals.peers._own_channel, message)
             flood = b'[%b, 1, "waits /purgatory", "{}"]' % NAME
             for _ in range(10 * MAX_REPLIES):
                 client.publish(CHANNEL, flood)
@@ -106,7 +106,7 @@ async def test_what_is_no_message_is_passed_over(
         most = 0
         # Behind the flood, of which the most is left without an answer.
         while await first.purgatory.waiting_everywhere("k") != 1:
-            most = max(most, len(second.signals._peers._replies))
+            most = max(most, len(second.signals.peers._replies))
         assert most <= MAX_REPLIES
         await second.purgatory.cancel("k")
         await waiting
@@ -122,7 +122,7 @@ async def test_a_malformed_snapshot_ends_no_dashboard(server: ValkeyServer, text
     """Its viewers see the others, and a note."""
     async with AsyncExitStack() as stack:
         first, second = await entered(stack, server, 2)
-        second.signals.text_answers[f"snapshot {PREFIX}"] = _saying(text)
+        second.signals.peers.text_answers[f"snapshot {PREFIX}"] = _saying(text)
         first.snapshots.enter(_nothing)
         await until(lambda: first.snapshots.latest is not None)
         assert first.snapshots.latest is not None
@@ -139,7 +139,7 @@ async def test_malformed_rows_are_left_out(server: ValkeyServer) -> None:
         first, second = await entered(stack, server, 2)
         for name, text in ROWS.items():
             for question in ("waits", "cancel-listed-waits"):
-                second.signals.text_answers[f"{question} {PREFIX}"] = _saying(text)
+                second.signals.peers.text_answers[f"{question} {PREFIX}"] = _saying(text)
             assert await first.waits.page(WaitFilter()) == ([], None), name
             assert [each async for each in first.waits.cancel_elsewhere(["x"])] == [set()], name
 

@@ -31,7 +31,7 @@ from purgatory.jobs.owed_fires import PendingFire
 from purgatory.jobs.stores.protocol import StoredFire, TakenFire, TakenFires
 from purgatory.jobs.worker.settings import JobStatistics
 from purgatory.operations import OperationEvent
-from purgatory.signals.shared_signals import EntryType
+from purgatory.signals.model import EntryType
 from purgatory.testing import AutojumpEventLoop
 from tests.step_methods import MemorySteps
 from tests.unit.shared_logs import Logs
@@ -302,13 +302,13 @@ class _Appended:
 
 
 class Signals(Logs):
-    """Signals that processes share, without a server: `peers` are told of each."""
+    """Signals that processes share, without a server: `others` are told of each."""
 
-    def __init__(self, records: Records, peers: list[Signals]) -> None:
+    def __init__(self, records: Records, others: list[Signals]) -> None:
         super().__init__()
         self.pending_fires: Any = records
-        self.peers = peers
-        peers.append(self)
+        self.others = others
+        others.append(self)
         self.fired: list[tuple[str, str]] = []
 
     async def append_if(self, items: Any, **options: Any) -> Any:
@@ -317,8 +317,8 @@ class Signals(Logs):
         for kind, key, _value in items:
             assert kind is EntryType.FIRED
             self.fired.append((key, names.name if names else ""))
-            for peer in self.peers:
-                peer.fire(key)
+            for other in self.others:
+                other.fire(key)
             result.append(_Appended("", 1, 0))
         return result
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from purgatory.signals.model import EntryType, Epoch, LogEntry
 from purgatory.signals.redis.entry_codec import EntryCodec
 from purgatory.signals.redis.shard_log import AppendReply, AppendRequest, KeyPage, LogState
-from purgatory.signals.shared_signals import EntryType, Epoch, LogEntry
 
 # Of a key that the server does not know.
 NO_RECORD = (0, 0, 0, "none-0")

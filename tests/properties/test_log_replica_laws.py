@@ -27,8 +27,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from purgatory import CursorExpiredError
 from purgatory.errors import SignalsUnavailableError
 from purgatory.signals.log_replica import LogReplica
+from purgatory.signals.model import EntryType, LogEntry
 from purgatory.signals.redis.follower import Follower
-from purgatory.signals.shared_signals import EntryType, LogEntry
 from purgatory.testing import MockClock
 from tests.properties.log_model import Content, LogModel
 
@@ -68,7 +68,8 @@ class Process:
         self.follower = Follower(
             fake, self.replica, shards=1, has_key=lambda key: True, on_change=lambda: None
         )
-        self.follower._listener = self
+        listener: Any = self
+        self.follower._listener = listener
         self.messages: list[bytes] = []
         self.highest = 0
 

@@ -13,8 +13,8 @@ from purgatory.fastapi.watch.settings import client_key
 from purgatory.jobs.model.job import owned_dedupe_key
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.ownership.redis import RedisLeaseStore
+from purgatory.signals.model import Idempotency
 from purgatory.signals.redis import RedisSignals
-from purgatory.signals.shared_signals import Idempotency
 
 URL = "redis://127.0.0.1:1"
 # Every separator in use, and some texts to stand between them.

@@ -5,27 +5,42 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from purgatory.event_loop.parked_operations import LogListener
+from purgatory.redis_server.server import RedisServer
+from purgatory.signals.model import EntryType, Epoch, LogEntry
 from purgatory.signals.redis import RedisSignals
-from purgatory.signals.shared_signals import EntryType, Epoch, LogEntry, SignalListener
+from purgatory.signals.redis.peers import Peers
 
 EPOCH = "aaaaaaaaaaaa"
 SHARDS = 4
 
 
+class Told(Peers):
+    """Notes what other processes are told, and are to be by the test."""
+
+    def __init__(self, server: RedisServer) -> None:
+        super().__init__("purgatory", server)
+        self.told: list[tuple[str, str]] = []
+        """A question, its argument."""
+
+    def tell(self, question: str, argument: str) -> None:
+        """Note it."""
+        self.told.append((question, argument))
+
+
 class Logs(RedisSignals):
     """The copies alone: the test applies to them what a server would have sent."""
 
-    listener: SignalListener
+    listener: LogListener
 
     def __init__(self) -> None:
         super().__init__("redis://unused", shards=SHARDS)
-        self.told: list[tuple[str, str]] = []
-        """What other processes were told, and are to be by the test: a question, its argument."""
+        self.peers: Told = Told(self._server)
         self.is_closed = False
         self.unread: list[str] = []
         """Keys of signals that the server has, and that were not read here yet."""
 
-    def begin(self, listener: SignalListener) -> None:
+    def begin(self, listener: LogListener) -> None:
         self.listener = listener
         for follower in self._followers:
             follower.replica.begin([Epoch(EPOCH, 0)], 0)
@@ -37,10 +52,6 @@ class Logs(RedisSignals):
     async def close(self) -> None:
         """Note it: there is nothing to close."""
         self.is_closed = True
-
-    def tell(self, question: str, argument: str) -> None:
-        """Note what other processes are told."""
-        self.told.append((question, argument))
 
     def fire(self, key: str) -> int | asyncio.Future[int]:
         """Apply a signal on `key`, whose value is its offset; return how many waits it ended."""

@@ -191,7 +191,7 @@ class Snapshots:
         """True once the process drains or closes: no more snapshots are made."""
         self._shared = purgatory.shared_signals
         if self._shared is not None:
-            self._shared.text_answers[self._question] = self._answer
+            self._shared.peers.text_answers[self._question] = self._answer
 
     def enter(self, on_snapshot: Callable[[], object]) -> None:
         """Call `on_snapshot` for each new `latest`, until `leave`."""
@@ -302,7 +302,7 @@ class Snapshots:
         workers, notes = [own], []
         if self._shared is not None:
             try:
-                texts = await self._shared.ask_texts(self._question, "")
+                texts = await self._shared.peers.ask_texts(self._question, "")
             except PurgatoryError as exc:
                 notes.append(f"The other workers cannot be shown: {exc}")
             else:

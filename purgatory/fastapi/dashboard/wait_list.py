@@ -168,8 +168,8 @@ class WaitList:
         self._inspection: Inspection = purgatory.inspection()
         self._secret = token_bytes(16)
         if self._shared is not None:
-            self._shared.text_answers[f"waits {prefix}"] = self._answer
-            self._shared.text_answers[f"cancel-listed-waits {prefix}"] = self._answer_cancel
+            self._shared.peers.text_answers[f"waits {prefix}"] = self._answer
+            self._shared.peers.text_answers[f"cancel-listed-waits {prefix}"] = self._answer_cancel
 
     async def page(self, where: WaitFilter) -> tuple[list[dict[str, Any]], str | None]:
         """Return the rows of a page, and the `after` of the next one, None if there is none.
@@ -178,7 +178,9 @@ class WaitList:
         """
         rows = await self.rows(where)
         if self._shared is not None:
-            texts = await self._shared.ask_texts(f"waits {self._prefix}", json.dumps(asdict(where)))
+            texts = await self._shared.peers.ask_texts(
+                f"waits {self._prefix}", json.dumps(asdict(where))
+            )
             for text in texts:
                 rows += _peer_rows(text)
         rows = nsmallest(where.limit + 1, rows, key=lambda row: tuple(row["sort"]))
@@ -254,7 +256,7 @@ class WaitList:
         question = f"cancel-listed-waits {self._prefix}"
         others = (each for each in ids if not each.startswith(self._worker.token))
         for batch in _batches(others):
-            for text in await self._shared.ask_texts(question, json.dumps(batch)):
+            for text in await self._shared.peers.ask_texts(question, json.dumps(batch)):
                 yield set(_ids(text))
 
     def _parsed_id(self, wait_id: str) -> tuple[str, str] | None:

@@ -16,7 +16,7 @@ from purgatory.fastapi.http.parameters import optional
 from purgatory.fastapi.http.problems import Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.signals.shared_signals import REPEAT_S
+from purgatory.signals.model import REPEAT_S
 from purgatory.timer import Clock
 
 # The first of these limits that is reached evicts: a repeat comes within seconds, as a rule.

@@ -73,7 +73,7 @@ from purgatory.json_value import decode_json
 from purgatory.operations.watch_key import check_key
 from purgatory.outcome import FireResult
 from purgatory.purgatory import Purgatory
-from purgatory.signals.shared_signals import Idempotency
+from purgatory.signals.model import Idempotency
 from purgatory.turn_budget import TurnBudget
 
 logger = logging.getLogger("purgatory.fastapi")

@@ -150,8 +150,8 @@ class WaitRegistry:
         self._named: dict[str, tuple[ParkedRequest, int]] = {}
         shared = purgatory.shared_signals
         if shared is not None:
-            shared.answers[f"cancel-wait {context.prefix}"] = self._cancel_here
-            shared.answers[f"supersede-wait {context.prefix}"] = self._supersede_here
+            shared.peers.answers[f"cancel-wait {context.prefix}"] = self._cancel_here
+            shared.peers.answers[f"supersede-wait {context.prefix}"] = self._supersede_here
         self.clients = PerClientLimit(settings.max_parked_per_client, purgatory, client_of)
         self._has_warned_of_closed = False
 
@@ -226,7 +226,7 @@ class WaitRegistry:
         shared = self.purgatory.shared_signals
         if shared is not None and not count:
             try:
-                count = sum(await shared.ask(f"cancel-wait {self.context.prefix}", wait_id))
+                count = sum(await shared.peers.ask(f"cancel-wait {self.context.prefix}", wait_id))
             except PurgatoryError as exc:
                 raise problem_of_error(exc) from exc
         if not count:
@@ -255,7 +255,7 @@ class WaitRegistry:
             older[0].refuse(self._superseded(wait_id))
         shared = self.purgatory.shared_signals
         if shared is not None:
-            shared.tell(f"supersede-wait {self.context.prefix}", f"{at_ms} {wait_id}")
+            shared.peers.tell(f"supersede-wait {self.context.prefix}", f"{at_ms} {wait_id}")
 
     def _cancel_here(self, wait_id: str) -> int:
         parked = self._named.pop(wait_id, None)

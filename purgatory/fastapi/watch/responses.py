@@ -12,7 +12,7 @@ from typing import Final
 from purgatory.fastapi.http.raw_response import CLOSE, RawResponse, poll_after_drain_ms
 from purgatory.fastapi.watch.request_parser import WatchTerms
 from purgatory.outcome import Status
-from purgatory.signals import Signal, Signals
+from purgatory.signals import MemorySignals, Signal
 
 Keys = tuple[str, ...]
 Positions = tuple[int, ...]
@@ -34,7 +34,7 @@ class WatchResponses:
     small request cannot take the memory of a whole history. The next one continues after them.
     """
 
-    def __init__(self, signals: Signals, max_bytes: int) -> None:
+    def __init__(self, signals: MemorySignals, max_bytes: int) -> None:
         """Respond with the signals in `signals`, up to `max_bytes` of them."""
         self._signals = signals
         self._max_bytes = max_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from purgatory.errors import CursorExpiredError
 from purgatory.job_errors import InvalidJobError, JobError, StoreError
@@ -13,8 +14,10 @@ from purgatory.jobs.model.steps import Added, AddStatus, Cancel, FireJob, RunNow
 from purgatory.jobs.stores.protocol import JobStore
 from purgatory.jobs.worker.result_reporter import OnJobEnd
 from purgatory.signals.memory import MemorySignals
-from purgatory.signals.shared_signals import SharedSignals
 from purgatory.signals.signal import Signal
+
+if TYPE_CHECKING:
+    from purgatory.signals.redis import RedisSignals
 
 AddResult = Added | JobError | CursorExpiredError
 """The result of adding a job, or why it was refused."""
@@ -23,7 +26,7 @@ AddResult = Added | JobError | CursorExpiredError
 class SignalHistory:
     """What fired since a position: in this process, or in all that share signals."""
 
-    def __init__(self, signals: MemorySignals, shared: SharedSignals | None) -> None:
+    def __init__(self, signals: MemorySignals, shared: RedisSignals | None) -> None:
         """Read `signals`, which are a copy of `shared`, if there are any."""
         self._signals = signals
         self._shared = shared

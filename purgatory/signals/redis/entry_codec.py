@@ -15,7 +15,7 @@ from purgatory.errors import InvalidKeyError
 from purgatory.json_value import decode_json
 from purgatory.operations.watch_key import check_key
 from purgatory.redis_server.script import netstrings
-from purgatory.signals.shared_signals import EntryType, Epoch, LogEntry
+from purgatory.signals.model import EntryType, Epoch, LogEntry
 from purgatory.turn_budget import TurnBudget
 
 logger = logging.getLogger("purgatory.signals.redis")

@@ -13,11 +13,13 @@ from typing import Any, Final
 
 from purgatory.background import cancel_until_done
 from purgatory.errors import SignalsError, SignalsNotReadyError, SignalsUnavailableError
+from purgatory.event_loop.parked_operations import LogListener
 from purgatory.group_commit import GroupCommit
 from purgatory.redis_server.script import CONNECTION_ERRORS
 from purgatory.redis_server.server import RedisServer
 from purgatory.redis_server.subscription import Subscription
 from purgatory.signals.log_replica import LogReplica
+from purgatory.signals.model import EntryType, LogEntry
 from purgatory.signals.redis.entry_codec import split_message
 from purgatory.signals.redis.loss_reports import LossReports, log_returned_entries
 from purgatory.signals.redis.own_entries import Ended, OwnEntries
@@ -28,7 +30,6 @@ from purgatory.signals.redis.shard_log import (
     LogState,
     ShardLog,
 )
-from purgatory.signals.shared_signals import EntryType, LogEntry, SignalListener
 from purgatory.trace_context import TracePropagation
 from purgatory.turn_budget import TurnBudget
 
@@ -70,7 +71,7 @@ class Follower:
         self._on_change = on_change
         self._on_lost = on_lost
         self.propagation: TracePropagation | None = None
-        self._listener: SignalListener | None = None
+        self._listener: LogListener | None = None
         self._subscription: Subscription | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._losses = LossReports(log, replica)
@@ -89,7 +90,7 @@ class Follower:
         self.refusal: str | None = None
         self.lag = self.gaps = self.reconnects = self.applied = 0
 
-    def start(self, server: RedisServer, listener: SignalListener) -> None:
+    def start(self, server: RedisServer, listener: LogListener) -> None:
         """Start to follow, on the running event loop."""
         self._listener = listener
         # What was read before it was stopped may be old.

@@ -8,8 +8,8 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from purgatory.signals.log_replica import LogReplica, Loss
+from purgatory.signals.model import EntryType
 from purgatory.signals.redis.shard_log import AppendRequest, ShardLog
-from purgatory.signals.shared_signals import EntryType
 
 logger = logging.getLogger("purgatory.signals.redis")
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from purgatory.group_commit import RoundTripTimeout
 from purgatory.signals.log_replica import LogReplica
-from purgatory.signals.shared_signals import LogEntry
+from purgatory.signals.model import LogEntry
 
 # uvloop counts in milliseconds: what ends within one is over.
 _PRECISION_S: Final = 0.001

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from asyncio import Future
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeVar
@@ -20,13 +20,20 @@ from purgatory.errors import (
     SignalsNotReadyError,
     SignalsUnavailableError,
 )
+from purgatory.event_loop.parked_operations import LogListener
 from purgatory.group_commit import CLOSE_S, GroupCommit
 from purgatory.limits import Limits
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client
 from purgatory.redis_server.server import RedisServer
-from purgatory.signals.log_replica import LogReplica
+from purgatory.signals.log_replica import LogReplica, ShardedSignals
 from purgatory.signals.memory import MemorySignals
-from purgatory.signals.protocol import ShardStatistics, SharedSignalStatistics
+from purgatory.signals.model import (
+    Appended,
+    EntryType,
+    Idempotency,
+    ShardStatistics,
+    SharedSignalStatistics,
+)
 from purgatory.signals.redis.follower import Follower
 from purgatory.signals.redis.own_entries import Ended, FireDeadlines
 from purgatory.signals.redis.peers import Peers
@@ -39,13 +46,6 @@ from purgatory.signals.redis.shard_log import (
     is_heavy,
     no_reply,
     short_name,
-)
-from purgatory.signals.sharded_signals import ShardedSignals
-from purgatory.signals.shared_signals import (
-    Appended,
-    EntryType,
-    Idempotency,
-    SignalListener,
 )
 from purgatory.timer import Clock
 from purgatory.timer.clock import Seconds
@@ -126,8 +126,10 @@ class RedisSignals:
         self._logs: list[ShardLog] = []
         self._claims = NameClaims(self._logs, self._timeout_s)
         self._propagation: TracePropagation | None = None
-        self._peers = Peers(prefix, self._server)
+        self.peers = Peers(prefix, self._server)
+        """Asks the other processes, and answers them."""
         self.pending_fires = PendingFireRecords(f"{{{prefix}:signals:0}}:", self._server)
+        """Records of fires whose jobs are not decided, kept beside the log for any process."""
         self._appended = 0
         # Batches over several logs that are under way.
         self._batches: set[asyncio.Task[Any]] = set()
@@ -189,7 +191,7 @@ class RedisSignals:
         """Return the number of the log that has `key`."""
         return crc32(key.encode("utf-8", "surrogatepass")) % self._shards
 
-    def begin(self, listener: SignalListener) -> None:
+    def begin(self, listener: LogListener) -> None:
         """Start to follow the logs on the running event loop."""
         self._server.open()
         self._settled = asyncio.Event()
@@ -204,7 +206,7 @@ class RedisSignals:
         for follower in self._followers:
             follower.log.connect(self._connection)
             follower.start(self._server, listener)
-        self._peers.start()
+        self.peers.start()
 
     @property
     def propagation(self) -> TracePropagation | None:
@@ -216,28 +218,6 @@ class RedisSignals:
         self._propagation = propagation
         for follower in self._followers:
             follower.propagation = propagation
-
-    @property
-    def answers(self) -> dict[str, Callable[[str], int]]:
-        """Return the functions that answer questions of other processes, by name."""
-        return self._peers.answers
-
-    @property
-    def text_answers(self) -> dict[str, Callable[[str], Awaitable[str]]]:
-        """Return the functions that answer questions with a text, by name."""
-        return self._peers.text_answers
-
-    async def ask_texts(self, question: str, argument: str) -> list[str]:
-        """Return the texts of the other processes; raise SignalsUnavailableError."""
-        return await self._peers.ask_texts(question, argument)
-
-    async def ask(self, question: str, argument: str) -> list[int]:
-        """Return the answers of the other processes; raise SignalsUnavailableError."""
-        return await self._peers.ask(question, argument)
-
-    def tell(self, question: str, argument: str) -> None:
-        """Ask the other processes, without waiting for their answers."""
-        self._peers.tell(question, argument)
 
     async def opened(self) -> None:
         """Return once the logs were read, or after the timeout: they are tried again until then.
@@ -282,7 +262,7 @@ class RedisSignals:
         await cancel_until_done(judging)
         if self._hurrying is not None:
             self._hurrying.cancel()
-        await self._peers.stop()
+        await self.peers.stop()
         await self._heavy.join()
         self._deadlines.close()
         while self._batches:
@@ -316,7 +296,10 @@ class RedisSignals:
                 )
 
     async def append(self, items: Sequence[tuple[EntryType, str, bytes]]) -> list[Appended]:
-        """Append entries, all or none, and wait until they are here; see `SharedSignals`."""
+        """Append entries of (type, key, value as JSON), all or none, and wait until they are here.
+
+        Returns a result for each. Raises SignalsUnavailableError: then it may or may not be done.
+        """
         appended = await self.append_if(items)
         assert isinstance(appended, list)
         return appended
@@ -329,7 +312,12 @@ class RedisSignals:
         idempotency: Idempotency | None = None,
         owner: str | None = None,
     ) -> list[Appended] | bytes:
-        """Append entries unless a condition does not hold; see `SharedSignals`.
+        """Append entries unless the first key has one after the position `unless_after`.
+
+        Owners share the log fairly: see `MemorySignals`. With `idempotency`, a repeat appends
+        nothing: the result is the response of the first request of that name, or what that has
+        appended if `remember` has stored none. Raises also SignalsConflictError, for either
+        condition.
 
         Entries of several logs are appended in one step. In a cluster, which has none for
         several servers, the logs are appended to one after another: if that fails in between, a

@@ -33,10 +33,7 @@ from purgatory.redis_server.script import (
     reply_text,
 )
 from purgatory.redis_server.server import RedisServer
-from purgatory.signals.redis.entry_codec import TYPES, EntryCodec, epochs_of, share_of
-from purgatory.signals.redis.own_entries import FireDeadlines
-from purgatory.signals.redis.script_connection import ScriptConnection, encoded
-from purgatory.signals.shared_signals import (
+from purgatory.signals.model import (
     REPEAT_PART,
     REPEAT_S,
     EntryType,
@@ -44,6 +41,9 @@ from purgatory.signals.shared_signals import (
     Idempotency,
     LogEntry,
 )
+from purgatory.signals.redis.entry_codec import TYPES, EntryCodec, epochs_of, share_of
+from purgatory.signals.redis.own_entries import FireDeadlines
+from purgatory.signals.redis.script_connection import ScriptConnection, encoded
 
 _TEXT: Final = b"local REPEAT_MS, REPEAT_PART = %d, %f\n%b" % (
     REPEAT_S * 1000,

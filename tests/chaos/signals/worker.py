@@ -11,8 +11,8 @@ from typing import Any
 
 from purgatory import CursorExpiredError, Limits, Purgatory, PurgatoryError
 from purgatory.errors import SignalsConflictError
+from purgatory.signals.model import Idempotency
 from purgatory.signals.redis import RedisSignals
-from purgatory.signals.shared_signals import Idempotency
 
 # So few that all are there soon: memory must not grow from then on.
 MAX_SIGNALS = 4_000

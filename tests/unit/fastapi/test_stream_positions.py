@@ -13,10 +13,9 @@ from purgatory.fastapi.sse.streams import (
     positions_of_cursor,
     unread_signals,
 )
-from purgatory.signals.log_replica import LogReplica
+from purgatory.signals.log_replica import LogReplica, ShardedSignals
 from purgatory.signals.memory import MemorySignals
-from purgatory.signals.sharded_signals import ShardedSignals
-from purgatory.signals.shared_signals import Epoch
+from purgatory.signals.model import Epoch
 from purgatory.testing import MockClock
 
 KEYS = tuple(f"k{number}" for number in range(20))

@@ -9,11 +9,11 @@ import pytest
 
 from purgatory.errors import CursorExpiredError
 from purgatory.signals.log_replica import LogReplica
+from purgatory.signals.model import EntryType, LogEntry
 from purgatory.signals.redis.entry_codec import split_message
 from purgatory.signals.redis.follower import Follower
 from purgatory.signals.redis.own_entries import MAX_OWN
 from purgatory.signals.redis.shard_log import AppendReply, AppendRequest, LogState
-from purgatory.signals.shared_signals import EntryType, LogEntry
 from purgatory.testing import MockClock
 from tests.cases import cases
 from tests.properties.log_model import LogModel
@@ -262,7 +262,8 @@ def _follower(log: Any, ends: int = 0, watched: Sequence[str] = ()) -> Follower:
         max_value_bytes=1_000,
     )
     follower = Follower(log, replica, shards=1, has_key=lambda key: True, on_change=lambda: None)
-    follower._listener = _Listener(ends, watched)
+    listener: Any = _Listener(ends, watched)
+    follower._listener = listener
     return follower
 
 

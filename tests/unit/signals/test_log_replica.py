@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 
 from purgatory.errors import BadCursorError, CursorExpiredError, SignalsUnavailableError
-from purgatory.signals.log_replica import MAX_AHEAD, MAX_EPOCHS, MAX_UNKNOWN, LogReplica, Loss
-from purgatory.signals.sharded_signals import ShardedSignals
-from purgatory.signals.shared_signals import EntryType, Epoch, LogEntry
+from purgatory.signals.log_replica import (
+    MAX_AHEAD,
+    MAX_EPOCHS,
+    MAX_UNKNOWN,
+    LogReplica,
+    Loss,
+    ShardedSignals,
+)
+from purgatory.signals.model import EntryType, Epoch, LogEntry
 from purgatory.testing import MockClock
 from tests.cases import cases
 

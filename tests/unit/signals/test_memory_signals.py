@@ -14,7 +14,7 @@ from purgatory import CursorExpiredError, InvalidValueError, Status
 from purgatory.operations import DelayedOperationPurgatory
 from purgatory.operations.wait_histograms import WaitTimes
 from purgatory.signals import Condition, MemorySignals, Signal, WaitOperation
-from purgatory.signals.history_trimmer import SLICE, HistoryTrimmer
+from purgatory.signals.memory import SLICE, HistoryTrimmer
 from purgatory.testing import MockClock
 from purgatory.timer import SystemTimer
 from tests.cases import cases

@@ -12,8 +12,8 @@ import pytest
 from purgatory import Limits
 from purgatory.errors import SignalsUnavailableError
 from purgatory.group_commit import RoundTripTimeout
+from purgatory.signals.model import EntryType
 from purgatory.signals.redis.shard_log import AppendRequest, ShardLog
-from purgatory.signals.shared_signals import EntryType
 from tests.cases import cases
 from tests.virtual_time import anyio_backend  # noqa: F401 # a fixture
 

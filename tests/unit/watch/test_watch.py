@@ -185,9 +185,9 @@ class Worker(NamedTuple):
 
     def hear(self, other: Worker) -> None:
         """Receive what the other process has told since."""
-        told, other.logs.told[:] = other.logs.told[:], []
+        told, other.logs.peers.told[:] = other.logs.peers.told[:], []
         for question, argument in told:
-            self.logs.answers[question](argument)
+            self.logs.peers.answers[question](argument)
 
 
 @pytest.fixture
