@@ -10,7 +10,7 @@ from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, install
 from purgatory.signals.model import EntryType
 from purgatory.signals.redis import RedisSignals
-from purgatory.signals.redis.shard_log import AppendRequest
+from purgatory.signals.redis.entry_codec import AppendRequest
 from tests.patience import PATIENCE_S, until
 from tests.valkey_server import ValkeyServer
 

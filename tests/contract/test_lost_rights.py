@@ -25,8 +25,9 @@ from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.redis_server.server import RedisServer
 from purgatory.signals.model import EntryType, Idempotency
 from purgatory.signals.redis import RedisSignals
+from purgatory.signals.redis.entry_codec import AppendRequest
 from purgatory.signals.redis.records import PendingFireRecords
-from purgatory.signals.redis.shard_log import AppendRequest, ShardLog
+from purgatory.signals.redis.shard_log import ShardLog
 from tests.contract.opened_redis_stores import LEASE_MS, added, claimed, opened, spec
 from tests.patience import until
 from tests.valkey_server import ValkeyServer
@@ -95,7 +96,10 @@ async def test_a_fire_that_lacks_a_right_has_not_fired(
 
     def named(home: ShardLog | None = None) -> AppendRequest:
         name = Idempotency(owner="o", name=f"n{next(names)}", fingerprint="f")
-        return AppendRequest([(EntryType.FIRED, "k", b"1")], owner="o", idempotency=name, home=home)
+        known_as = None if home is None else home.key_of_name(name)
+        return AppendRequest(
+            [(EntryType.FIRED, "k", b"1")], owner="o", idempotency=name, home=known_as
+        )
 
     batch = [(EntryType.FIRED, f"k{number}", b"1") for number in range(3)]
     operations: list[tuple[Callable[[], Awaitable[object]], set[str]]] = [

@@ -156,8 +156,8 @@ async def test_a_worker_that_was_away_is_told_what_was_removed_in_the_midst(
         await follower.stop()
         for number in range(count):
             await here.fire(f"bob:{number}", number, owner="bob")
-        assert follower._listener is not None
-        follower.start(there.shared_signals._server, follower._listener)  # type: ignore[union-attr]
+        assert follower.applier.listener is not None
+        follower.start(there.shared_signals._server, follower.applier.listener)  # type: ignore[union-attr]
         await until(lambda: there.signals.last(f"bob:{count - 1}"))
         with pytest.raises(CursorExpiredError):
             await there.park("bob:0", timeout=0, cursor=cursor)

@@ -325,8 +325,8 @@ async def test_a_worker_that_missed_more_than_is_kept_expires_only_keys_that_fir
         await here.fire("fired", 0)
         for number in range(15):
             await here.fire(f"other:{number}")
-        assert follower._listener is not None
-        follower.start(there.shared_signals._server, follower._listener)  # type: ignore[union-attr]
+        assert follower.applier.listener is not None
+        follower.start(there.shared_signals._server, follower.applier.listener)  # type: ignore[union-attr]
         with pytest.raises(CursorExpiredError):
             await fired
         assert not quiet.done()

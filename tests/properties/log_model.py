@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from purgatory.signals.model import EntryType, Epoch, LogEntry
-from purgatory.signals.redis.entry_codec import EntryCodec
-from purgatory.signals.redis.shard_log import AppendReply, AppendRequest, KeyPage, LogState
+from purgatory.signals.redis.entry_codec import AppendReply, AppendRequest, EntryCodec
+from purgatory.signals.redis.shard_log import KeyPage, LogState
 
 # Of a key that the server does not know.
 NO_RECORD = (0, 0, 0, "none-0")

@@ -69,7 +69,7 @@ class Process:
             fake, self.replica, shards=1, has_key=lambda key: True, on_change=lambda: None
         )
         listener: Any = self
-        self.follower._listener = listener
+        self.follower.applier.listener = listener
         self.messages: list[bytes] = []
         self.highest = 0
 
@@ -187,7 +187,7 @@ class LogMachine(RuleBasedStateMachine):
         data = process.messages.pop(0)
 
         async def receive() -> None:
-            if not is_tapped or not process.follower.apply_message(data):
+            if not is_tapped or not process.follower.applier.apply_message(data):
                 await process.follower._handle("", data)
 
         if not is_dropped:
@@ -318,11 +318,11 @@ class LogMachine(RuleBasedStateMachine):
     def _append_inside(self, number: int, items: list[tuple[EntryType, str, bytes]]) -> None:
         reply, added = self.log.add(items)
         own = [entry._replace(previous=0) for entry in added]
-        self.processes[number].follower.apply_own(reply.epoch, own)
+        self.processes[number].follower.applier.apply_own(reply.epoch, own)
 
     def _apply_next_message(self, number: int) -> None:
         process = self.processes[number]
-        if process.messages and process.follower.apply_message(process.messages[0]):
+        if process.messages and process.follower.applier.apply_message(process.messages[0]):
             del process.messages[0]
 
     def _run(self, process: Process, coroutine: Any) -> None:
@@ -393,7 +393,7 @@ class LogMachine(RuleBasedStateMachine):
         replica = process.replica
         branch = self.log.branches.get(replica.epoch, {}).values()
         known = [entry for entry in branch if entry.offset <= replica.applied]
-        for offset, own in process.follower.own._own.items():
+        for offset, own in process.follower.applier._own.items():
             known += [self.log.branches[own.epoch][offset]]
         return [entry for entry in known if entry.type is EntryType.FIRED]
 

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import logging
 import random
-from asyncio import Future
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 from purgatory.background import cancel_until_done
 from purgatory.errors import SignalsError, SignalsNotReadyError, SignalsUnavailableError
@@ -18,30 +18,125 @@ from purgatory.group_commit import GroupCommit
 from purgatory.redis_server.script import CONNECTION_ERRORS
 from purgatory.redis_server.server import RedisServer
 from purgatory.redis_server.subscription import Subscription
-from purgatory.signals.log_replica import LogReplica
-from purgatory.signals.model import EntryType, LogEntry
-from purgatory.signals.redis.entry_codec import split_message
-from purgatory.signals.redis.loss_reports import LossReports, log_returned_entries
-from purgatory.signals.redis.own_entries import Ended, OwnEntries
+from purgatory.signals.log_replica import LogReplica, Loss
+from purgatory.signals.model import EntryType
+from purgatory.signals.redis.entry_applier import EntryApplier
+from purgatory.signals.redis.entry_codec import AppendRequest
 from purgatory.signals.redis.script_connection import MessageTap
-from purgatory.signals.redis.shard_log import (
-    AppendReply,
-    AppendRequest,
-    LogState,
-    ShardLog,
-)
-from purgatory.trace_context import TracePropagation
-from purgatory.turn_budget import TurnBudget
+from purgatory.signals.redis.shard_log import LogState, ShardLog
 
 logger = logging.getLogger("purgatory.signals.redis")
 
 PAGE: Final = 1_000
-# Keys of one request or of one turn of the event loop.
+# Keys of one request or report, or of one turn of the event loop.
 CHUNK: Final = 200
-# A message of more is applied in slices, by the task.
-_AT_ONCE: Final = 16
-_AT_ONCE_BYTES: Final = 64 * 1024
 _REFRESH_S: Final = 0.05
+
+
+class _Report(NamedTuple):
+    """Losses that were reported in the log, which may lose the report, too."""
+
+    epoch: str
+    offset: int
+    """The offset of the last entry that reports them."""
+    lost: dict[tuple[str, str], int] | None
+    """As `LossReports` has it; None for all keys."""
+
+
+class LossReports:
+    """Reports to other processes which keys have lost entries that this one alone may have seen.
+
+    A report is an entry of the log, and made again if the log loses it before it was read here.
+    """
+
+    def __init__(self, log: ShardLog, replica: LogReplica) -> None:
+        self._log = log
+        self._replica = replica
+        # {(key, epoch): offset of the last lost entry}, not reported to the log yet.
+        self._unreported: dict[tuple[str, str], int] = {}
+        # Nobody may know which keys have lost entries: the cursors of all have to expire.
+        self._is_all_unreported = False
+        # What was reported, and not read here yet: then each process that reads it knows.
+        self._reports: list[_Report] = []
+
+    def add(self, lost: Mapping[str, str]) -> None:
+        """Report {key: cursor of its last lost entry} with the next `send`."""
+        for key, cursor in lost.items():
+            epoch, _, offset = cursor.partition("-")
+            last = self._unreported.get((key, epoch), 0)
+            self._unreported[key, epoch] = max(last, int(offset))
+
+    def add_loss(self, loss: Loss, *, entries: int) -> None:
+        """Log that the server has lost `entries`, and report their keys with the next `send`."""
+        logger.error(
+            "the server has lost %d entries of the log of signals: cursors of %s keys are expired",
+            entries,
+            "all" if loss.has_unknown_keys else len(loss.keys),
+            extra={"action": "signals-lost"},
+        )
+        self.add(loss.keys)
+        if loss.has_unknown_keys:
+            self._is_all_unreported = True
+
+    def begin(self, *, is_all: bool) -> None:
+        """Log that the log was replaced, and forget its losses; report all keys if `is_all`."""
+        logger.error(
+            "the log of signals was emptied or replaced: every cursor of it is expired",
+            extra={"action": "signals-lost"},
+        )
+        self._is_all_unreported = is_all
+        self._unreported.clear()
+        self._reports.clear()
+
+    async def send(self) -> bool:
+        """Write what is not reported yet to the log; return True iff there was any.
+
+        Raises SignalsError.
+        """
+        is_any = self._is_all_unreported or bool(self._unreported)
+        if self._is_all_unreported:
+            started = await self._log.expire_all(self._replica.epochs[0].name)
+            self._reports.append(_Report(started.name, started.start, None))
+            self._is_all_unreported = False
+            self._unreported.clear()
+        while self._unreported:
+            reported = dict(islice(self._unreported.items(), CHUNK))
+            # Another process may have reported the same, or more: the log appends what is new.
+            items = [
+                (EntryType.LOST, key, f"{epoch}-{offset}".encode())
+                for (key, epoch), offset in reported.items()
+            ]
+            reply = await self._log.append(AppendRequest(items))
+            self._reports.append(_Report(reply.epoch, reply.before + len(reply.seqs), reported))
+            for each, offset in reported.items():
+                # Unless a later one was lost meanwhile.
+                if self._unreported[each] == offset:
+                    del self._unreported[each]
+        return is_any
+
+    def confirm(self) -> None:
+        """Forget reports that were read here: if they are lost, the key is among what is lost."""
+        names = {epoch.name for epoch in self._replica.epochs}
+        applied = self._replica.applied
+        self._reports = [
+            report
+            for report in self._reports
+            if report.epoch not in names or report.offset > applied
+        ]
+
+    def repeat_lost(self) -> None:
+        """Report again what was in reports that the log has lost."""
+        names = {epoch.name for epoch in self._replica.epochs}
+        reports, self._reports = self._reports, []
+        for report in reports:
+            is_kept = self._replica.kept_before(report.epoch, report.offset) is None
+            if report.epoch in names and is_kept:
+                self._reports.append(report)
+            elif report.lost is None:
+                self._is_all_unreported = True
+            else:
+                for each, offset in report.lost.items():
+                    self._unreported[each] = max(self._unreported.get(each, 0), offset)
 
 
 class Follower:
@@ -70,15 +165,12 @@ class Follower:
         self._has_key = has_key
         self._on_change = on_change
         self._on_lost = on_lost
-        self.propagation: TracePropagation | None = None
-        self._listener: LogListener | None = None
         self._subscription: Subscription | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._losses = LossReports(log, replica)
-        self.own = OwnEntries(replica, lambda key, cursor: self._losses.add({key: cursor}))
+        self.applier = EntryApplier(replica, log.codec, self._losses.add)
         # How often the last entries of keys had been removed in the midst, as far as is known here.
         self._holes = 0
-        self._catching_up = asyncio.Lock()
         # The epoch and the head of the log as it began to be read; None before that.
         self._read_until: tuple[str, int] | None = None
         # Those who come while the log is read share the next reading.
@@ -88,11 +180,11 @@ class Follower:
         self.error: SignalsError | None = SignalsUnavailableError("Redis was not reached yet")
         # Says why nothing can be fired into the log, or only late, although it can be read.
         self.refusal: str | None = None
-        self.lag = self.gaps = self.reconnects = self.applied = 0
+        self.lag = self.gaps = self.reconnects = 0
 
     def start(self, server: RedisServer, listener: LogListener) -> None:
         """Start to follow, on the running event loop."""
-        self._listener = listener
+        self.applier.listener = listener
         # What was read before it was stopped may be old.
         self.replica.is_loaded = False
         self.error = SignalsUnavailableError("Redis was not reached yet")
@@ -102,9 +194,9 @@ class Follower:
             self.log.tag,
             [self.log.channel],
             on_message=self._handle,
-            on_subscribed=self._check,
+            on_subscribed=self._look,
             # The log itself: that finds what no message has brought, and lost logs.
-            on_beat=self._check,
+            on_beat=self._look,
             on_lost=self._note_lost,
             on_connected=self._tap,
             logger=logger,
@@ -120,50 +212,7 @@ class Follower:
         task, self._refreshing = self._refreshing, None
         await cancel_until_done(task)
         await self._readers.join()
-        self.own.settle(all_of_them=True)
-
-    async def append(self, request: AppendRequest) -> tuple[AppendReply, list[Future[Ended]]]:
-        """Append entries and apply them, as `apply_own` does; a repeat applies nothing."""
-        with self.own.appending():
-            reply = await self.log.append(request)
-            return reply, self.apply_reply(request, reply)
-
-    def apply_reply(self, request: AppendRequest, reply: AppendReply) -> list[Future[Ended]]:
-        """Apply the entries of a request that this process has made, as `apply_own` does."""
-        if reply.is_repeat:
-            return []
-        numbered = enumerate(zip(request.items, reply.seqs, strict=True), start=1)
-        entries = [
-            LogEntry(
-                *(reply.before + number, kind, seq, reply.at_ms, 0, key, encoded),
-                request.owner,
-                request.traceparent,
-            )
-            for number, ((kind, key, encoded), seq) in numbered
-        ]
-        return self.apply_own(reply.epoch, entries)
-
-    def apply_own(self, epoch: str, entries: Sequence[LogEntry]) -> list[Future[Ended]]:
-        """Apply entries that this process has appended, now or in their turn.
-
-        Returns for each a future of how many operations it ended. Many are applied when their
-        message arrives, in slices.
-        """
-        futures = self.own.add(epoch, entries)
-        replica = self.replica
-        is_next = bool(entries) and replica.applied == entries[0].offset - 1
-        if is_next and epoch == replica.epoch and len(entries) <= _AT_ONCE:
-            for entry in entries:
-                self._apply(entry)
-        elif epoch == replica.epoch:
-            self.own.settle()
-        elif epoch in {each.name for each in replica.epochs}:
-            # It came late: the log may have lost it meanwhile. One that is new is read soon.
-            self._losses.repeat_lost()
-            self.own.end_lost()
-            self.own.settle()
-        self.own.bound()
-        return futures
+        self.applier.give_up()
 
     def refresh(self) -> asyncio.Task[None]:
         """Read the log twice, soon: then it was read after this call; callers share that."""
@@ -188,56 +237,16 @@ class Follower:
         self._on_change()
 
     def _tap(self, connection: Any) -> None:
-        MessageTap.attach(connection, self.log.channel.encode(), self.apply_message)
+        MessageTap.attach(connection, self.log.channel.encode(), self.applier.apply_message)
 
-    async def _check(self) -> None:
+    async def _look(self) -> None:
         await self.catch_up()
         await self.log.open_connection()
 
     async def _handle(self, channel: str, data: bytes) -> None:
-        if not await self._apply_long(data):
+        if not await self.applier.apply_long(data):
             # The log has the truth, whatever somebody else publishes there.
             await self.catch_up()
-
-    async def _apply_long(self, data: bytes) -> bool:
-        """Apply the entries of a message; False if the log has to be read."""
-        replica, codec = self.replica, self.log.codec
-        budget = TurnBudget(for_all=True)
-        try:
-            epoch, first, texts = split_message(data)
-            # Without entries, they were too long for a message.
-            if not texts or epoch != replica.epoch or first > replica.applied + 1:
-                return False
-            for offset, text in enumerate(texts, first):
-                if offset > replica.applied:
-                    entry = codec.entry(offset, text)
-                    await budget.yield_if_spent()
-                    # Fires of this process may have been applied meanwhile.
-                    if epoch != replica.epoch or offset > replica.applied + 1:
-                        return False
-                    if offset > replica.applied:
-                        self._apply(entry)
-        except ValueError:
-            return False
-        return True
-
-    def apply_message(self, data: bytes) -> bool:
-        """Apply a short message that follows what is here; False if it is left to the task."""
-        replica = self.replica
-        if self._catching_up.locked() or not replica.is_loaded or len(data) > _AT_ONCE_BYTES:
-            return False
-        try:
-            epoch, entries = self.log.codec.message(data, _AT_ONCE)
-        except ValueError:
-            return False
-        if epoch != replica.epoch or not entries:
-            return False
-        if entries[0].offset > replica.applied + 1:
-            return False
-        for entry in entries:
-            if entry.offset > replica.applied:
-                self._apply(entry)
-        return True
 
     def read_to_end(self) -> Awaitable[None]:
         """Return once all that was in the log at the call is here; raise SignalsError."""
@@ -256,7 +265,7 @@ class Follower:
 
     async def _read_log(self) -> None:
         replica = self.replica
-        async with self._catching_up:
+        async with self.applier.reading:
             is_reported = True
             # Also what was reported: only then are the cursors good that are given out next.
             while is_reported:
@@ -300,7 +309,7 @@ class Follower:
             self._holes = state.holes
         if state.entries:
             replica.note_page(after, state.entries, state.head)
-        await self._apply_all(state.entries)
+        await self.applier.apply_page(state.entries)
         self.lag = max(0, state.head - replica.applied)
         epoch, head = self._read_until = self._read_until or (replica.epoch, state.head)
         is_read = replica.epoch == epoch and replica.applied >= head
@@ -351,7 +360,6 @@ class Follower:
 
         Through the offset `until`, if that is given: the log has others after it.
         """
-        assert self._listener is not None
         replica = self.replica
         known: set[str] = set()
         cursor = 0
@@ -361,7 +369,7 @@ class Follower:
             for key, lost in page.lost.items():
                 is_common = until is None or lost <= until
                 if lost and is_common and replica.lose_through(key, lost):
-                    self._listener.check(key)
+                    self._check(key)
             cursor = page.after
             if not cursor:
                 break
@@ -369,7 +377,7 @@ class Follower:
         if forgotten > replica.applied:
             replica.lose_others(known, forgotten)
             for key in self._watched_here():
-                self._listener.check(key)
+                self._check(key)
 
     async def _is_continued(self, state: LogState, after: int) -> bool:
         """Return True iff the entries that were read follow those that are here."""
@@ -385,12 +393,12 @@ class Follower:
         loss = replica.extend(state.epochs)
         if loss is not None:
             self._losses.repeat_lost()
-            self.own.end_lost()
+            self.applier.end_lost()
         if loss is None or (not loss.keys and state.head < replica.applied):
             await self._begin_anew(state)
         elif replica.applied < after:
             self._losses.add_loss(loss, entries=after - replica.applied)
-            self.own.settle(all_of_them=True, but_own=True)
+            self.applier.begin_later()
             # Waits on lost keys end with the report of the loss: a cursor that their clients got
             # now would expire with that, too.
             replica.is_settling = True
@@ -398,7 +406,11 @@ class Follower:
                 reported = set(loss.keys)
                 await self._lose([each for each in self._watched_here() if each not in reported])
         elif loss.is_incomplete:
-            log_returned_entries()
+            logger.error(
+                "entries of the log of signals have returned that were removed when this process "
+                "read it: every cursor is expired here",
+                extra={"action": "signals-lost"},
+            )
             await self._lose(self._watched_here())
         elif state.trimmed > replica.applied:
             # To read again would find another gap where signals are fired all the time.
@@ -422,7 +434,7 @@ class Follower:
             await self._learn_holes(common)
         entries = [entry for entry in state.entries if entry.offset <= common]
         self.replica.note_page(after, entries, state.head)
-        await self._apply_all(entries)
+        await self.applier.apply_page(entries)
         if not entries:
             # Those in between were removed.
             self.replica.applied = max(self.replica.applied, common)
@@ -434,8 +446,8 @@ class Follower:
         is_all = replica.may_be_old(state.epochs)
         replica.begin(state.epochs, state.trimmed)
         self._losses.begin(is_all=is_all)
-        self.own.end_lost(is_new_log=True)
-        self.own.settle(all_of_them=True, but_own=True)
+        self.applier.end_lost(is_new_log=True)
+        self.applier.begin_later()
         replica.is_settling = is_all
         if not is_all:
             # Otherwise the log begins anew once more, as all cursors of it are expired next.
@@ -470,41 +482,17 @@ class Follower:
 
     async def _lose(self, keys: Sequence[str]) -> None:
         """Expire the cursors of `keys`, and end the waits on them."""
-        assert self._listener is not None
         for index, key in enumerate(dict.fromkeys(keys)):
             self.replica.lose(key)
-            self._listener.check(key)
+            self._check(key)
             if index % CHUNK == CHUNK - 1:
                 # Their clients come back at once: not all of them in the same moment.
                 await asyncio.sleep(random.uniform(0.01, 0.05))  # noqa: S311 - no secret
 
     def _watched_here(self) -> list[str]:
-        assert self._listener is not None
-        return list(filter(self._has_key, self._listener.watched()))
+        assert self.applier.listener is not None
+        return list(filter(self._has_key, self.applier.listener.watched()))
 
-    async def _apply_all(self, entries: Sequence[LogEntry]) -> None:
-        budget = TurnBudget(for_all=True)
-        for number, entry in enumerate(entries, start=1):
-            if entry.offset > self.replica.applied:
-                self._apply(entry)
-            if number % _AT_ONCE == 0:
-                await budget.yield_if_spent()
-
-    def _apply(self, entry: LogEntry) -> None:
-        self.replica.apply(entry)
-        self.applied += 1
-        if self.propagation is None:
-            ended = self._end_operations(entry)
-        else:
-            # Also if it has none: what is current here may be the request that had the log read.
-            with self.propagation.restore(entry.traceparent):
-                ended = self._end_operations(entry)
-        self.own.note(entry, ended)
-
-    def _end_operations(self, entry: LogEntry) -> Ended:
-        listener = self._listener
-        assert listener is not None
-        if entry.type is EntryType.UNREADABLE:
-            return 0
-        is_dropped = entry.type is EntryType.DROPPED
-        return listener.cancel(entry.key) if is_dropped else listener.check(entry.key)
+    def _check(self, key: str) -> None:
+        assert self.applier.listener is not None
+        _ = self.applier.listener.check(key)

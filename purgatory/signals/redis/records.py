@@ -12,7 +12,8 @@ from purgatory.group_commit import GroupCommit
 from purgatory.redis_server.script import CONNECTION_ERRORS, RedisScript, netstrings
 from purgatory.redis_server.server import RedisServer
 from purgatory.signals.model import Idempotency
-from purgatory.signals.redis.shard_log import MAX_WEIGHT, ShardLog, name_arguments, name_reused
+from purgatory.signals.redis.entry_codec import name_arguments, name_reused
+from purgatory.signals.redis.shard_log import MAX_WEIGHT, ShardLog
 
 
 class NameClaim(NamedTuple):

@@ -8,7 +8,6 @@ import logging
 from asyncio import Future
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 from zlib import crc32
@@ -34,19 +33,13 @@ from purgatory.signals.model import (
     ShardStatistics,
     SharedSignalStatistics,
 )
+from purgatory.signals.redis.entry_applier import Ended
+from purgatory.signals.redis.entry_codec import AppendReply, AppendRequest, short_name
 from purgatory.signals.redis.follower import Follower
-from purgatory.signals.redis.own_entries import Ended, FireDeadlines
 from purgatory.signals.redis.peers import Peers
 from purgatory.signals.redis.records import NameClaims, PendingFireRecords
 from purgatory.signals.redis.script_connection import ScriptConnection
-from purgatory.signals.redis.shard_log import (
-    AppendReply,
-    AppendRequest,
-    ShardLog,
-    is_heavy,
-    no_reply,
-    short_name,
-)
+from purgatory.signals.redis.shard_log import FireDeadlines, ShardLog, is_heavy, no_reply
 from purgatory.timer import Clock
 from purgatory.timer.clock import Seconds
 from purgatory.trace_context import TracePropagation, current_traceparent
@@ -217,7 +210,7 @@ class RedisSignals:
     def propagation(self, propagation: TracePropagation | None) -> None:
         self._propagation = propagation
         for follower in self._followers:
-            follower.propagation = propagation
+            follower.applier.propagation = propagation
 
     async def opened(self) -> None:
         """Return once the logs were read, or after the timeout: they are tried again until then.
@@ -254,7 +247,7 @@ class RedisSignals:
 
     def _give_up(self) -> None:
         for follower in self._followers:
-            follower.own.settle(all_of_them=True)
+            follower.applier.give_up()
 
     async def close(self) -> None:
         """Stop following, wait for the round trips under way, and release the connections."""
@@ -413,22 +406,30 @@ class RedisSignals:
             in_turn = asyncio.create_task(self._append_in_turn(requests, home, until_s))
             return await self._finish(in_turn)
         follower, request = requests[0]
-        if home is not None:
-            request = request._replace(home=self._logs[home])
-            requests = [(follower, request), *requests[1:]]
-        if len(requests) == 1:
-            return [await follower.append(request)]
-        with ExitStack() as stack:
-            for follower, _ in requests:
-                stack.enter_context(follower.own.appending())
-            batch = asyncio.create_task(
-                ShardLog.append_together([(each.log, request) for each, request in requests])
-            )
-            replies = await self._finish(batch)
+        if home is not None and request.idempotency is not None:
+            known_as = self._logs[home].key_of_name(request.idempotency)
+            requests = [(follower, request._replace(home=known_as)), *requests[1:]]
+        return await self._append_at_once(requests)
+
+    async def _append_at_once(self, requests: Sequence[tuple[Follower, AppendRequest]]) -> _Parts:
+        """Append to one log, or to several of one server in one step, and apply the entries."""
+        for follower, _ in requests:
+            follower.applier.begin_append()
+        try:
+            if len(requests) == 1:
+                ((follower, request),) = requests
+                replies = [await follower.log.append(request)]
+            else:
+                parts = [(follower.log, request) for follower, request in requests]
+                batch = asyncio.create_task(ShardLog.append_together(parts))
+                replies = await self._finish(batch)
             return [
-                (reply, follower.apply_reply(request, reply))
+                (reply, follower.applier.apply_own(reply.epoch, request.entries(reply)))
                 for (follower, request), reply in zip(requests, replies, strict=True)
             ]
+        finally:
+            for follower, _ in requests:
+                follower.applier.end_append()
 
     async def _append_in_turn(
         self, requests: Sequence[tuple[Follower, AppendRequest]], home: int | None, until_s: float
@@ -443,7 +444,7 @@ class RedisSignals:
                     shards = [self.shard_of(request.items[0][1]) for _, request in requests]
                     claim = await self._claims.claim(home, idempotency, shards)
                 for follower, request in requests:
-                    appended.append(await follower.append(request))
+                    appended += await self._append_at_once([(follower, request)])
                     if appended[-1][0].response is not None:
                         break
         except TimeoutError as exc:
@@ -477,7 +478,7 @@ class RedisSignals:
             follower = self._followers[self.shard_of(key)]
             if not follower.replica.has_applied(position):
                 offset = follower.replica.offset_of(position)
-                if not await follower.own.reach(offset, self._timeout.left_s):
+                if not await follower.applier.reach(offset, self._timeout.left_s):
                     raise SignalsUnavailableError(
                         f"the cursor of key {key!r} is ahead of the signals that have arrived in "
                         f"this process within {self._timeout_s:g} s: try again",
@@ -502,12 +503,12 @@ class RedisSignals:
         followers = self._followers
         return SharedSignalStatistics(
             appended=self._appended,
-            applied=sum(follower.applied for follower in followers),
+            applied=sum(follower.applier.applied for follower in followers),
             lag=sum(follower.lag for follower in followers),
             gaps=sum(follower.gaps for follower in followers),
             reconnects=sum(follower.reconnects for follower in followers),
             shards=tuple(
-                ShardStatistics(each.applied, each.lag, each.gaps, each.reconnects)
+                ShardStatistics(each.applier.applied, each.lag, each.gaps, each.reconnects)
                 for each in followers
             ),
         )

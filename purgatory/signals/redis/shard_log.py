@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from asyncio import Future
+from asyncio import Future, TimerHandle
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Final, NamedTuple, TypeVar
@@ -21,7 +21,7 @@ from purgatory.errors import (
     SignalsNotReadyError,
     SignalsUnavailableError,
 )
-from purgatory.group_commit import GroupCommit
+from purgatory.group_commit import GroupCommit, RoundTripTimeout
 from purgatory.limits import Limits
 from purgatory.redis_server.script import (
     CONNECTION_ERRORS,
@@ -36,13 +36,21 @@ from purgatory.redis_server.server import RedisServer
 from purgatory.signals.model import (
     REPEAT_PART,
     REPEAT_S,
-    EntryType,
     Epoch,
     Idempotency,
     LogEntry,
 )
-from purgatory.signals.redis.entry_codec import TYPES, EntryCodec, epochs_of, share_of
-from purgatory.signals.redis.own_entries import FireDeadlines
+from purgatory.signals.redis.entry_codec import (
+    AppendReply,
+    AppendRequest,
+    EntryCodec,
+    append_arguments,
+    append_replies,
+    epochs_of,
+    name_arguments,
+    name_reused,
+    text_bytes,
+)
 from purgatory.signals.redis.script_connection import ScriptConnection, encoded
 
 _TEXT: Final = b"local REPEAT_MS, REPEAT_PART = %d, %f\n%b" % (
@@ -58,7 +66,6 @@ _TOGETHER: Final = RedisScript(
 _KEYS: Final = ("meta", "log", "keys", "idle")
 # Of one call: the server serves nobody else meanwhile.
 MAX_WEIGHT: Final = 500
-_BYTES_OF_ONE: Final = 4 * 1024
 # What weighs more than that is sent by itself, and the others do not wait for its reply.
 HEAVY: Final = 100
 # Commands of which fires wait, with short replies: no fire waits behind a long one.
@@ -67,32 +74,67 @@ _SHORT: Final = (b"append", b"remember")
 _Reply = TypeVar("_Reply")
 
 
-class AppendRequest(NamedTuple):
-    """Entries that are appended all or none."""
-
-    items: Sequence[tuple[EntryType, str, bytes]]
-    unless_after: int | None = None
-    """An offset: refused if the first key has an entry after it."""
-    idempotency: Idempotency | None = None
-    owner: str | None = None
-    """A short name of the owner: owners share the log fairly; all without a name are one."""
-    traceparent: str | None = None
-    """The trace context of the entries."""
-    home: ShardLog | None = None
-    """Another log of the same server that is to know `idempotency` as well."""
+# uvloop counts in milliseconds: what ends within one is over.
+_PRECISION_S: Final = 0.001
 
 
-class AppendReply(NamedTuple):
-    """The result of one request."""
+class FireDeadlines:
+    """Raises TimeoutError in each future that is not done in time, with one timer for all.
 
-    epoch: str
-    before: int
-    """The offset just before the first entry."""
-    at_ms: int
-    seqs: list[int]
-    response: bytes | None = None
-    """The response of an earlier request of the same name, if it was stored."""
-    is_repeat: bool = False
+    A timer for each would cost a tenth of what a fire costs that shares its round trip. On one
+    event loop.
+    """
+
+    # Invariant: _waiting is in the order of its times, and _timer is set while any is not done.
+
+    def __init__(self, timeout: RoundTripTimeout) -> None:
+        """Give each future that time."""
+        self._timeout = timeout
+        # (until when, by the time of the loop; future): the first are done first, as a rule.
+        self._waiting: deque[tuple[float, Future[Any]]] = deque()
+        self._timer: TimerHandle | None = None
+
+    def add(self, future: Future[Any]) -> float:
+        """Have `future` raise TimeoutError unless it is done in time; return its deadline."""
+        self._drop_done()
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + self._timeout.left_s
+        self._waiting.append((until_s, future))
+        if self._timer is None:
+            self._timer = loop.call_at(until_s, self._expire, loop)
+        return until_s
+
+    def hurry(self) -> None:
+        """Give what is waiting no more than the timeout leaves now."""
+        loop = asyncio.get_running_loop()
+        last_s = loop.time() + self._timeout.left_s
+        self._waiting = deque((min(until_s, last_s), future) for until_s, future in self._waiting)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = loop.call_at(last_s, self._expire, loop)
+
+    def close(self) -> None:
+        """Forget the futures, and end the timer. Idempotent."""
+        self._waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _drop_done(self) -> None:
+        while self._waiting and self._waiting[0][1].done():
+            self._waiting.popleft()
+
+    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
+        over_s = loop.time() + _PRECISION_S
+        while self._waiting and self._waiting[0][0] <= over_s:
+            _, future = self._waiting.popleft()
+            if not future.done():
+                future.set_exception(TimeoutError())
+        self._drop_done()
+        # For the first of those that are left: most timers find nothing to end.
+        self._timer = (
+            loop.call_at(self._waiting[0][0], self._expire, loop) if self._waiting else None
+        )
 
 
 class LogState(NamedTuple):
@@ -155,7 +197,10 @@ class ShardLog:
         # Done after the request that is sent by itself: others wait for it, as for a batch.
         self._under_way: Future[None] | None = None
         self._commit: GroupCommit[AppendRequest] = GroupCommit(
-            self._append_all, weigh=_weight, max_weight=MAX_WEIGHT, owner_of=_owner
+            self._append_all,
+            weigh=lambda request: request.weight,
+            max_weight=MAX_WEIGHT,
+            owner_of=lambda request: request.owner,
         )
 
     def connect(self, connection: ScriptConnection | None) -> None:
@@ -187,72 +232,46 @@ class ShardLog:
 
     async def append(self, request: AppendRequest) -> AppendReply:
         """Append entries; those of requests that are made meanwhile share a round trip."""
+        reply: AppendReply | SignalsConflictError
         if is_heavy([request]):
             (reply,) = await self._append_now([request])
-            if isinstance(reply, SignalsConflictError):
-                raise reply
-            return reply
-        connection = self._connection
-        is_alone = self._under_way is None and not self._commit.is_busy
-        if not is_alone or connection is None or not connection.is_open or self._fsync_ms:
-            return await self._append_with_others(request)
-        # At once, in this turn of the event loop.
-        keys, parts = _append_arguments([request])
-        arguments = self._arguments(b"append", *parts)
-        sent = self._send(connection, arguments, keys)
-        self._under_way = done = asyncio.get_running_loop().create_future()
-        until_s = self._deadlines.add(sent)
-        try:
-            text = await self._text_of(sent, arguments, keys, until_s)
-        finally:
-            self._under_way = None
-            done.set_result(None)
-        (reply,) = _append_replies(text)
+        elif self._under_way or self._commit.is_busy or self._fsync_ms or not self._can_send():
+            submitted: Future[AppendReply] = self._commit.submit(request)
+            # From here on: what is under way may take as long itself. Not sent yet, it never is.
+            self._deadlines.add(submitted)
+            try:
+                reply = await submitted
+            except TimeoutError as exc:
+                raise no_reply(exc, self._timeout.seconds) from exc
+        else:
+            reply = await self._append_at_once(request)
         if isinstance(reply, SignalsConflictError):
             raise reply
         return reply
 
-    async def _append_with_others(self, request: AppendRequest) -> AppendReply:
-        submitted: Future[AppendReply] = self._commit.submit(request)
-        # From here on: what is under way may take as long itself. Not sent yet, it never will be.
-        self._deadlines.add(submitted)
+    async def _append_at_once(self, request: AppendRequest) -> AppendReply | SignalsConflictError:
+        """Append in this turn of the event loop, without a task."""
+        keys, parts = append_arguments([request])
+        arguments = self._arguments(b"append", *parts)
+        sent = self._send(arguments, keys)
+        self._under_way = done = asyncio.get_running_loop().create_future()
+        until_s = self._deadlines.add(sent)
+        text = None
         try:
-            return await submitted
-        except TimeoutError as exc:
-            raise no_reply(exc, self._timeout.seconds) from exc
+            with contextlib.suppress(ResponseError, *CONNECTION_ERRORS):
+                text = await sent
+            if text is None:
+                # A task of its own: a server may run the first step of its caller outside any.
+                run = partial(self._reply_to, sent, arguments, keys, None)
+                text = await asyncio.create_task(self._attempt(run, until_s))
+        finally:
+            self._under_way = None
+            done.set_result(None)
+        return append_replies(text)[0]
 
     async def _end_under_way(self) -> None:
         if self._under_way is not None:
             await asyncio.wait([self._under_way])
-
-    async def _text_of(
-        self,
-        sent: Future[bytes | None],
-        arguments: Sequence[bytes],
-        keys: Sequence[bytes],
-        until_s: float,
-    ) -> bytes:
-        text = None
-        with contextlib.suppress(ResponseError, *CONNECTION_ERRORS):
-            text = await sent
-        if text is None:
-            # A task of its own: a server may run the first step of its caller outside any.
-            run = partial(self._reply_to, sent, arguments, keys)
-            text = await asyncio.create_task(self._attempt(run, until_s))
-        return text
-
-    async def _reply_to(
-        self,
-        sent: Future[bytes | None],
-        arguments: Sequence[bytes],
-        keys: Sequence[bytes],
-        client: Any,
-    ) -> bytes:
-        """Return the reply to a script that was sent; run it by the client if that has to."""
-        reply = await sent
-        if reply is None:
-            reply = await _SCRIPT.run(client, (*self.keys, *keys), arguments)
-        return reply
 
     async def read(self, after: int, limit: int) -> LogState:
         """Return up to `limit` entries after an offset, and where the log is."""
@@ -310,7 +329,7 @@ class ShardLog:
         keys: list[str | bytes] = []
         arguments: list[bytes | int] = []
         for log, request in parts:
-            more, each = _append_arguments([request])
+            more, each = append_arguments([request])
             own = log._arguments(b"append", *each)
             keys += (*log.keys, *more)
             arguments += (len(log.keys) + len(more), len(own), *own)
@@ -319,7 +338,7 @@ class ShardLog:
         )
         if not texts:
             raise name_reused()
-        replies = [_append_replies(text)[0] for text in texts]
+        replies = [append_replies(text)[0] for text in texts]
         for reply in replies:
             if isinstance(reply, SignalsConflictError):
                 raise reply
@@ -334,9 +353,9 @@ class ShardLog:
     async def _append_now(
         self, requests: Sequence[AppendRequest]
     ) -> list[AppendReply | SignalsConflictError]:
-        keys, arguments = _append_arguments(requests)
+        keys, arguments = append_arguments(requests)
         text = await self.run(b"append", *arguments, keys=keys, fsync_ms=self._fsync_ms)
-        return _append_replies(text)
+        return append_replies(text)
 
     async def run(
         self,
@@ -349,23 +368,35 @@ class ShardLog:
         parts = self._arguments(command, *arguments)
 
         async def run(client: Any) -> bytes:
-            connection = self._connection
             is_short = command in _SHORT and fsync_ms is None
-            if is_short and connection is not None and connection.is_open:
-                sent = self._send(connection, parts, keys)
-                return await self._reply_to(sent, parts, keys, client)
-            reply: bytes = await _SCRIPT.run(client, (*self.keys, *keys), parts, fsync_ms=fsync_ms)
-            return reply
+            sent = self._send(parts, keys) if is_short and self._can_send() else None
+            return await self._reply_to(sent, parts, keys, fsync_ms, client)
 
         return await self._attempt(run)
 
-    def _send(
-        self, connection: ScriptConnection, arguments: Sequence[bytes], keys: Sequence[bytes]
-    ) -> Future[bytes | None]:
+    async def _reply_to(
+        self,
+        sent: Future[bytes | None] | None,
+        arguments: Sequence[bytes],
+        keys: Sequence[bytes],
+        fsync_ms: int | None,
+        client: Any,
+    ) -> bytes:
+        """Return the reply to a script that was sent; run it by the client if that has to."""
+        reply = None if sent is None else await sent
+        if reply is None:
+            reply = await _SCRIPT.run(client, (*self.keys, *keys), arguments, fsync_ms=fsync_ms)
+        return reply
+
+    def _can_send(self) -> bool:
+        return self._connection is not None and self._connection.is_open
+
+    def _send(self, arguments: Sequence[bytes], keys: Sequence[bytes]) -> Future[bytes | None]:
+        assert self._connection is not None
         if keys:
-            return connection.send(_SCRIPT.command((*self.keys, *keys), arguments))
+            return self._connection.send(_SCRIPT.command((*self.keys, *keys), arguments))
         count = len(self._command) + len(arguments)
-        return connection.send_encoded(count, self._encoded_command + encoded(arguments))
+        return self._connection.send_encoded(count, self._encoded_command + encoded(arguments))
 
     def _arguments(self, command: bytes, *arguments: bytes) -> tuple[bytes, ...]:
         return (command, token_hex(6).encode(), self._channel, self._settings, *arguments)
@@ -407,99 +438,10 @@ def no_reply(exc: Exception, timeout_s: float) -> SignalsUnavailableError:
     )
 
 
-def short_name(owner: str) -> str:
-    """Return the name of an owner that its entries have."""
-    return blake2b(text_bytes(owner), digest_size=6).hexdigest()
-
-
-def text_bytes(text: str) -> bytes:
-    """Return a key or a name as Redis has it, also with what is no UTF-8."""
-    # Keys may contain lone surrogates, which a job's payload may have had escaped.
-    return text.encode("utf-8", "surrogatepass")
-
-
-def _append_arguments(requests: Sequence[AppendRequest]) -> tuple[list[bytes], list[bytes]]:
-    """Return the keys of names in other logs, and the arguments."""
-    keys: list[bytes] = []
-    arguments: list[bytes] = []
-    for request in requests:
-        name, after = request.idempotency, request.unless_after
-        if name is None:
-            arguments.append(b"")
-        else:
-            home = request.home
-            if home is not None:
-                keys.append(home.key_of_name(name))
-            arguments += name_arguments(name)
-            arguments.append(b"" if home is None else b"home")
-        arguments += (
-            share_of(request.owner, request.traceparent),
-            b"" if after is None else b"%d" % after,
-            b"%d" % len(request.items),
-        )
-        for kind, key, value in request.items:
-            arguments += (TYPES[kind], text_bytes(key), value)
-    return keys, arguments
-
-
-def name_arguments(idempotency: Idempotency) -> tuple[bytes, bytes, bytes]:
-    """Return the name of a request, its owner and its fingerprint, as the script takes them."""
-    owner = short_name(idempotency.owner)
-    return idempotency.hash.encode(), owner.encode(), idempotency.fingerprint.encode()
-
-
-def _append_replies(reply: bytes) -> list[AppendReply | SignalsConflictError]:
-    try:
-        epoch, *results = netstrings(reply)
-        return [_append_reply(epoch.decode(), result) for result in results]
-    except ValueError as exc:
-        # A part of it is what a process has kept there under the name of a request.
-        raise SignalsNotReadyError(
-            f"Redis has something else where the log of signals is ({exc}): nothing but this "
-            "library may write to the keys of its prefix"
-        ) from exc
-
-
-def _append_reply(epoch: str, result: bytes) -> AppendReply | SignalsConflictError:
-    kind, _, rest = result.partition(b" ")
-    if kind == b"ok":
-        before, at_ms, seqs, _ = rest.split(b" ")
-        return AppendReply(epoch, int(before), int(at_ms), _seqs(seqs))
-    if kind == b"known":
-        first, rest = rest.split(b" ", 1)
-        if first == b"=":
-            return AppendReply(epoch, 0, 0, [], rest, is_repeat=True)
-        before, at_ms, seqs, _ = rest.split(b" ")
-        return AppendReply(first.decode(), int(before), int(at_ms), _seqs(seqs), is_repeat=True)
-    if kind == b"reused":
-        return name_reused()
-    return SignalsConflictError("the key has fired since then", is_name_reused=False)
-
-
-def name_reused() -> SignalsConflictError:
-    """Return the error of a name that is another request's."""
-    return SignalsConflictError(
-        "the name of this request was that of another one", is_name_reused=True
-    )
-
-
-def _seqs(text: bytes) -> list[int]:
-    return [int(seq) for seq in text.split(b",")] if text else []
-
-
-def _weight(request: AppendRequest) -> int:
-    size = sum(len(value) for _, _, value in request.items)
-    return max(len(request.items), size // _BYTES_OF_ONE)
-
-
 def is_heavy(requests: Sequence[AppendRequest]) -> bool:
     """Return True iff the server needs long for these together: many entries, or large ones."""
     is_single = len(requests) == 1 and len(requests[0].items) == 1
-    return not is_single and sum(map(_weight, requests)) > HEAVY
-
-
-def _owner(request: AppendRequest) -> str | None:
-    return request.owner
+    return not is_single and sum(request.weight for request in requests) > HEAVY
 
 
 def _reply_error(message: str) -> SignalsError:

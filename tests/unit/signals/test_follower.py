@@ -10,10 +10,10 @@ import pytest
 from purgatory.errors import CursorExpiredError
 from purgatory.signals.log_replica import LogReplica
 from purgatory.signals.model import EntryType, LogEntry
-from purgatory.signals.redis.entry_codec import split_message
+from purgatory.signals.redis.entry_applier import MAX_OWN
+from purgatory.signals.redis.entry_codec import AppendReply, AppendRequest, split_message
 from purgatory.signals.redis.follower import Follower
-from purgatory.signals.redis.own_entries import MAX_OWN
-from purgatory.signals.redis.shard_log import AppendReply, AppendRequest, LogState
+from purgatory.signals.redis.shard_log import LogState
 from purgatory.testing import MockClock
 from tests.cases import cases
 from tests.properties.log_model import LogModel
@@ -41,7 +41,7 @@ async def test_a_message_that_is_none_has_the_log_read(message: bytes) -> None:
     log = LogModel(per_key=10, in_all=10, page=10)
     follower = await _caught_up(log)
     log.add([(EntryType.FIRED, "key", b"")])
-    assert not follower.apply_message(message)
+    assert not follower.applier.apply_message(message)
     await follower._handle("", message)
     await follower.catch_up()
     assert follower.replica.applied == 1
@@ -82,7 +82,7 @@ async def test_a_value_that_is_no_json_of_ours_reaches_nobody(
     await _refuse(follower, entry)
     assert replica.applied == 0
     texts = [b"1 " + entry, b"2 f1 0 0 5 other1", b"3 f2 0 1 3 key2"]
-    await follower._apply_all(await codec.page(texts))
+    await follower.applier.apply_page(await codec.page(texts))
     assert [signal.value for signal in replica.read("other", 0, 9)] == [1]
     assert [signal.value for signal in replica.read("key", 0, 9)] == [2]
     with pytest.raises(CursorExpiredError):
@@ -117,7 +117,7 @@ async def test_an_entry_that_is_none_is_passed_over(entry: bytes) -> None:
     follower = await _caught_up()
     await _refuse(follower, entry)
     texts = [b"1 " + entry, b"2 f1 0 0 5 other1"]
-    await follower._apply_all(await follower.log.codec.page(texts))
+    await follower.applier.apply_page(await follower.log.codec.page(texts))
     replica = follower.replica
     assert [signal.value for signal in replica.read("other", 0, 9)] == [1]
     assert replica.statistics().signals == 1
@@ -135,8 +135,8 @@ async def test_waits_for_a_position_that_never_comes_leave_nothing() -> None:
     """A client may make such a cursor up."""
     follower = await _caught_up()
     for _ in range(100):
-        assert not await follower.own.reach(1_000, 0)
-    assert not follower.own._behind
+        assert not await follower.applier.reach(1_000, 0)
+    assert not follower.applier._behind
 
 
 async def test_own_entries_that_do_not_arrive_are_bounded() -> None:
@@ -145,10 +145,10 @@ async def test_own_entries_that_do_not_arrive_are_bounded() -> None:
     epoch = follower.replica.epoch
     for offset in range(2, MAX_OWN + 100):
         entry = LogEntry(offset, EntryType.FIRED, 1, 0, 0, "key", b"1")
-        (future,) = follower.apply_own(epoch, [entry])
+        (future,) = follower.applier.apply_own(epoch, [entry])
         if offset == 2:
             first = future
-    assert len(follower.own._own) <= MAX_OWN
+    assert len(follower.applier._own) <= MAX_OWN
     assert first.result() == 0
 
 
@@ -161,30 +161,35 @@ async def test_a_message_that_overtakes_the_reply_keeps_the_count_of_what_was_en
             (entry,) = self.messages.pop()[1]
             text = b"f%d 0 0 3 key1" % entry.seq
             message = b"%b %d %d:%b" % (reply.epoch.encode(), entry.offset, len(text), text)
-            assert follower.apply_message(message)
+            assert follower.applier.apply_message(message)
             return reply
 
     follower = _follower(EarlyLog(per_key=10, in_all=10, page=10), ends=7)
     await follower.catch_up()
-    reply, (future,) = await follower.append(AppendRequest([(EntryType.FIRED, "key", b"")]))
+    request = AppendRequest([(EntryType.FIRED, "key", b"")])
+    follower.applier.begin_append()
+    reply = await follower.log.append(request)
+    (future,) = follower.applier.apply_own(reply.epoch, request.entries(reply))
+    follower.applier.end_append()
     assert future.result() == 7
-    assert (follower.own._own, follower.own._early) == ({}, {})
+    assert (follower.applier._own, follower.applier._early) == ({}, {})
     assert follower.replica.applied == reply.before + 1
 
 
 async def test_a_process_that_always_appends_has_the_counts_of_its_latest_entries() -> None:
     """However many entries of others have come since it last had no append under way."""
     follower = await _caught_up(ends=7)
-    with follower.own.appending():
-        epoch = follower.replica.epoch
-        for offset in range(1, MAX_OWN + 100):
-            assert follower.apply_message(b"%b %d 13:f1 0 0 3 key1" % (epoch.encode(), offset))
-        (future,) = follower.apply_own(
-            epoch, [LogEntry(offset, EntryType.FIRED, 1, 0, 0, "key", b"")]
-        )
-        assert future.result() == 7
-        assert len(follower.own._early) <= MAX_OWN
-    assert not follower.own._early
+    follower.applier.begin_append()
+    epoch = follower.replica.epoch
+    for offset in range(1, MAX_OWN + 100):
+        assert follower.applier.apply_message(b"%b %d 13:f1 0 0 3 key1" % (epoch.encode(), offset))
+    (future,) = follower.applier.apply_own(
+        epoch, [LogEntry(offset, EntryType.FIRED, 1, 0, 0, "key", b"")]
+    )
+    assert future.result() == 7
+    assert len(follower.applier._early) <= MAX_OWN
+    follower.applier.end_append()
+    assert not follower.applier._early
 
 
 async def test_a_full_log_that_is_never_quiet_is_caught_up_with() -> None:
@@ -250,7 +255,9 @@ async def _caught_up(log: Any = None, **options: Any) -> Follower:
 
 async def _refuse(follower: Follower, entry: bytes) -> None:
     message = b"%b 1 %d:%b" % (EPOCH, len(entry), entry)
-    assert not follower.apply_message(message) and not await follower._apply_long(message)
+    assert not follower.applier.apply_message(message) and not await follower.applier.apply_long(
+        message
+    )
 
 
 def _follower(log: Any, ends: int = 0, watched: Sequence[str] = ()) -> Follower:
@@ -263,7 +270,7 @@ def _follower(log: Any, ends: int = 0, watched: Sequence[str] = ()) -> Follower:
     )
     follower = Follower(log, replica, shards=1, has_key=lambda key: True, on_change=lambda: None)
     listener: Any = _Listener(ends, watched)
-    follower._listener = listener
+    follower.applier.listener = listener
     return follower
 
 

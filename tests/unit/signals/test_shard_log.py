@@ -13,7 +13,8 @@ from purgatory import Limits
 from purgatory.errors import SignalsUnavailableError
 from purgatory.group_commit import RoundTripTimeout
 from purgatory.signals.model import EntryType
-from purgatory.signals.redis.shard_log import AppendRequest, ShardLog
+from purgatory.signals.redis.entry_codec import AppendRequest
+from purgatory.signals.redis.shard_log import ShardLog
 from tests.cases import cases
 from tests.virtual_time import anyio_backend  # noqa: F401 # a fixture
 
