@@ -38,7 +38,12 @@ from purgatory.operations.watch_key import check_key
 from purgatory.outcome import FireResult, Outcome
 from purgatory.signals import MemorySignals, SignalStatistics
 from purgatory.signals.memory import HistoryTrimmer
-from purgatory.signals.model import EntryType, Idempotency, SharedSignalStatistics
+from purgatory.signals.model import (
+    Appended,
+    EntryType,
+    Idempotency,
+    SharedSignalStatistics,
+)
 from purgatory.timer import Clock, SystemClock, SystemTimer, compiled
 from purgatory.timer.clock import NS_PER_MS, Seconds
 from purgatory.turn_budget import TurnBudget
@@ -532,7 +537,7 @@ class Purgatory:
     async def _append_stored(self, fire: StoredFire) -> None:
         assert self.shared_signals is not None
         with self._trace_context(fire.traceparent):
-            await self.shared_signals.append_if(
+            await self.shared_signals.append(
                 [(EntryType.FIRED, fire.key, fire.value_json.encode())],
                 idempotency=Idempotency(
                     owner="outbox",
@@ -556,7 +561,7 @@ class Purgatory:
         idempotency: Idempotency | None = None,
         owner: str | None = None,
     ) -> list[FireResult] | bytes:
-        """Fire keys with values, all or none, with the conditions of `RedisSignals.append_if`.
+        """Fire keys with values, all or none, with the conditions of `RedisSignals.append`.
 
         Only where signals are shared. Raises what `fire` raises, and SignalsConflictError.
         """
@@ -594,7 +599,7 @@ class Purgatory:
                 # Not with a single one: what is fired first is appended first.
                 await budget.yield_if_spent()
             entries.append((EntryType.FIRED, key, self.signals.encode(value)))
-        appended = await self.shared_signals.append_if(
+        appended = await self.shared_signals.append(
             entries,
             unless_after=unless_after,
             idempotency=idempotency,
@@ -828,7 +833,7 @@ class Purgatory:
         if self.shared_signals is not None:
             dropped = await self.shared_signals.append([(EntryType.DROPPED, key, b"")])
             self._drops += 1
-            return sum(each.completed for each in dropped)
+            return cast(list[Appended], dropped)[0].completed
         self.signals.drop(key)
         self._drops += 1
         return await self._run_batch(self._operations.cancel_batch(key))

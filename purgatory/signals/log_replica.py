@@ -188,7 +188,7 @@ class LogReplica(MemorySignals):
                 self._removed = (0, 0)
                 self.drop_all(self._position(current.shift + kept))
             return Loss({}, has_unknown_keys=False, is_incomplete=is_incomplete)
-        last_kept = self._position_of(kept)
+        last_kept = self.position_of(kept)
         # No key is empty: as for every key that is not known here.
         has_unknown_keys = self.earliest("") > last_kept
         lost = {
@@ -244,7 +244,7 @@ class LogReplica(MemorySignals):
         if entry.type is not EntryType.FIRED:
             self.drop_at(entry.key, position)
             return None
-        previous = self._position_of(entry.previous) if entry.previous else 0
+        previous = self.position_of(entry.previous) if entry.previous else 0
         return self.replicate(
             *(entry.key, entry.seq, position, entry.at_ms, entry.encoded, previous, entry.owner)
         )
@@ -258,7 +258,7 @@ class LogReplica(MemorySignals):
 
         Returns whether it was not.
         """
-        position = self._position_of(offset)
+        position = self.position_of(offset)
         if self.last(key) >= position:
             return False
         self._highest = max(self._highest, self._number(position))
@@ -270,7 +270,7 @@ class LogReplica(MemorySignals):
         """Expire cursors from before an offset of all keys but those that are `known`."""
         for key in [key for key in self._histories if key not in known]:
             self.lose_through(key, offset)
-        position = self._position_of(offset)
+        position = self.position_of(offset)
         self._highest = max(self._highest, self._number(position))
         self.forget_through(max(position, self.earliest("")))
 
@@ -342,7 +342,7 @@ class LogReplica(MemorySignals):
             raise self._refused(key, SIGNALS_LOST)
         if offset > self.applied + MAX_AHEAD:
             raise cursor_ahead(cursor)
-        position = self._position_of(offset, name)
+        position = self.position_of(offset, name)
         if position < self.earliest(key):
             raise self._refused(key, NO_LONGER_KEPT)
         self._highest = max(self._highest, self._number(position))
@@ -377,11 +377,7 @@ class LogReplica(MemorySignals):
                 is_behind=True,
             )
 
-    def position_at(self, offset: int) -> int:
-        """Return the position of an offset of the current epoch."""
-        return self._position_of(offset)
-
-    def _position_of(self, offset: int, epoch: str = "") -> int:
+    def position_of(self, offset: int, epoch: str = "") -> int:
         """Return the position of an offset that was not lost; negative if it is unknown.
 
         Where entries were lost, the offset of the last that was kept has two: that of the entry

@@ -27,7 +27,7 @@ from purgatory.signals.model import EntryType, Idempotency
 from purgatory.signals.redis import RedisSignals
 from purgatory.signals.redis.entry_codec import AppendRequest
 from purgatory.signals.redis.records import PendingFireRecords
-from purgatory.signals.redis.shard_log import ShardLog
+from purgatory.signals.redis.shard_log import FireDeadlines, ShardLog
 from tests.contract.opened_redis_stores import LEASE_MS, added, claimed, opened, spec
 from tests.patience import until
 from tests.valkey_server import ValkeyServer
@@ -87,7 +87,8 @@ async def test_a_fire_that_lacks_a_right_has_not_fired(
     redis.open()
     limits = Limits(max_signals=max_signals, max_signals_per_key=4)
     log, other = (
-        ShardLog(f"{{x}}:{number}:", redis, shards=1, limits=limits) for number in range(2)
+        ShardLog(f"{{x}}:{number}:", redis, FireDeadlines(redis.timeout), shards=1, limits=limits)
+        for number in range(2)
     )
     names = iter(range(1_000_000))
 

@@ -454,8 +454,8 @@ async def test_a_plain_fire_leaves_what_any_other_leaves(server: ValkeyServer) -
                     # No value of a fire has this byte, at which Lua's format ends a text.
                     entries = [(EntryType.FIRED, key, b"\0" + b"1")]
                     name = Idempotency(owner="", name="bytes", fingerprint="")
-                    await short.shared_signals.append_if(entries)  # type: ignore[union-attr]
-                    await long.shared_signals.append_if(entries, idempotency=name)  # type: ignore[union-attr]
+                    await short.shared_signals.append(entries)  # type: ignore[union-attr]
+                    await long.shared_signals.append(entries, idempotency=name)  # type: ignore[union-attr]
                 if number % 17 == 0:
                     assert kept(client, "short") == kept(client, "long")
                     assert await short.cancel(key) == await long.cancel(key) == 0

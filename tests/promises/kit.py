@@ -311,7 +311,7 @@ class Signals(Logs):
         others.append(self)
         self.fired: list[tuple[str, str]] = []
 
-    async def append_if(self, items: Any, **options: Any) -> Any:
+    async def append(self, items: Any, **options: Any) -> Any:
         names = options.get("idempotency")
         result = []
         for kind, key, _value in items:

@@ -374,7 +374,7 @@ class LogMachine(RuleBasedStateMachine):
         later = [each.name for each in log.content.epochs].index(epoch) + 1
         if any(offset > each.start for each in log.content.epochs[later:]):
             return True
-        if replica._position_of(offset, epoch) < replica.earliest("a key that never fired"):
+        if replica.position_of(offset, epoch) < replica.earliest("a key that never fired"):
             return True
         covered = self._covered(client.cursor)
         kept = {entry.encoded for entry in log.content.entries.values()}

@@ -342,11 +342,11 @@ class Follower:
             for key, lost in page.lost.items():
                 # The others have entries that are read now, and say so themselves.
                 if 0 < lost <= trimmed:
-                    self.replica.drop_at(key, self.replica.position_at(lost))
+                    self.replica.drop_at(key, self.replica.position_of(lost))
             cursor = page.after
             if not cursor:
                 break
-        self.replica.forget_through(self.replica.position_at(page.forgotten))
+        self.replica.forget_through(self.replica.position_of(page.forgotten))
 
     def _has_unknown_holes(self, state: LogState) -> bool:
         """Return True iff holes are to be learned before entries that were read are given out.

@@ -9,6 +9,7 @@ import logging
 import re
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any, Final, NamedTuple
 
@@ -47,6 +48,17 @@ class _Message(NamedTuple):
     argument: int | str
 
 
+@dataclass(slots=True)
+class _Asked:
+    """A question that waits for its answers."""
+
+    answers: dict[str, int | str]
+    """The answers so far, by process."""
+    future: Future[None]
+    expected: int | None = None
+    """How many processes it has reached; None until that is known."""
+
+
 class Peers:
     """Asks the other processes, and answers them: what is known to one process only.
 
@@ -64,9 +76,8 @@ class Peers:
         self._own_channel = ""
         self._subscription: Subscription | None = None
         self._replies: set[asyncio.Task[None]] = set()
-        # {number of the question: the answers so far by process, who waits for them}
-        self._asked: dict[int, tuple[dict[str, int | str], Future[None]]] = {}
-        self._expected: dict[int, int] = {}
+        # {number of the question: who waits for its answers}
+        self._asked: dict[int, _Asked] = {}
         self._number = 0
         self._has_warned = False
         self._publishing = asyncio.Semaphore(_MAX_PUBLISHING)
@@ -118,28 +129,23 @@ class Peers:
             raise SignalsUnavailableError("the signals are not open: open the purgatory first")
         self._number += 1
         number = self._number
-        future: Future[None] = asyncio.get_running_loop().create_future()
-        answers: dict[str, int | str] = {}
-        self._asked[number] = answers, future
+        asked = self._asked[number] = _Asked({}, asyncio.get_running_loop().create_future())
         try:
             message = json.dumps([self._name, number, question, argument])
             # This process is among those that it reaches, and leaves it alone.
-            expected = await publish(self._server, self._tag, self.channel, message) - 1
+            asked.expected = await publish(self._server, self._tag, self.channel, message) - 1
+            if len(asked.answers) < asked.expected:
+                with contextlib.suppress(TimeoutError):
+                    async with self._server.timeout.limit(ANSWER_S):
+                        await asked.future
+            return list(asked.answers.values())
         except CONNECTION_ERRORS as exc:
-            del self._asked[number]
             raise SignalsUnavailableError(
                 "other processes cannot be asked, as Redis did not reply in "
                 f"{self._server.timeout.seconds:g} s ({type(exc).__name__}: {exc})"
             ) from exc
-        try:
-            self._expected[number] = expected
-            if len(answers) < expected:
-                with contextlib.suppress(TimeoutError):
-                    async with self._server.timeout.limit(ANSWER_S):
-                        await future
-            return list(answers.values())
         finally:
-            del self._asked[number], self._expected[number]
+            del self._asked[number]
 
     def tell(self, question: str, argument: str) -> None:
         """Ask the other processes, without waiting for their answers."""
@@ -191,13 +197,13 @@ class Peers:
         await self._publish(channel, [*reply, text])
 
     def _note_answer(self, message: _Message) -> None:
-        if message.number not in self._asked:
+        asked = self._asked.get(message.number)
+        if asked is None:
             return
-        answers, future = self._asked[message.number]
-        answers[message.asker] = message.argument
-        is_complete = len(answers) >= self._expected.get(message.number, len(answers) + 1)
-        if is_complete and not future.done():
-            future.set_result(None)
+        asked.answers[message.asker] = message.argument
+        is_complete = asked.expected is not None and len(asked.answers) >= asked.expected
+        if is_complete and not asked.future.done():
+            asked.future.set_result(None)
 
     def _begin_to_publish(self, channel: str, message: list[object]) -> None:
         self._begin(self._publish(channel, message))

@@ -163,6 +163,7 @@ class RedisSignals:
             log = ShardLog(
                 f"{{{self._prefix}:signals:{index}}}:",
                 self._server,
+                self._deadlines,
                 shards=shards,
                 limits=limits,
             )
@@ -192,7 +193,7 @@ class RedisSignals:
         self._fault = None
         self._judging = asyncio.create_task(self._judge(), name="purgatory-signals-settings")
         self._connection = None if self._server.is_cluster else ScriptConnection()
-        # Those of an event loop that was not closed in order would never be done.
+        # Those of an event loop that was not closed in order would never be done, nor run.
         self._deadlines.close()
         self._last_heavy = []
         self._after_heavy, self._next_heavy_s = {}, 0.0
@@ -241,8 +242,6 @@ class RedisSignals:
         """
         self._timeout.hurry()
         self._deadlines.hurry()
-        for follower in self._followers:
-            follower.log.hurry()
         self._hurrying = asyncio.get_running_loop().call_later(CLOSE_S, self._give_up)
 
     def _give_up(self) -> None:
@@ -257,7 +256,6 @@ class RedisSignals:
             self._hurrying.cancel()
         await self.peers.stop()
         await self._heavy.join()
-        self._deadlines.close()
         while self._batches:
             await asyncio.wait(self._batches)
         await self._claims.drain()
@@ -265,6 +263,7 @@ class RedisSignals:
         for follower in self._followers:
             await follower.log.drain()
             await follower.stop()
+        self._deadlines.close()
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
@@ -288,16 +287,7 @@ class RedisSignals:
                     f"the signals were not read from Redis yet{reason}: try again later"
                 )
 
-    async def append(self, items: Sequence[tuple[EntryType, str, bytes]]) -> list[Appended]:
-        """Append entries of (type, key, value as JSON), all or none, and wait until they are here.
-
-        Returns a result for each. Raises SignalsUnavailableError: then it may or may not be done.
-        """
-        appended = await self.append_if(items)
-        assert isinstance(appended, list)
-        return appended
-
-    async def append_if(
+    async def append(
         self,
         items: Sequence[tuple[EntryType, str, bytes]],
         *,
@@ -305,12 +295,15 @@ class RedisSignals:
         idempotency: Idempotency | None = None,
         owner: str | None = None,
     ) -> list[Appended] | bytes:
-        """Append entries unless the first key has one after the position `unless_after`.
+        """Append entries of (type, key, value as JSON), all or none, and wait until they are here.
 
-        Owners share the log fairly: see `MemorySignals`. With `idempotency`, a repeat appends
-        nothing: the result is the response of the first request of that name, or what that has
-        appended if `remember` has stored none. Raises also SignalsConflictError, for either
-        condition.
+        Raises SignalsUnavailableError: then it may or may not be done. Owners share the log
+        fairly: see `MemorySignals`.
+
+        Raises SignalsConflictError if the first key has an entry after the position `unless_after`,
+        or if the name of `idempotency` was another request's. A repeat with that name appends
+        nothing: the result is the response of the first request, or what that has appended if
+        `remember` has stored none.
 
         Entries of several logs are appended in one step. In a cluster, which has none for
         several servers, the logs are appended to one after another: if that fails in between, a
@@ -342,7 +335,9 @@ class RedisSignals:
             requests.append((follower, AppendRequest(own, after, idempotency, owner, traceparent)))
         results: list[Appended | None] = [None] * len(items)
         if is_heavy([request for _, request in requests]):
-            appended = await self._append_heavy(_Append(requests, home, until_s))
+            # It takes the server long: in turns with what others append that does.
+            turn: Future[_Parts] = self._heavy.submit(_Append(requests, home, until_s))
+            appended = await self._deadlines.wait(turn)
         else:
             appended = await self._append_parts(requests, home, until_s)
         for (reply, ends), indexes in zip(appended, by_shard.values(), strict=False):
@@ -361,16 +356,6 @@ class RedisSignals:
         if self._shards == 1 or idempotency.is_of_one_key:
             return None
         return self.shard_of(idempotency.hash)
-
-    async def _append_heavy(self, append: _Append) -> _Parts:
-        """Append what takes the server long, in turns with what others append that does."""
-        submitted: Future[_Parts] = self._heavy.submit(append)
-        # Not by asyncio.timeout: a server may run the first step of its caller outside any task.
-        self._deadlines.add(submitted)
-        try:
-            return await submitted
-        except TimeoutError as exc:
-            raise no_reply(exc, self._timeout_s) from exc
 
     async def _append_next(self, appends: Sequence[_Append]) -> list[_Parts]:
         # Only once the last ones were applied here: entries are applied in order, and all others
@@ -517,26 +502,19 @@ class RedisSignals:
         self, reply: AppendReply, futures: list[Future[Ended]], until_s: float
     ) -> list[Appended]:
         self._appended += len(futures)
-        # The first request of a repeat was interrupted before it had a response.
-        ended: list[Ended] = [0] * len(reply.seqs)
-        if not reply.is_repeat:
-            ended = await self._ends(futures, until_s)
+        # In order: the others are done before the last one.
+        if futures and not futures[-1].done():
+            left_s = until_s - asyncio.get_running_loop().time()
+            await asyncio.wait(futures[-1:], timeout=max(0.0, left_s))
+        # What does not arrive in time is in the log: this process will apply it, however late. And
+        # the first request of a repeat was interrupted before it had a response.
+        ended = [future.result() if future.done() else 0 for future in futures]
+        ended = ended or [0] * len(reply.seqs)
         completed = [each if isinstance(each, int) else await each for each in ended]
         return [
             Appended(f"{reply.epoch}-{reply.before + number}", seq, count)
             for number, (seq, count) in enumerate(zip(reply.seqs, completed, strict=True), start=1)
         ]
-
-    async def _ends(self, futures: list[Future[Ended]], until_s: float) -> list[Ended]:
-        """Return what the application of own entries ended; 0 for what does not arrive by then.
-
-        They are in the log: this process will apply them, however late.
-        """
-        # In order: the others are done before the last one.
-        if futures and not futures[-1].done():
-            left_s = until_s - asyncio.get_running_loop().time()
-            await asyncio.wait(futures[-1:], timeout=max(0.0, left_s))
-        return [future.result() if future.done() else 0 for future in futures]
 
     def _is_in(self, shard: int, key: str) -> bool:
         return self.shard_of(key) == shard

@@ -79,7 +79,7 @@ _PRECISION_S: Final = 0.001
 
 
 class FireDeadlines:
-    """Raises TimeoutError in each future that is not done in time, with one timer for all.
+    """Ends the wait for each future that is not done in time, with one timer for all.
 
     A timer for each would cost a tenth of what a fire costs that shares its round trip. On one
     event loop.
@@ -93,6 +93,15 @@ class FireDeadlines:
         # (until when, by the time of the loop; future): the first are done first, as a rule.
         self._waiting: deque[tuple[float, Future[Any]]] = deque()
         self._timer: TimerHandle | None = None
+
+    async def wait(self, future: Future[_Reply]) -> _Reply:
+        """Return the result of `future`; raise SignalsUnavailableError if it takes too long."""
+        # Not by asyncio.timeout: a server may run the first step of its caller outside any task.
+        self.add(future)
+        try:
+            return await future
+        except TimeoutError as exc:
+            raise no_reply(exc, self._timeout.seconds) from exc
 
     def add(self, future: Future[Any]) -> float:
         """Have `future` raise TimeoutError unless it is done in time; return its deadline."""
@@ -173,7 +182,15 @@ class KeyPage(NamedTuple):
 class ShardLog:
     """One log, in one slot of a cluster. Raises SignalsError."""
 
-    def __init__(self, tag: str, server: RedisServer, *, shards: int, limits: Limits) -> None:
+    def __init__(
+        self,
+        tag: str,
+        server: RedisServer,
+        deadlines: FireDeadlines,
+        *,
+        shards: int,
+        limits: Limits,
+    ) -> None:
         self.tag = tag
         self._tag = tag.encode()
         self.codec = EntryCodec(limits.max_value_bytes)
@@ -193,7 +210,7 @@ class ShardLog:
         self._timeout = server.timeout
         self._fsync_ms = server.fsync_ms
         self._connection: ScriptConnection | None = None
-        self._deadlines = FireDeadlines(server.timeout)
+        self._deadlines = deadlines
         # Done after the request that is sent by itself: others wait for it, as for a batch.
         self._under_way: Future[None] | None = None
         self._commit: GroupCommit[AppendRequest] = GroupCommit(
@@ -208,8 +225,6 @@ class ShardLog:
         self._connection = connection
         self.channel = self._server.channel(f"{self.tag}appended")
         self._channel = self.channel.encode()
-        # A timer of an event loop that was not closed in order would never run.
-        self._deadlines.close()
 
     async def open_connection(self) -> None:
         """Open the connection for appending, if there is one that is not open."""
@@ -220,15 +235,10 @@ class ShardLog:
                 async with self._timeout.limit():
                     await self._connection.open(client)
 
-    def hurry(self) -> None:
-        """Let fires that wait fail as soon as the timeout is over that is left."""
-        self._deadlines.hurry()
-
     async def drain(self) -> None:
         """Wait for the round trip under way."""
         await self._end_under_way()
         await self._commit.join()
-        self._deadlines.close()
 
     async def append(self, request: AppendRequest) -> AppendReply:
         """Append entries; those of requests that are made meanwhile share a round trip."""
@@ -238,11 +248,7 @@ class ShardLog:
         elif self._under_way or self._commit.is_busy or self._fsync_ms or not self._can_send():
             submitted: Future[AppendReply] = self._commit.submit(request)
             # From here on: what is under way may take as long itself. Not sent yet, it never is.
-            self._deadlines.add(submitted)
-            try:
-                reply = await submitted
-            except TimeoutError as exc:
-                raise no_reply(exc, self._timeout.seconds) from exc
+            reply = await self._deadlines.wait(submitted)
         else:
             reply = await self._append_at_once(request)
         if isinstance(reply, SignalsConflictError):

@@ -14,7 +14,7 @@ from purgatory.errors import SignalsUnavailableError
 from purgatory.group_commit import RoundTripTimeout
 from purgatory.signals.model import EntryType
 from purgatory.signals.redis.entry_codec import AppendRequest
-from purgatory.signals.redis.shard_log import ShardLog
+from purgatory.signals.redis.shard_log import FireDeadlines, ShardLog
 from tests.cases import cases
 from tests.virtual_time import anyio_backend  # noqa: F401 # a fixture
 
@@ -74,7 +74,7 @@ class Replies(Silence):
 def new_log(server: Silence) -> ShardLog:
     """Return a log of a server."""
     each: Any = server
-    log = ShardLog("{x}:", each, shards=1, limits=Limits())
+    log = ShardLog("{x}:", each, FireDeadlines(server.timeout), shards=1, limits=Limits())
     log.connect(each)
     return log
 
