@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from purgatory import Purgatory
+from purgatory.errors import SignalsUnavailableError
 from purgatory.fastapi.dashboard.snapshots import Snapshots, WorkerName
 from purgatory.fastapi.dashboard.wait_list import WaitFilter, WaitList
 from purgatory.signals.redis import RedisSignals
@@ -130,6 +131,25 @@ async def test_a_malformed_snapshot_ends_no_dashboard(server: ValkeyServer, text
         assert [each["token"] for each in shown["workers"]] == [first.snapshots._worker.token]
         assert shown["notes"] == ["1 other workers cannot be shown: see the log."]
         assert not first.snapshots.is_over
+        first.snapshots.leave(_nothing)
+
+
+async def test_a_dashboard_that_cannot_ask_the_others_says_so(
+    server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shows its own worker."""
+
+    async def fail(*_: object) -> list[str]:
+        raise SignalsUnavailableError("nobody listens")
+
+    async with AsyncExitStack() as stack:
+        [first] = await entered(stack, server, 1)
+        monkeypatch.setattr(first.signals.peers, "ask_texts", fail)
+        first.snapshots.enter(_nothing)
+        await until(lambda: first.snapshots.latest is not None)
+        shown = json.loads(first.snapshots.latest or b"")
+        assert len(shown["workers"]) == 1
+        assert shown["notes"] == ["The other workers cannot be shown: nobody listens"]
         first.snapshots.leave(_nothing)
 
 

@@ -46,6 +46,20 @@ async def test_what_was_due_while_nobody_ran(bench: Bench, misfire: str) -> None
     assert (found.missed, found.spread) == (20 * (misfire == "skip"), 20 * (misfire == "spread"))
 
 
+async def test_a_process_that_recovers_says_so(bench: Bench) -> None:
+    """/readyz has it, until it is done; a process without handlers recovers nothing."""
+    await missed(bench, 3)
+    one = await bench.process(down=True)
+    one.link.mend()
+    one.link.on("Claim", ask_s=5)
+    two = await bench.process({})
+    await asyncio.sleep(1)
+    said = [text for text in one.missing if text.startswith("recovery is in progress: 0 jobs")]
+    assert len(said) == 1 and two.missing == []
+    await asyncio.sleep(20)
+    assert one.missing == [] and len(bench.log) == 3
+
+
 @pytest.mark.parametrize("misfire", ["skip", "spread"])
 @pytest.mark.parametrize(("late_ms", "is_missed"), [(1_000, False), (1_001, True)])
 async def test_a_job_is_missed_after_a_second(

@@ -403,6 +403,16 @@ def test_install_twice() -> None:
         install(app, purgatory)
 
 
+def test_a_router_that_is_included_elsewhere() -> None:
+    """Its prefix is the same, and its paths are others: install takes the prefix for itself."""
+    app, purgatory = FastAPI(), Purgatory()
+    app.include_router(create_router(purgatory), prefix="/v1")
+    install(app, purgatory)
+    with TestClient(app) as client:
+        for prefix in ("/purgatory", "/v1/purgatory"):
+            assert client.get(f"{prefix}/watch/k?wait=0").status_code == 200
+
+
 def test_a_second_purgatory_below_the_first() -> None:
     """Its router may be included before."""
     app = FastAPI()
