@@ -23,7 +23,7 @@ from purgatory.errors import (
 )
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.event_loop.inspection import Inspection
-from purgatory.event_loop.parked_operations import LogListener, note_operation
+from purgatory.event_loop.parked_operations import LogListener, note_operation, noting
 from purgatory.event_loop.parking import Parking
 from purgatory.event_loop.sliced_runner import SlicedRunner
 from purgatory.event_loop.thread_calls import ThreadCalls
@@ -886,7 +886,8 @@ class Purgatory:
         if not isinstance(keys, (list, tuple)):  # for the cost of a call
             check_keys_type(keys)
         is_completed = self._parking.park_operation(operation, tuple(keys), is_bounded)
-        note_operation(operation)
+        if noting:
+            note_operation(operation)
         return is_completed
 
     def check(self, key: str) -> asyncio.Future[int]:

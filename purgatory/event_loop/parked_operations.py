@@ -6,6 +6,7 @@ from asyncio import Future
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Final
 
 from purgatory.event_loop.parking import Parking
 from purgatory.operations.delayed_operation import DelayedOperation
@@ -59,6 +60,10 @@ class _Notes:
         self.operations: list[DelayedOperation] | None = []
 
 
+noting: Final[list[_Notes]] = []
+"""The blocks of `cancelling_on_failure` under way; empty as a rule: then there is nothing to do."""
+
+
 def note_operation(operation: DelayedOperation) -> None:
     """Note that `operation` is parked, if that is within `cancelling_on_failure`."""
     notes = _notes.get()
@@ -71,6 +76,7 @@ def cancelling_on_failure() -> Iterator[None]:
     """Cancel the operations that the block parks, if it raises; it must not await."""
     notes = _Notes()
     token = _notes.set(notes)
+    noting.append(notes)
     try:
         yield
     except BaseException:
@@ -79,4 +85,5 @@ def cancelling_on_failure() -> Iterator[None]:
         raise
     finally:
         notes.operations = None
+        noting.remove(notes)
         _notes.reset(token)

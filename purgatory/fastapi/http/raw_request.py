@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 
 from starlette.types import Scope
@@ -117,6 +117,9 @@ class RawRequest:
     """The address of the client; empty if not needed or unknown."""
     permit: Permit = UNRESTRICTED
     """What the request may do: set before anything else is read."""
+    values: dict[str, Any] = field(default_factory=dict)
+    """The parameters in the query and the headers, as the endpoint declares them: set once they
+    are checked."""
     _by_name: dict[bytes, list[bytes]] | None = None
     """The headers by name, made on first use."""
 
@@ -188,6 +191,7 @@ class AsgiRequest(RawRequest):
         self.path_value = path_value
         self.body = b""
         self.permit = UNRESTRICTED
+        self.values = {}
         self._by_name = None
         self.scope = scope
 

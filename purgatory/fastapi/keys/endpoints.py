@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -34,7 +33,6 @@ from purgatory.fastapi.http.idempotency import (
 from purgatory.fastapi.http.json_bodies import bad_field
 from purgatory.fastapi.http.parameters import (
     SEVERAL_LINES,
-    HeadParser,
     KeyInPath,
     Prefix,
     WholeNumber,
@@ -206,9 +204,6 @@ def fire_key(
     raise NotImplementedError
 
 
-_HEAD_OF_FIRE: Final = HeadParser(inspect.signature(fire_key, eval_str=True))
-
-
 class KeyEndpoints:
     """The handlers under `/keys`."""
 
@@ -221,10 +216,9 @@ class KeyEndpoints:
         self._shared = SharedFires(purgatory) if has_others else None
 
     async def fire(self, raw: RawRequest) -> RawResponse:
-        """Fire one key."""
+        """Fire one key, for an admitted request."""
         key = raw.key()
-        raw.permit.check_keys(Action.FIRE, (key,))
-        values = _HEAD_OF_FIRE.parse(raw)
+        values = raw.values
         value: Any = None
         if body := raw.body:
             # Before a condition: an invalid body is reported, whether that is met or not.

@@ -157,7 +157,7 @@ class PlainEndpoint(AdmittingEndpoint):
     ) -> Response:
         """Return the response to a request, of `handle`, which is FastAPI's, if it is admitted."""
         raw = self.request_of(request.scope)
-        refused = self.admit(raw) or await self.read_body(raw, request.scope, request.receive)
+        refused = self.admit(raw) or await self.read_body(raw, request.receive)
         if refused is not None:
             if "expect" in request.headers and not refused.is_last:
                 # What comes next may be the body that was not asked for, or another request.

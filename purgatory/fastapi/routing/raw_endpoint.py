@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Protocol
 
 from fastapi import Body
@@ -148,11 +148,13 @@ class AdmittingEndpoint:
         *,
         body: JsonBody[Any] | None = None,
         max_body: int = 0,
+        admits_whole_head: bool = True,
     ) -> None:
         """Let clients that have `access` make requests; None: let anyone.
 
         `function` has FastAPI's annotations of the parameters, and a parameter `body` if there is
-        one in JSON. `max_body` is for a body that is not JSON.
+        one in JSON. `max_body` is for a body that is not JSON. Without `admits_whole_head`, the
+        endpoint itself checks its parameters and the access to its key.
         """
         self.context = context
         self.method = method
@@ -168,55 +170,52 @@ class AdmittingEndpoint:
         """Raises an error if what reads a body cannot work."""
         # Also a POST that needs no body refuses one of the wrong kind.
         self._takes_content = method in ("PATCH", "POST")
+        self._admits_whole_head = admits_whole_head
 
     def request_of(self, scope: Scope) -> AsgiRequest:
         """Return the request of a scope in which its path was matched."""
         value = scope["path_params"][self.path_parameter] if self.path_parameter else ""
         return AsgiRequest(scope, str(value))
 
-    def admit(self, raw: RawRequest) -> RawResponse | None:
-        """Set the permit of a request; return the response if it is refused."""
+    def admit(self, raw: RawRequest, size: int = 0) -> RawResponse | None:
+        """Set the permit and the parameters of a request; return the response if it is refused.
+
+        `size` is that of the body, if known: what is in it is checked once that has been read.
+        """
         try:
             if self.access is not None:
                 raw.permit = self.context.authenticate(raw)
             if self._takes_content:
                 check_content(raw)
-        except Exception as exc:
-            return self.error_response(raw, exc)
-        return None
-
-    def admit_body(self, raw: RawRequest, size: int) -> RawResponse | None:
-        """Return the response if an admitted request, with a body of `size` bytes, is refused.
-
-        What is in the body is checked once that has been read.
-        """
-        try:
             if size > self.max_body:
                 raise body_too_large(self.max_body)
-            if self.access is not None:
-                raw.permit.check(self._access_of(raw, self.access))
-            self._head.parse(raw)
+            if self._admits_whole_head:
+                if self.access is not None:
+                    self._check_access(raw, self.access)
+                raw.values = self._head.parse(raw)
             if self.max_body:
                 self.check_ready()
         except Exception as exc:
             return self.error_response(raw, exc)
         return None
 
+    # Not async: a parked request would keep one frame more.
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Return what responds to one request, to be awaited."""
+        return self.serve(self.request_of(scope), receive, send)
+
+    def serve(self, raw: AsgiRequest, receive: Receive, send: Send) -> Awaitable[None]:
         """Return what responds to one request, to be awaited."""
         raise NotImplementedError
 
-    async def read_body(
-        self, raw: RawRequest, scope: Scope, receive: Receive
-    ) -> RawResponse | None:
+    async def read_body(self, raw: AsgiRequest, receive: Receive) -> RawResponse | None:
         """Read the body of an admitted request; return the response if it is refused."""
-        refused = self.admit_body(raw, 0)
-        if refused is None and self.max_body:
+        if self.max_body:
             try:
-                raw.body = await read_body(scope, receive, self.max_body, self.context.incoming)
+                raw.body = await read_body(raw.scope, receive, self.max_body, self.context.incoming)
             except Problem as problem:
                 return self.error_response(raw, problem)
-        return refused
+        return None
 
     def error_response(self, raw: RawRequest, error: Exception) -> RawResponse:
         """Return the response to a request that failed with `error`."""
@@ -228,9 +227,12 @@ class AdmittingEndpoint:
             # Nothing drains it, either: a client that sends half a body would delay the exit.
             raise PurgatoryClosedError
 
-    def _access_of(self, raw: RawRequest, access: Access) -> Access:
-        # Without a key: any scope of that action.
-        return replace(access, key=raw.key()) if self.path_parameter == "key" else access
+    def _check_access(self, raw: RawRequest, access: Access) -> None:
+        if self.path_parameter == "key":
+            raw.permit.check_keys(access.action, (raw.key(),))
+        else:
+            # Without a key: any scope of that action.
+            raw.permit.check(access)
 
 
 def _signature(function: Callable[..., Any], body: JsonBody[Any] | None) -> inspect.Signature:
@@ -315,13 +317,12 @@ class RawEndpoint(AdmittingEndpoint):
         super().__init__(*args, **options)
         self._handler = handler
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(self, raw: AsgiRequest, receive: Receive, send: Send) -> None:
         """Respond to one request."""
-        raw = self.request_of(scope)
         # Before the body: a client without a token need not send one.
         response = self.admit(raw)
-        if response is None and self.max_body:
-            response = await self.read_body(raw, scope, receive)
+        if response is None:
+            response = await self.read_body(raw, receive)
         if response is None:
             try:
                 response = await self._handler(raw)

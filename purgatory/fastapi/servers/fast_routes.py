@@ -13,6 +13,7 @@ from starlette.convertors import PathConvertor
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from purgatory.fastapi.http.raw_request import AsgiRequest
 from purgatory.fastapi.routing.raw_endpoint import RawEndpoint
 from purgatory.fastapi.routing.raw_route import RawRoute
 from purgatory.fastapi.servers import fastapi_internals
@@ -128,8 +129,7 @@ class FastRouteStack:
                 if not path.startswith(start):
                     continue
                 if parameter or path == start:
-                    scope["path_params"] = {parameter: path[len(start) :]} if parameter else {}
-                    return endpoint(scope, receive, send)
+                    return endpoint.serve(AsgiRequest(scope, path[len(start) :]), receive, send)
         return self.app(scope, receive, send)
 
 

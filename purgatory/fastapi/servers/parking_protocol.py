@@ -401,9 +401,7 @@ class ParkingProtocol(asyncio.Protocol):
         if endpoint.needs_client:
             client = access_log.client(request, self._transport)
             request.client = client[0] if client else ""
-        refused = endpoint.admit(request)
-        if refused is None and (missing or request.body_length > endpoint.max_body):
-            refused = endpoint.admit_body(request, request.body_length)
+        refused = endpoint.admit(request, request.body_length)
         if refused is None:
             return True
         if missing:

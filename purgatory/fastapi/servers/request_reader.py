@@ -205,6 +205,7 @@ class DirectRequest(RawRequest):
         self.body = b""
         self.client = ""
         self.permit = UNRESTRICTED
+        self.values = {}
         self.minor_version = minor_version
         self.keeps_alive = minor_version == b"1" and not lines.closes
         self.length = length

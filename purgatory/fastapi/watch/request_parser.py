@@ -239,7 +239,6 @@ class WatchParser:
         self.declared = declare_watch(purgatory.limits, settings)
         self._head = HeadParser(inspect.signature(self.declared, eval_str=True))
         self._header_names = self._head.header_names
-        self._head_of_several = HeadParser(inspect.signature(watch_keys, eval_str=True))
         self.body = watch_json(purgatory.limits)
         # Cached: clients ask for few different things, each again and again.
         self._cached_terms = lru_cache(maxsize=1024)(self._terms)
@@ -310,8 +309,8 @@ class WatchParser:
         return _only_position(position)
 
     def parse_several(self, raw: RawRequest) -> WatchRequest:
-        """Return what `POST .../watch` asks for; raise Problem."""
-        values = self._head_of_several.parse(raw)
+        """Return what an admitted `POST .../watch` asks for; raise Problem."""
+        values = raw.values
         preferences = _preferences(values.get("prefer"))
         body = self.body.parse(raw.body)
         raw.permit.check_keys(Action.WAIT, body.keys)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Send
 
 from purgatory.fastapi.http.bounds import UnreadResponses
 from purgatory.fastapi.http.eager_send import (
@@ -140,33 +140,38 @@ class WatchEndpoint(AdmittingEndpoint):
         body: JsonBody[WatchBody] | None = None,
     ) -> None:
         """Park in `registry` what `function` declares, once `parse` has checked it."""
-        super().__init__(registry.context, method, function, Access(Action.WAIT), body=body)
+        super().__init__(
+            registry.context,
+            method,
+            function,
+            Access(Action.WAIT),
+            body=body,
+            # Without a body, `parse` checks all of it, and its cache has most of the parameters.
+            admits_whole_head=body is not None,
+        )
         self.needs_client = registry.clients.is_active
         self.needs_scope = registry.clients.needs_scope
         self.registry = registry
         self._parse = parse
 
     # Not async without a body: all of this would stay on the frame of a parked request.
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    def serve(self, raw: AsgiRequest, receive: Receive, send: Send) -> Awaitable[None]:
         """Return the response to one request, now or later, to be awaited."""
-        raw = self.request_of(scope)
         # Before the body: a client without permission need not send one.
         refused = self.admit(raw)
         if refused is not None:
             return send_response(send, refused)
         if self.max_body:
-            return self._read_and_respond(raw, scope, receive, send)
+            return self._read_and_respond(raw, receive, send)
         return self._respond(raw, receive, send)
 
-    async def _read_and_respond(
-        self, raw: AsgiRequest, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        refused = await self.read_body(raw, scope, receive)
+    async def _read_and_respond(self, raw: AsgiRequest, receive: Receive, send: Send) -> None:
+        refused = await self.read_body(raw, receive)
         if refused is not None:
             await send_response(send, refused)
             return
         responding = self._respond(raw, receive, send)
-        del raw, scope
+        del raw
         await responding
 
     def _respond(self, raw: AsgiRequest, receive: Receive, send: Send) -> Awaitable[None]:
