@@ -11,8 +11,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from purgatory.event_loop.parked_operations import cancelling_on_failure
 from purgatory.fastapi.dependencies import warn_of_transactions
+from purgatory.fastapi.http.asgi_connection import CLIENT_CLOSED_REQUEST, DisconnectListener
 from purgatory.fastapi.http.eager_send import EXTENSION, RELEASE, send_from_outside
-from purgatory.fastapi.watch.interruptible_receive import CLIENT_CLOSED_REQUEST, DisconnectListener
 from purgatory.fastapi.watch.settings import installed_limit
 from purgatory.operations.delayed_operation import DelayedOperation
 

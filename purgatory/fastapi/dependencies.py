@@ -15,6 +15,11 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import Receive, Scope
 
 from purgatory.errors import CursorExpiredError, LimitReachedError, WrongThreadError
+from purgatory.fastapi.http.asgi_connection import (
+    CLIENT_CLOSED_REQUEST,
+    DisconnectListener,
+    may_have_body,
+)
 from purgatory.fastapi.http.bounds import read_body
 from purgatory.fastapi.http.problems import Problem, draining_problem
 from purgatory.fastapi.http.raw_request import Access, Action
@@ -31,11 +36,6 @@ from purgatory.fastapi.routing.request_internals import (
 )
 from purgatory.fastapi.sse.endpoint import StreamEndpoint
 from purgatory.fastapi.sse.routes import split_keys
-from purgatory.fastapi.watch.interruptible_receive import (
-    CLIENT_CLOSED_REQUEST,
-    DisconnectListener,
-    may_have_body,
-)
 from purgatory.fastapi.watch.settings import ParkedClient, installed_limit
 from purgatory.outcome import Outcome, Status
 from purgatory.purgatory import Purgatory

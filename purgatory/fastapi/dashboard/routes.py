@@ -26,6 +26,7 @@ from purgatory.fastapi.dashboard.wait_list import (
     actions_json,
     parse_after,
 )
+from purgatory.fastapi.http.asgi_connection import DisconnectListener, may_have_body
 from purgatory.fastapi.http.bounds import UnreadResponses
 from purgatory.fastapi.http.eager_send import ResponseUnreadError, sending
 from purgatory.fastapi.http.parameters import KeyText, Prefix, WholeNumber
@@ -39,7 +40,6 @@ from purgatory.fastapi.routing.plain_endpoint import (
     joined_in_turns,
 )
 from purgatory.fastapi.routing.raw_route import Responses
-from purgatory.fastapi.watch.interruptible_receive import DisconnectListener, may_have_body
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
 
 PAGE: Final = "dashboard.html"

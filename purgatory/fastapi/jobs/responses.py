@@ -8,17 +8,17 @@ from typing import Any
 from starlette.types import Receive
 
 from purgatory.errors import LimitReachedError
+from purgatory.fastapi.http.asgi_connection import (
+    LEFT,
+    DisconnectListener,
+    may_have_body,
+)
 from purgatory.fastapi.http.exception_handlers import problem_of_error
 from purgatory.fastapi.http.raw_request import Access, Action, Permit
 from purgatory.fastapi.http.raw_response import RawResponse, header_lines, retry_after
 from purgatory.fastapi.http.request_headers import EntityTags, jittered
 from purgatory.fastapi.jobs.schemas import JobResponse, ListedJob, RunJobResponse
 from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer
-from purgatory.fastapi.watch.interruptible_receive import (
-    LEFT,
-    DisconnectListener,
-    may_have_body,
-)
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
 from purgatory.fastapi.watch.schemas import CountOfKeys
 from purgatory.jobs import Job, Jobs

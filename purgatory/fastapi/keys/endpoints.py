@@ -65,7 +65,7 @@ from purgatory.fastapi.keys.schemas import (
     signal_json,
 )
 from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer, add_handler
-from purgatory.fastapi.routing.raw_endpoint import EndpointContext, RawEndpoint
+from purgatory.fastapi.routing.raw_endpoint import EndpointContext, HandlerEndpoint
 from purgatory.fastapi.routing.raw_route import add_route
 from purgatory.json_value import decode_json
 from purgatory.operations.watch_key import check_key
@@ -423,7 +423,7 @@ def add_key_routes(router: APIRouter, context: EndpointContext) -> None:
         router,
         _KEY_PATH,
         fire_key,
-        RawEndpoint(
+        HandlerEndpoint(
             endpoints.fire,
             context,
             "POST",

@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from purgatory.errors import PurgatoryClosedError, PurgatoryError
+from purgatory.fastapi.http.asgi_connection import CLIENT_CLOSED_REQUEST, may_have_body
 from purgatory.fastapi.http.eager_send import send_from_outside, send_response
 from purgatory.fastapi.http.exception_handlers import problem_of_error
 from purgatory.fastapi.http.problems import Problem, draining_problem
@@ -20,7 +21,6 @@ from purgatory.fastapi.http.request_headers import EntityTags, jittered, opaque_
 from purgatory.fastapi.long_poll.endpoint_call import EndpointCall, Headers, RequestMessages
 from purgatory.fastapi.routing.raw_route import RawRoute
 from purgatory.fastapi.routing.request_internals import effective_route
-from purgatory.fastapi.watch.interruptible_receive import CLIENT_CLOSED_REQUEST, may_have_body
 from purgatory.fastapi.watch.settings import ParkedClient, PerClientLimit
 from purgatory.operations import DelayedOperation
 from purgatory.outcome import Status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass, field
@@ -13,13 +14,14 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.types import Receive, Scope, Send
 
 from purgatory.errors import PurgatoryClosedError
+from purgatory.fastapi.http.asgi_connection import AsgiConnection, Stream
 from purgatory.fastapi.http.bounds import (
     IncomingRequests,
     UnreadResponses,
     body_too_large,
     read_body,
 )
-from purgatory.fastapi.http.eager_send import Resumed, finish_in_task, send_or_give_up
+from purgatory.fastapi.http.eager_send import Resumed
 from purgatory.fastapi.http.exception_handlers import problem_of_exception
 from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.parameters import HeadParser
@@ -32,6 +34,7 @@ from purgatory.fastapi.http.raw_request import (
     RawRequest,
 )
 from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.purgatory import Purgatory
 
 DEFAULT_PREFIX: Final = "/purgatory"
@@ -249,8 +252,8 @@ def _signature(function: Callable[..., Any], body: JsonBody[Any] | None) -> insp
     return signature.replace(parameters=found)
 
 
-class Responder(Protocol):
-    """What a response to the current request is given to."""
+class Connection(Protocol):
+    """Serves one request at a time, whose response may be a stream."""
 
     @property
     def address(self) -> str | None:
@@ -258,24 +261,22 @@ class Responder(Protocol):
         ...
 
     @property
-    def context(self) -> Context:
-        """The context (`contextvars`) of which each request gets a copy."""
+    def context(self) -> Context | None:
+        """The context (`contextvars`) of which each request gets a copy; None if it has its own."""
         ...
 
     def respond(self, response: RawResponse) -> None:
         """Send the response to the current request."""
         ...
 
+    def finish(self, handler: Coroutine[Any, Any, None]) -> None:
+        """Run `handler`, which will respond and does not raise, to its end."""
+        ...
 
-class Connection(Responder, Protocol):
-    """Serves one request at a time, whose response may be a stream."""
-
-    def begin_stream(
-        self, head: RawResponse, chunked_head: RawResponse, on_readable: Callable[[], object]
-    ) -> None:
+    def begin_stream(self, head: RawResponse, chunked_head: RawResponse, stream: Stream) -> None:
         """Send the head of a response whose body comes in pieces, in chunks if that is possible.
 
-        `on_readable` is called when the client has read what was sent, after `is_write_paused`.
+        `stream` is woken when the client has read what was sent, after `is_write_paused`.
         """
         ...
 
@@ -289,19 +290,15 @@ class Connection(Responder, Protocol):
         ...
 
     def end_stream(self, piece: bytes) -> None:
-        """Send the last part of the body, which is not empty: the response is complete."""
+        """Send the last part of the body, which is not empty: the response is complete.
+
+        Where a client that has not read would keep the process from its end, disconnect instead.
+        """
         ...
 
-    def give_up(self) -> None:
-        """Disconnect."""
-        ...
 
-
-Handler = Callable[[RawRequest], Coroutine[Any, Any, RawResponse]]
-
-
-class RawEndpoint(AdmittingEndpoint):
-    """One endpoint: reads a bounded body, calls its handler, and sends the response or a problem.
+class RawEndpoint(AdmittingEndpoint, ABC):
+    """An endpoint that responds on a Connection, be it of uvicorn's or a request of ASGI.
 
     FastAPI's own handling of a request takes ten times as long, and these checks are stricter: a
     parameter that is unknown or given twice is refused.
@@ -310,28 +307,55 @@ class RawEndpoint(AdmittingEndpoint):
     needs_client = False
     """True iff `begin` reads the address of the client."""
     needs_scope = False
-    """True iff it is only for ASGI requests, and `begin` is not called."""
+    """True iff it is only for ASGI requests."""
+
+    @abstractmethod
+    def begin(self, raw: RawRequest, connection: Connection) -> DelayedOperation | None:
+        """Respond on `connection` to an admitted request with its body, now or later.
+
+        Returns the wait, if it parks: to be abandoned when the client leaves.
+        """
+
+    def serve(self, raw: AsgiRequest, receive: Receive, send: Send) -> Awaitable[Any]:
+        """Return what responds to one request, to be awaited."""
+        # Before the body: a client without permission need not send one.
+        refused = self.admit(raw)
+        if refused is None and self.max_body:
+            return self._read_and_respond(raw, receive, send)
+        return self._respond(raw, refused, receive, send)
+
+    async def _read_and_respond(self, raw: AsgiRequest, receive: Receive, send: Send) -> None:
+        refused = await self.read_body(raw, receive)
+        responding = self._respond(raw, refused, receive, send)
+        # This frame stays while the request is parked.
+        del raw
+        await responding
+
+    def _respond(
+        self, raw: AsgiRequest, refused: RawResponse | None, receive: Receive, send: Send
+    ) -> Awaitable[Any]:
+        connection = AsgiConnection(raw.scope, receive, send, self.context.unread)
+        parked = None
+        if refused is None:
+            parked = self.begin(raw, connection)
+        else:
+            connection.respond(refused)
+        return connection.served(parked)
+
+
+Handler = Callable[[RawRequest], Coroutine[Any, Any, RawResponse]]
+
+
+class HandlerEndpoint(RawEndpoint):
+    """An endpoint whose handler responds at once as a rule, and then needs no task."""
 
     def __init__(self, handler: Handler, *args: Any, **options: Any) -> None:
         """Have `handler` respond to what an AdmittingEndpoint of the other arguments admits."""
         super().__init__(*args, **options)
         self._handler = handler
 
-    async def serve(self, raw: AsgiRequest, receive: Receive, send: Send) -> None:
-        """Respond to one request."""
-        # Before the body: a client without a token need not send one.
-        response = self.admit(raw)
-        if response is None:
-            response = await self.read_body(raw, receive)
-        if response is None:
-            try:
-                response = await self._handler(raw)
-            except Exception as exc:
-                response = self.error_response(raw, exc)
-        await send_or_give_up(send, response, self.context.unread)
-
     def begin(self, raw: RawRequest, connection: Connection) -> None:
-        """Respond on `connection` to an admitted request with its body, as a rule at once."""
+        """Respond on `connection`, as a rule at once."""
         handling = self._handler(raw)
         try:
             pending = handling.send(None)
@@ -340,7 +364,7 @@ class RawEndpoint(AdmittingEndpoint):
         except Exception as exc:
             response = self.error_response(raw, exc)
         else:
-            _ = finish_in_task(self._respond_later(Resumed(handling, pending), raw, connection))
+            connection.finish(self._respond_later(Resumed(handling, pending), raw, connection))
             return
         connection.respond(response)
 

@@ -17,9 +17,6 @@ from purgatory.fastapi.http.raw_request import AsgiRequest
 from purgatory.fastapi.routing.raw_endpoint import RawEndpoint
 from purgatory.fastapi.routing.raw_route import RawRoute
 from purgatory.fastapi.servers import fastapi_internals
-from purgatory.fastapi.watch.routes import WatchEndpoint
-
-DirectEndpoint = WatchEndpoint | RawEndpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +26,7 @@ class FastRoute:
     method: str
     path: str
     """The whole path or, if the endpoint has a path parameter, the part before it."""
-    endpoint: DirectEndpoint
+    endpoint: RawEndpoint
     max_body: int
     """Bytes; the application refuses longer bodies."""
 
@@ -109,7 +106,7 @@ class FastRouteStack:
         """Pass requests without a fast route on to `app`."""
         self.app = app
         # {method: path, name of the path parameter, endpoint}
-        self._fast_routes: dict[str, list[tuple[str, str, DirectEndpoint]]] = {}
+        self._fast_routes: dict[str, list[tuple[str, str, RawEndpoint]]] = {}
         for fast_route in fast_routes:
             if fast_route.max_body < fast_route.endpoint.max_body:
                 # The application has a lower limit, and enforces it as it reads.
@@ -142,7 +139,7 @@ def _fast_route(context: Any, app: FastAPI) -> FastRoute | None:
     if not isinstance(fastapi_internals.original_route(context), RawRoute) or context.dependencies:
         return None
     endpoint = getattr(context.endpoint, "raw", None)
-    if not isinstance(endpoint, DirectEndpoint):
+    if not isinstance(endpoint, RawEndpoint):
         return None
     literal, brace, parameter = context.path.partition("{")
     convertors = context.param_convertors

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Coroutine
 from contextvars import Context
 from typing import Any, Final
 
@@ -11,7 +11,8 @@ from starlette.responses import Response
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from purgatory.fastapi.http.eager_send import Respond
+from purgatory.fastapi.http.asgi_connection import Stream
+from purgatory.fastapi.http.eager_send import Respond, finish_in_task
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.servers.fallback_protocol import MAX_READ_AHEAD, FallbackProtocol
@@ -63,10 +64,10 @@ class ParkingProtocol(asyncio.Protocol):
         "_is_reading",
         "_is_responding",
         "_keeps_alive",
-        "_on_readable",
         "_parked",
         "_receiving",
         "_server",
+        "_stream",
         "_transport",
         "_unread",
         "is_write_paused",
@@ -99,8 +100,8 @@ class ParkingProtocol(asyncio.Protocol):
         self._is_read_paused = False
         self.is_write_paused: bool = False
         """True while the client has not read what was sent."""
-        # Of a response that is a stream: what sends more of it, and its framing.
-        self._on_readable: Callable[[], object] | None = None
+        # A response that is a stream, and its framing.
+        self._stream: Stream | None = None
         self._is_chunked = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
@@ -125,7 +126,7 @@ class ParkingProtocol(asyncio.Protocol):
         if self._fallback is not None:
             self._fallback.connection_lost(exc)
             self._fallback = None
-        self._on_readable = None
+        self._stream = None
         parked, self._parked = self._parked, None
         if parked is not None:
             parked.abandon()
@@ -171,8 +172,8 @@ class ParkingProtocol(asyncio.Protocol):
         self._track(is_another=False)
         if self._fallback is not None:
             self._fallback.resume_writing()
-        if self._on_readable is not None:
-            self._on_readable()
+        if self._stream is not None:
+            self._stream.wake()
         self._read_soon()
 
     @property
@@ -221,15 +222,13 @@ class ParkingProtocol(asyncio.Protocol):
         )
         self._finish_response(is_last=response.is_last)
 
-    def begin_stream(
-        self, head: RawResponse, chunked_head: RawResponse, on_readable: Callable[[], object]
-    ) -> None:
+    def begin_stream(self, head: RawResponse, chunked_head: RawResponse, stream: Stream) -> None:
         """Send the head of a response whose body comes in pieces; its end is `end_stream`.
 
         Without chunks if the connection closes after it: HTTP/1.0 has none.
         """
         server = self._server
-        self._on_readable = on_readable
+        self._stream = stream
         self._is_chunked = self._keeps_alive
         self._log_response(head.status)
         head = chunked_head if self._is_chunked else head
@@ -242,9 +241,19 @@ class ParkingProtocol(asyncio.Protocol):
             piece = b"%x\r\n%b\r\n" % (len(piece), piece)
         self._server.writes.write(self._transport, piece)
 
+    def finish(self, handler: Coroutine[Any, Any, None]) -> None:
+        """Run the rest of what responds, in a task."""
+        _ = finish_in_task(handler)
+
     def end_stream(self, piece: bytes) -> None:
-        """Send the last part of the body of a stream, which is not empty."""
-        self._on_readable = None
+        """Send the last part of the body of a stream, which is not empty.
+
+        A client that does not read is disconnected: it would keep the process from its end.
+        """
+        if self.is_write_paused:
+            self.give_up()
+            return
+        self._stream = None
         if not self._end_request(200):
             return
         if self._is_chunked:

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from starlette.types import Receive, Send
-
-from purgatory.fastapi.http.eager_send import ResponseUnreadError, send_response, sending
-from purgatory.fastapi.http.raw_request import AsgiRequest, RawRequest
+from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.raw_endpoint import Connection
 from purgatory.fastapi.sse.streams import (
-    CHUNKED_HEAD,
-    COMMENT,
-    HEAD,
     EventStreams,
     ParkedStream,
     StreamRequest,
 )
-from purgatory.fastapi.watch.interruptible_receive import DisconnectListener, may_have_body
 from purgatory.fastapi.watch.parked_requests import ParkedRequest, WaitRegistry
 from purgatory.fastapi.watch.request_parser import WatchRequest
 from purgatory.fastapi.watch.routes import Parse, WatchEndpoint
@@ -80,165 +72,11 @@ def _weight(parameters: list[str]) -> float:
     return 1.0
 
 
-class AsgiStream(DisconnectListener, ParkedStream):
-    """Sends in the task of its request, which waits in `receive()` while there is nothing to send.
-
-    So the client's leaving is seen at once, and a server whose `send` waits for a slow client
-    holds the one piece that it was given.
-    """
-
-    __slots__ = ("_address", "_beats", "_cancelling", "_last", "_receive", "_send", "_task")
-
-    def __init__(
-        self,
-        request: StreamRequest,
-        streams: EventStreams,
-        receive: Receive,
-        send: Send,
-        address: str,
-    ) -> None:
-        """Prepare to stream through `send`, to the client at `address`."""
-        ParkedStream.__init__(self, request, streams)
-        self._address = address
-        self._receive = receive
-        self._send = send
-        self._task = None
-        # The end of the response, once there is one.
-        self._last: bytes | None = None
-        # A comment is due.
-        self._beats = False
-
-    @property
-    def address(self) -> str | None:
-        """The client's address as the server says it; None if it does not."""
-        return self._address or None
-
-    async def serve(self, is_from_now: bool, *, may_have_body: bool) -> None:
-        """Send until the stream ends or the client leaves; await it once it is parked."""
-        try:
-            if not may_have_body:
-                await self.read_empty_body()
-            start = {"type": "http.response.start", "status": HEAD.status, "headers": HEAD.headers}
-            await self._send(start)
-            if self._last is None:
-                self.streams.add(self)
-                await self._send_piece(self.begin_bytes(is_from_now))
-            while (piece := self._next()) is not None:
-                if piece:
-                    await self._send_piece(piece)
-                elif await self.until_disconnect():
-                    return
-            await self._send_piece(self._last or b"", is_last=True)
-        except ResponseUnreadError:
-            # It is in the log, and the server closes the connection of an incomplete response.
-            return
-        finally:
-            self.abandon()
-
-    def wake(self) -> None:
-        """Send the unread events, unless the client has not read the last ones."""
-        self.interrupt()
-
-    def beat(self) -> None:
-        """Send a comment, unless the client has not read the last one."""
-        if self._task is not None:
-            self._beats = True
-            self.interrupt()
-
-    def end(self, last: bytes) -> None:
-        """Send `last`, and complete the response."""
-        self._last = last
-        self.interrupt()
-
-    def _next(self) -> bytes | None:
-        """Return what is to be sent; empty if nothing is, None at the end."""
-        piece = b"" if self._last is not None else self.next_piece()
-        if self._last is not None:
-            return None
-        if not piece and self._beats:
-            piece = COMMENT
-        self._beats = False
-        return piece
-
-    async def _send_piece(self, piece: bytes, *, is_last: bool = False) -> None:
-        if not piece and not is_last:
-            return
-        with sending(len(piece), self.streams.registry.context.unread):
-            await self._send(
-                {"type": "http.response.body", "body": piece, "more_body": not is_last}
-            )
-        # Servers take many small pieces without waiting: others have their turn.
-        await asyncio.sleep(0)
-
-
-class DirectStream(ParkedStream):
-    """Sends on the connection of its request."""
-
-    __slots__ = ("_connection",)
-
-    def __init__(
-        self, request: StreamRequest, streams: EventStreams, connection: Connection
-    ) -> None:
-        """Prepare to stream on `connection`."""
-        ParkedStream.__init__(self, request, streams)
-        self._connection = connection
-        # Shared by all of them: a copy for each would be a twentieth of its memory.
-        self._parked_in = connection.context
-
-    @property
-    def address(self) -> str | None:
-        """The address at the other end of the connection."""
-        return self._connection.address
-
-    def begin(self, is_from_now: bool) -> None:
-        """Send the head, and the signals after the cursor; call it once it is parked."""
-        self._begin(is_from_now)
-        self.streams.add(self)
-        self.wake()
-
-    def wake(self) -> None:
-        """Send the unread events, unless the client has not read the last ones."""
-        if self._parked_in is not None:
-            self._in_own_context(self.wake)
-            return
-        if self.is_completed or self._connection.is_write_paused:
-            return
-        piece = self.next_piece()
-        if piece:
-            self._connection.send_piece(piece)
-            if self.has_more:
-                # By then it is known if the client reads.
-                asyncio.get_running_loop().call_soon(self.wake)
-
-    def beat(self) -> None:
-        """Send a comment, unless the client has not read the last one."""
-        if not self._connection.is_write_paused:
-            self._connection.send_piece(COMMENT)
-
-    def end(self, last: bytes) -> None:
-        """Send `last`, and complete the response.
-
-        A client that does not read is disconnected: it would keep the process from its end.
-        """
-        if not self._is_begun:
-            self._begin(is_from_now=False)
-        if self._connection.is_write_paused:
-            self._connection.give_up()
-        else:
-            self._connection.end_stream(last)
-
-    def _begin(self, is_from_now: bool) -> None:
-        self._connection.begin_stream(HEAD, CHUNKED_HEAD, self.wake)
-        first = self.begin_bytes(is_from_now)
-        if first:
-            self._connection.send_piece(first)
-
-
 ParseStream = Callable[[RawRequest], StreamRequest | None]
 
 
 class StreamEndpoint(WatchEndpoint):
-    """Streams events: as an `AsgiStream` or, on a connection without ASGI, as a `DirectStream`."""
+    """Streams events."""
 
     def __init__(
         self,
@@ -257,21 +95,8 @@ class StreamEndpoint(WatchEndpoint):
         self._parse_stream = parse_stream
         self._is_shared = parse is not None
 
-    def _respond(self, raw: AsgiRequest, receive: Receive, send: Send) -> Awaitable[None]:
-        if self._is_shared and not wants_events(raw):
-            return super()._respond(raw, receive, send)
-        try:
-            request = self._parse_stream(raw)
-            if request is None:
-                return send_response(send, RawResponse.empty(204))
-            stream = AsgiStream(request, self._streams, receive, send, raw.client)
-            self.registry.park(stream, self.registry.client(raw))
-        except Exception as exc:
-            return send_response(send, self._streams.refusal(raw, exc))
-        return stream.serve(request.is_from_now, may_have_body=may_have_body(raw.scope))
-
     def begin(self, raw: RawRequest, connection: Connection) -> ParkedRequest | None:
-        """Respond on `connection` to an admitted request, now or later; as in WatchEndpoint."""
+        """Park a stream, or refuse it; a request that does not ask for events is a wait."""
         if self._is_shared and not wants_events(raw):
             return super().begin(raw, connection)
         try:
@@ -279,7 +104,7 @@ class StreamEndpoint(WatchEndpoint):
             if request is None:
                 connection.respond(RawResponse.empty(204))
                 return None
-            stream = DirectStream(request, self._streams, connection)
+            stream = ParkedStream(request, self._streams, connection)
             self.registry.park(stream, self.registry.client(raw))
         except Exception as exc:
             connection.respond(self._streams.refusal(raw, exc))

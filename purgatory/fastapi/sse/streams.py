@@ -13,6 +13,7 @@ from purgatory.fastapi.http.exception_handlers import problem_of_error, problem_
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import CLOSE, RawResponse, poll_after_drain_ms
+from purgatory.fastapi.routing.raw_endpoint import Connection
 from purgatory.fastapi.watch.parked_requests import ParkedRequest, WaitRegistry
 from purgatory.fastapi.watch.request_parser import WatchRequest
 from purgatory.fastapi.watch.responses import WatchResponses
@@ -238,17 +239,18 @@ class ParkedStream(ParkedRequest):
     client reads: a slow one costs no more memory than a piece, and loses nothing until the history
     is trimmed, which is its last event then.
 
-    Subclasses send, for a server interface, in `wake` and `end`. Call `abandon` when the client
-    leaves.
+    Call `abandon` when the client leaves.
     """
 
     kind: ClassVar[str] = "stream"
 
     __slots__ = ("_is_begun", "_reached", "streams")
 
-    def __init__(self, request: StreamRequest, streams: EventStreams) -> None:
+    def __init__(
+        self, request: StreamRequest, streams: EventStreams, connection: Connection
+    ) -> None:
         """Prepare to stream as `request` says; nothing is sent before it is parked."""
-        ParkedRequest.__init__(self, request.watch, streams.registry)
+        ParkedRequest.__init__(self, request.watch, streams.registry, connection)
         self.streams = streams
         self._reached: Positions = request.watch.positions
         self._is_begun = False
@@ -258,17 +260,42 @@ class ParkedStream(ParkedRequest):
         """The cursor after what was sent."""
         return cursor_of_positions(self.signals, self.watched_keys, self._reached)
 
+    def begin(self, is_from_now: bool) -> None:
+        """Send the head, and the signals after the cursor; call it once it is parked."""
+        self._begin(is_from_now)
+        self.streams.add(self)
+        self.wake()
+
+    def _begin(self, is_from_now: bool) -> None:
+        self._is_begun = True
+        self._connection.begin_stream(HEAD, CHUNKED_HEAD, self)
+        if is_from_now:
+            self._connection.send_piece(begin_event(self.cursor))
+
     def wake(self) -> None:
         """Send the unread events, unless the client has not read the last ones."""
-        raise NotImplementedError(f"{type(self).__name__} does not define wake()")
+        if self._parked_in is not None:
+            self._in_own_context(self.wake)
+            return
+        if self.is_completed or self._connection.is_write_paused:
+            return
+        piece = self._next_piece()
+        if piece:
+            self._connection.send_piece(piece)
+            if self._has_more:
+                # By then it is known if the client reads.
+                asyncio.get_running_loop().call_soon(self.wake)
 
     def beat(self) -> None:
         """Send a comment, unless the client has not read the last one."""
-        raise NotImplementedError(f"{type(self).__name__} does not define beat()")
+        if not self._connection.is_write_paused:
+            self._connection.send_piece(COMMENT)
 
     def end(self, last: bytes) -> None:
         """Send `last`, and complete the response. Called once, unless the client has left."""
-        raise NotImplementedError(f"{type(self).__name__} does not define end()")
+        if not self._is_begun:
+            self._begin(is_from_now=False)
+        self._connection.end_stream(last)
 
     def try_complete(self) -> bool:
         """Send the unread events; return False, as the stream continues."""
@@ -280,12 +307,9 @@ class ParkedStream(ParkedRequest):
     def on_complete(self) -> None:
         """End the stream with an event that says why, unless the client has left."""
         self.streams.discard(self)
-        registration = self._registration
-        registry = registration.registry
-        if registration is not registry.unnamed:
-            registry.forget(self, registration)
-        if self.is_abandoned:
-            return
+        ParkedRequest.on_complete(self)
+
+    def _respond(self, registry: WaitRegistry) -> None:
         try:
             self.end(self._last_events())
         except Exception as exc:
@@ -311,12 +335,7 @@ class ParkedStream(ParkedRequest):
         """End the stream, superseded by another one; return True iff it was pending."""
         return self._end_with(self.end, problem_event("superseded", response.body))
 
-    def begin_bytes(self, is_from_now: bool) -> bytes:
-        """Return the first event, for a stream that has no cursor yet; nothing for others."""
-        self._is_begun = True
-        return begin_event(self.cursor) if is_from_now else b""
-
-    def next_piece(self) -> bytes:
+    def _next_piece(self) -> bytes:
         """Return the next events, which count as sent; empty if there are none.
 
         Up to PIECE bytes but for the last event. The stream ends here if it has lost signals.
@@ -357,7 +376,7 @@ class ParkedStream(ParkedRequest):
         return b"".join(events)
 
     @property
-    def has_more(self) -> bool:
+    def _has_more(self) -> bool:
         """True iff there are signals that were not sent."""
         pairs = zip(self.watched_keys, self._reached, strict=True)
         return any(self.signals.last(key) > position for key, position in pairs)

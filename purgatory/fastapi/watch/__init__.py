@@ -1,6 +1,6 @@
 """Requests that are parked until a key fires: endpoint, parameters, waits, limits, responses.
 
-Each wait is a `ParkedRequest`, a `purgatory.signals.WaitOperation` that responds when it ends, and
-`interruptible_receive` is where a task waits for the client to leave. The rooms above park with
-both. Not here: what a server does with a parked connection, which is in `servers`.
+Each wait is a `ParkedRequest`, a `purgatory.signals.WaitOperation` that responds on its connection
+when it ends. Not here: what a server does with a parked connection, which is in `servers`, and how
+a task of ASGI waits for its client to leave, which is in `http`.
 """

@@ -11,8 +11,8 @@ from purgatory.fastapi.http.exception_handlers import problem_of_error, problem_
 from purgatory.fastapi.http.problems import Problem, draining_problem
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.raw_endpoint import EndpointContext
-from purgatory.fastapi.watch.request_parser import WatchRequest, WatchTerms
+from purgatory.fastapi.routing.raw_endpoint import Connection, EndpointContext
+from purgatory.fastapi.watch.request_parser import WatchRequest
 from purgatory.fastapi.watch.responses import WatchResponses
 from purgatory.fastapi.watch.settings import ClientOf, ParkedClient, PerClientLimit, WaitSettings
 from purgatory.outcome import Status
@@ -42,19 +42,21 @@ class Registration:
 
 
 class ParkedRequest(WaitOperation):
-    """The wait of a request, which is responded to when it ends.
+    """The wait of a request, which responds on its connection when it ends.
 
-    Subclasses send the response, for a server interface, in `respond`. Call `abandon` when the
-    client leaves, and `run` to end the wait early, as expired.
+    Call `abandon` when the client leaves, and `run` to end the wait early, as expired.
     """
 
     kind: ClassVar[str] = "watch"
 
     # No more than this: there is one per client, and its memory is the cost of parking.
-    __slots__ = ("_registration", "terms")
+    # The connection itself: a bound method of it would be one more object for each request.
+    __slots__ = ("_connection", "_registration", "terms")
 
-    def __init__(self, request: WatchRequest, registry: WaitRegistry) -> None:
-        """Prepare to wait as `request` says, in `registry`."""
+    def __init__(
+        self, request: WatchRequest, registry: WaitRegistry, connection: Connection
+    ) -> None:
+        """Prepare to wait as `request` says, in `registry`, and to respond on `connection`."""
         purgatory = registry.purgatory
         keys, positions, self.terms, wait_id = request
         delay_ms = purgatory.delay_ms(self.terms.timeout)
@@ -63,6 +65,9 @@ class ParkedRequest(WaitOperation):
         self._registration: Registration = (
             registry.unnamed if wait_id is None else Registration(registry, wait_id)
         )
+        self._connection = connection
+        # Shared by all of a server: a copy for each would be a twentieth of its memory.
+        self._parked_in = connection.context
 
     @property
     def wait_id(self) -> str | None:
@@ -83,16 +88,12 @@ class ParkedRequest(WaitOperation):
     @property
     def address(self) -> str | None:
         """The address of the client's connection, or of the proxy's; None if unknown."""
-        return None
+        return self._connection.address
 
     def count_for(self, client: ParkedClient | None) -> None:
         """Count this request for `client` until it ends."""
         registration = self._registration
         self._registration = Registration(registration.registry, registration.wait_id, client)
-
-    def respond(self, response: RawResponse) -> None:
-        """Send the response: called once, on the purgatory's thread, unless the client has left."""
-        raise NotImplementedError(f"{type(self).__name__} does not define respond()")
 
     def on_complete(self) -> None:
         """Respond, unless the client has left or was refused."""
@@ -100,19 +101,21 @@ class ParkedRequest(WaitOperation):
         registry = registration.registry
         if registration is not registry.unnamed:
             registry.forget(self, registration)
-        if self.is_abandoned:
-            return
+        if not self.is_abandoned:
+            self._respond(registry)
+
+    def _respond(self, registry: WaitRegistry) -> None:
+        keys, positions = self.watched_keys, self.positions
         try:
-            keys, positions = self.watched_keys, self.positions
-            response = registry.response(keys, positions, self.terms, self.status)
+            response = registry.responses.response(keys, positions, self.terms, self.status)
         except Exception as exc:
-            # A fault of ours: the client gets a 500, as for any other, instead of no response.
+            # Signals are lost, or it is a fault of ours: a 500 instead of no response.
             response = registry.failed(keys, exc)
-        self.respond(response)
+        self._connection.respond(response)
 
     def refuse(self, response: RawResponse) -> bool:
         """End the wait with an error; return True iff it was pending."""
-        return self._end_with(self.respond, response)
+        return self._end_with(self._connection.respond, response)
 
     def _end_with(self, send: Callable[[Any], object], last: object) -> bool:
         """End the wait, and send `last` in place of a response; return True iff it was pending."""
@@ -188,19 +191,8 @@ class WaitRegistry:
         except PurgatoryError as exc:
             raise problem_of_error(exc) from exc
 
-    def response(
-        self, keys: tuple[str, ...], positions: tuple[int, ...], terms: WatchTerms, status: Status
-    ) -> RawResponse:
-        """Return the response to a wait that ended with `status`; each key has a position."""
-        response = self.responses.known(keys, positions, terms, status)
-        if response is not None:
-            return response
-        if status is Status.OUTDATED:
-            return self._expired(keys, positions)
-        return self.responses.response(keys, positions, terms, status)
-
     def failed(self, keys: tuple[str, ...], error: Exception) -> RawResponse:
-        """Return the response to a wait whose response could not be made, and log why."""
+        """Return the response to a wait that failed; if that is a fault of ours, log it."""
         path = self.path_of(keys)
         method = "GET" if len(keys) == 1 else "POST"
         return problem_of_exception(error, method, path).response(self.context.prefix, path)
@@ -269,17 +261,6 @@ class WaitRegistry:
             return 0
         del self._named[wait_id]
         return 1 if older[0].refuse(self._superseded(wait_id)) else 0
-
-    def _expired(self, keys: tuple[str, ...], positions: tuple[int, ...]) -> RawResponse:
-        """Return the 410 of the first key whose signals are missing."""
-        signals = self.purgatory.signals
-        for key, position in zip(keys, positions, strict=True):
-            if position < signals.earliest(key):
-                try:
-                    signals.position(key, signals.cursor(position))
-                except PurgatoryError as exc:
-                    return problem_of_error(exc).response(self.context.prefix, self.path_of((key,)))
-        raise AssertionError("an outdated wait has a position before the earliest")
 
     def _superseded(self, name: str) -> RawResponse:
         wait_id = _id(name)

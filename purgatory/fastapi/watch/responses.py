@@ -39,7 +39,7 @@ class WatchResponses:
         self._signals = signals
         self._max_bytes = max_bytes
         self._last_question: tuple[object, ...] = ()
-        self._last_response: RawResponse | None = None
+        self._last_response = RawResponse.empty(204)
         # The signals and the position that were encoded last.
         self._last_signals: list[Signal] = []
         self._last_encoded = b"[]"
@@ -49,25 +49,22 @@ class WatchResponses:
         self._second = 0
         self._second_text = b"1970-01-01T00:00:00"
 
-    def known(
-        self, keys: Keys, positions: Positions, terms: WatchTerms, status: Status
-    ) -> RawResponse | None:
-        """Return the last response if it is also the response to this wait, else None."""
-        question = (keys, positions, terms.limit, status, self._signals.head())
-        if question != self._last_question:
-            return None
-        return self._last_response if terms.is_plain else None
-
     def response(
         self, keys: Keys, positions: Positions, terms: WatchTerms, status: Status
     ) -> RawResponse:
-        """Return the response to a wait that ended with `status`; each key has a position."""
+        """Return the response to a wait that ended with `status`; each key has a position.
+
+        Raises CursorExpiredError if signals after a position were lost, or are no longer kept.
+        """
         if terms.is_plain and status is not Status.DRAINED:
-            # Plain waits differ at most in what `known` compares.
-            response = self._single(keys[0], positions[0], terms, status, 0, b"")
-            self._last_question = (keys, positions, terms.limit, status, self._signals.head())
-            self._last_response = response
-            return response
+            # Plain waits differ at most in these.
+            question = (keys, positions, terms.limit, status, self._signals.head())
+            if question != self._last_question:
+                self._require_kept(keys, positions, status)
+                self._last_response = self._single(keys[0], positions[0], terms, status, 0, b"")
+                self._last_question = question
+            return self._last_response
+        self._require_kept(keys, positions, status)
         lines = b""
         if terms.applied:
             lines = b"preference-applied: %b\r\n" % ", ".join(terms.applied).encode()
@@ -79,6 +76,11 @@ class WatchResponses:
             return self._single(keys[0], positions[0], terms, status, poll_after_ms, lines)
         where = zip(keys, positions, strict=True)
         return self._several(where, terms, status, poll_after_ms, lines)
+
+    def _require_kept(self, keys: Keys, positions: Positions, status: Status) -> None:
+        if status is Status.OUTDATED:
+            for key, position in zip(keys, positions, strict=True):
+                self._signals.position(key, self._signals.cursor(position))
 
     def _single(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from typing import Any
 
@@ -14,7 +14,7 @@ from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, create_router
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.raw_endpoint import EndpointContext, RawEndpoint
+from purgatory.fastapi.routing.raw_endpoint import EndpointContext, HandlerEndpoint
 from purgatory.testing import AutojumpEventLoop
 from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange
@@ -37,6 +37,9 @@ class Connection:
     def respond(self, response: RawResponse) -> None:
         self.responses.append(response)
 
+    def finish(self, handler: Coroutine[Any, Any, None]) -> None:
+        self._task = asyncio.ensure_future(handler)
+
     def begin_stream(self, *_: object) -> None:
         raise AssertionError
 
@@ -44,9 +47,6 @@ class Connection:
         raise AssertionError
 
     def end_stream(self, piece: bytes) -> None:
-        raise AssertionError
-
-    def give_up(self) -> None:
         raise AssertionError
 
 
@@ -75,7 +75,7 @@ async def test_a_handler_responds_on_a_connection_at_once_or_when_it_has_waited(
         return RawResponse.empty(204)
 
     connection = Connection()
-    endpoint = RawEndpoint(handle, EndpointContext(purgatory), "POST", probe, None)
+    endpoint = HandlerEndpoint(handle, EndpointContext(purgatory), "POST", probe, None)
     endpoint.begin(RawRequest("/probe\n", b"/probe%0A", b"", []), connection)
     assert bool(connection.responses) is (turns == 0)
     await until_in_turns(lambda: bool(connection.responses))

@@ -6,7 +6,6 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -15,11 +14,12 @@ from starlette.types import Message
 
 from purgatory import Limits, Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, WaitSettings, create_router
+from purgatory.fastapi.http.asgi_connection import AsgiConnection
+from purgatory.fastapi.http.bounds import UnreadResponses
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.raw_endpoint import EndpointContext
-from purgatory.fastapi.watch.parked_requests import WaitRegistry
+from purgatory.fastapi.watch.parked_requests import ParkedRequest, WaitRegistry
 from purgatory.fastapi.watch.request_parser import WatchRequest, WatchTerms
-from purgatory.fastapi.watch.routes import AsgiWait, DirectWait
 from purgatory.jobs import MemoryJobStore
 from purgatory.testing import AutojumpEventLoop
 from tests.cases import cases
@@ -29,13 +29,12 @@ from tests.unit.exchange import Exchange
 WAIT_ID = str(uuid.UUID(int=1))
 
 
-class Connection:
+class Connection(AsgiConnection):
     """Keeps what it is to send."""
 
-    address = None
-    context = copy_context()
-
     def __init__(self) -> None:
+        exchange = Exchange("/")
+        super().__init__(exchange.scope, exchange.receive, exchange.send, UnreadResponses())
         self.responses: list[RawResponse] = []
 
     def respond(self, response: RawResponse) -> None:
@@ -73,7 +72,7 @@ def app(purgatory: Purgatory) -> FastAPI:
     return app
 
 
-def _wait(registry: WaitRegistry, connection: Connection, **changes: Any) -> DirectWait:
+def _wait(registry: WaitRegistry, connection: AsgiConnection, **changes: Any) -> ParkedRequest:
     options: dict[str, Any] = {"keys": ("k",), "positions": (0,), "wait": 20.0, "wait_id": None}
     options |= changes
     terms = WatchTerms(
@@ -83,12 +82,12 @@ def _wait(registry: WaitRegistry, connection: Connection, **changes: Any) -> Dir
         is_single=len(options["keys"]) == 1,
     )
     request = WatchRequest(options["keys"], options["positions"], terms, options["wait_id"])
-    return DirectWait(request, registry, connection)
+    return ParkedRequest(request, registry, connection)
 
 
 def _park(
-    registry: WaitRegistry, connection: Connection, client: str = "", **changes: Any
-) -> DirectWait:
+    registry: WaitRegistry, connection: AsgiConnection, client: str = "", **changes: Any
+) -> ParkedRequest:
     wait = _wait(registry, connection, **changes)
     registry.park(wait, client)
     return wait
@@ -218,12 +217,10 @@ async def test_a_response_that_cannot_be_sent_ends_the_task(
     async def send(message: Message) -> None:
         raise RuntimeError("the transport is broken")
 
-    terms = WatchTerms(20.0)
-    wait = AsgiWait(WatchRequest(("k",), (0,), terms, None), registry, receive, send)
-    registry.park(wait)
+    connection = AsgiConnection(Exchange("/").scope, receive, send, UnreadResponses())
 
     async def serve() -> None:
-        await wait.begin()
+        await connection.served(_park(registry, connection))
 
     serving = asyncio.ensure_future(serve())
     await asyncio.sleep(0)
@@ -239,8 +236,10 @@ async def test_a_wait_is_of_the_client_at_its_address(
 ) -> None:
     """As the list of waits shows it, if the server says it and no identity is known."""
     exchange = Exchange("/")
-    request = WatchRequest(("k",), (0,), WatchTerms(20.0), None)
-    wait = AsgiWait(request, registry, exchange.receive, exchange.send, address)
+    scope = {**exchange.scope, "client": (address, 1) if address else None}
+    wait = _wait(
+        registry, AsgiConnection(scope, exchange.receive, exchange.send, UnreadResponses())
+    )
     assert (wait.address, wait.client) == (client, client)
 
 
@@ -296,10 +295,8 @@ async def test_a_long_response_is_not_sent_by_the_task_that_fires(
     send.__module__ = "uvicorn.protocols.http"
     async with make_purgatory(limits=Limits(max_value_bytes=2 * size)) as purgatory:
         registry = WaitRegistry(EndpointContext(purgatory), WaitSettings())
-        request = WatchRequest(("k",), (0,), WatchTerms(20.0), None)
-        wait = AsgiWait(request, registry, receive, send)
-        registry.park(wait)
-        serving = asyncio.ensure_future(wait.begin())
+        connection = AsgiConnection(Exchange("/").scope, receive, send, UnreadResponses())
+        serving = asyncio.ensure_future(connection.served(_park(registry, connection)))
         await asyncio.sleep(0)
         await purgatory.fire("k", "x" * size)
         assert bool(sent) is is_at_once
