@@ -71,9 +71,13 @@ class LevelStatistics:
     """One level of the timing wheel."""
 
     tick_ms: int
+    """Milliseconds of one bucket."""
     span_ms: int
+    """Milliseconds of the whole level."""
     buckets: int
+    """Buckets that are not empty."""
     tasks: int
+    """Timers in these buckets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +98,24 @@ class Statistics:
     fired: int
     """Operations that a key completed."""
     expired: int
+    """Operations that reached their deadline."""
     cancelled: int
+    """Operations that were cancelled, or whose client left."""
     drained: int
+    """Operations that ended because the process shuts down."""
     outdated: int
     """Operations that ended because signals that they waited for were lost or are no longer
     kept."""
     is_draining: bool
+    """The process is shutting down."""
     signals: SignalStatistics
+    """The signals that are kept."""
     shared_signals: SharedSignalStatistics | None
     """How signals are exchanged with other processes; None if they are in memory."""
     timers: int
     """Timers that are pending; one of them ages the signals that are kept."""
     levels: tuple[LevelStatistics, ...]
+    """The timing wheel, the finest level first."""
     wake_ups: int
     """How often the event loop was woken for the timer."""
     longest_turn_ms: float

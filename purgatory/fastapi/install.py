@@ -21,8 +21,8 @@ from purgatory.fastapi.long_poll.endpoint_call import LongPollKey
 from purgatory.fastapi.long_poll.middleware import LongPollMiddleware
 from purgatory.fastapi.router import Authorize, EndpointGroup, create_router
 from purgatory.fastapi.routing.raw_endpoint import DEFAULT_PREFIX
-from purgatory.fastapi.routing.raw_route import LazyRoute, RawRoute, include_in_app, response_header
-from purgatory.fastapi.servers.fastapi_internals import original_route, route_contexts
+from purgatory.fastapi.routing.raw_route import RawRoute, include_in_app, response_header
+from purgatory.fastapi.servers.fastapi_internals import route_contexts
 from purgatory.fastapi.watch.settings import ClientOf, WaitSettings
 from purgatory.purgatory import Purgatory
 
@@ -64,9 +64,6 @@ def warn_of_useless_keys(app: FastAPI) -> None:
     useful: set[int] = set()
     others: dict[int, tuple[LongPollKey, str]] = {}
     for route in route_contexts(app):
-        if isinstance(original_route(route), LazyRoute):
-            # One of ours, whose dependencies are built only for OpenAPI.
-            continue
         # Those of WebSockets have no methods.
         methods = getattr(route, "methods", None) or ()
         for key, is_used in declared_keys(route) if methods else ():

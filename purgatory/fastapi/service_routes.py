@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter
 from fastapi import Path as InPath
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.http.problems import KINDS, Problem
@@ -22,7 +22,9 @@ from purgatory.fastapi.http.raw_request import READ, Access, Action
 from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer, add_handler
 from purgatory.fastapi.routing.raw_endpoint import EndpointContext
 from purgatory.fastapi.servers.server_process import running_workers
-from purgatory.purgatory import Purgatory
+from purgatory.purgatory import LevelStatistics, Purgatory
+from purgatory.signals import SignalStatistics
+from purgatory.signals.model import SharedSignalStatistics
 
 if TYPE_CHECKING:
     from purgatory.metrics import PurgatoryCollector
@@ -158,45 +160,6 @@ async def problem(slug: _Slug) -> Answer:
     return Answer.of(200, body, {"Content-Type": "text/plain; charset=utf-8"})
 
 
-class ShardStatistics(BaseModel):
-    """How this process follows one log of shared signals."""
-
-    applied: int = Field(description="Signals and drops of this log that were applied here.")
-    lag: int = Field(description="Those that were not applied here when it was last read.")
-    gaps: int = Field(description="How often some were lost before they were applied here.")
-    reconnects: int = Field(description="How often the server of this log was out of reach.")
-
-
-class SharedSignalStatistics(BaseModel):
-    """How this process follows the log of signals that several processes share."""
-
-    appended: int = Field(description="Signals and drops that this process has appended.")
-    applied: int = Field(description="Those of all processes that were applied here.")
-    lag: int = Field(description="Those that were not applied here when the log was last read.")
-    gaps: int = Field(description="How often some were lost before they were applied here.")
-    reconnects: int = Field(description="How often the server was out of reach.")
-    shards: list[ShardStatistics] = Field(
-        description="The same for each log, in the order of their numbers."
-    )
-
-
-class WheelLevel(BaseModel):
-    """One level of the timing wheel."""
-
-    tick_ms: int = Field(description="Milliseconds of one bucket.")
-    span_ms: int = Field(description="Milliseconds of the whole level.")
-    buckets: int = Field(description="Buckets that are not empty.")
-    tasks: int = Field(description="Timers in these buckets.")
-
-
-class SignalStatistics(BaseModel):
-    """The signals that are kept."""
-
-    signals: int = Field(description="Signals that are kept, of all keys.")
-    bytes: int = Field(description="Bytes of their values, as JSON.")
-    keys: int = Field(description="Keys with kept signals.")
-
-
 class LatenessStatistics(BaseModel):
     """How late this process started jobs after they were due."""
 
@@ -262,6 +225,9 @@ class JobStatisticsResponse(BaseModel):
 class StatisticsResponse(BaseModel):
     """This process now and since its start."""
 
+    # Also of the dataclasses in it: OpenAPI describes their attributes by their docstrings.
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
     parked: int = Field(description="Operations that are waiting now: parked requests, as a rule.")
     keys: int = Field(description="Keys that are watched now.")
     watched: int = Field(description="Watches now: an operation counts once for each of its keys.")
@@ -285,7 +251,7 @@ class StatisticsResponse(BaseModel):
     timers: int = Field(
         description="Timers that are pending now; one of them ages the signals that are kept."
     )
-    levels: list[WheelLevel] = Field(description="The timing wheel, the finest level first.")
+    levels: list[LevelStatistics] = Field(description="The timing wheel, the finest level first.")
     wake_ups: int = Field(description="How often the event loop was woken for the timer.")
     longest_turn_ms: float = Field(
         description="The longest time for which expirations blocked the event loop."

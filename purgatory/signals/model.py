@@ -53,8 +53,11 @@ class SignalStatistics:
     """The number and size of the retained signals."""
 
     signals: int
+    """Signals that are kept, of all keys."""
     bytes: int
+    """Bytes of their values, as JSON."""
     keys: int
+    """Keys with kept signals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +65,13 @@ class ShardStatistics:
     """How this process follows one log of shared signals."""
 
     applied: int
+    """Entries of this log that were applied here."""
     lag: int
+    """Entries that were not applied here when the log was last read."""
     gaps: int
+    """How often entries were lost before they were applied here."""
     reconnects: int
+    """How often the server of this log was out of reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,7 @@ class SharedSignalStatistics:
     gaps: int
     """How often entries were lost before they were applied here."""
     reconnects: int
+    """How often the server was out of reach."""
     shards: tuple[ShardStatistics, ...] = ()
     """The same for each log, in the order of their numbers."""
 

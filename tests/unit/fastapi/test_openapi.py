@@ -316,8 +316,8 @@ async def test_the_statistics_are_what_is_documented_of_them() -> None:
     install(app, purgatory, authorize=ALLOW_ANYONE)
     async with purgatory, AsyncClient(transport=ASGITransport(app), base_url="http://h") as client:
         answer = (await client.get("/purgatory/statistics")).json()
-    documented = StatisticsResponse.model_validate(answer, strict=True).model_dump(mode="json")
-    assert documented == answer
+    documented = StatisticsResponse.model_validate_json(json.dumps(answer), strict=True)
+    assert documented.model_dump(mode="json") == answer
 
 
 def test_bodies_are_documented(document: dict[str, Any]) -> None:

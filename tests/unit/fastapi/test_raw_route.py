@@ -1,9 +1,6 @@
-"""How often FastAPI builds what a route of ours consists of: parameters, models, dependencies."""
+"""Our routes among those of an application."""
 
 from __future__ import annotations
-
-from collections import Counter
-from typing import Any
 
 import pytest
 from fastapi import APIRouter, Depends, FastAPI
@@ -11,59 +8,8 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
 from purgatory import Purgatory
-from purgatory.fastapi import ALLOW_ANYONE, create_router, install
-from purgatory.fastapi.routing import raw_route
-from purgatory.jobs import MemoryJobStore
+from purgatory.fastapi import ALLOW_ANYONE, install
 from tests.needs import ROUTE_CONTEXTS
-
-
-@pytest.fixture
-def builds(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """{operation: how often it was built}. A build asks once for the id of its operation."""
-    counts: Counter[str] = Counter()
-    of_route = raw_route._operation_id
-
-    def counted(own_path: str, route: Any) -> str:
-        operation_id = of_route(own_path, route)
-        counts[operation_id] += 1
-        return operation_id
-
-    monkeypatch.setattr(raw_route, "_operation_id", counted)
-    return counts
-
-
-def test_install_and_requests_build_nothing(builds: Counter[str]) -> None:
-    """The routes of an application are built for OpenAPI only: requests have one of their own."""
-    app = FastAPI()
-    install(app, Purgatory(jobs=MemoryJobStore()), authorize=ALLOW_ANYONE)
-    with TestClient(app) as client:
-        assert client.get("/purgatory/keys").status_code == 200
-        assert client.get("/purgatory/problems/not-found").status_code == 200
-        assert client.put("/purgatory/keys").status_code == 405
-    assert not builds
-
-
-def test_openapi_builds_each_route_once(builds: Counter[str]) -> None:
-    """Also if several threads or tasks ask for the document, one after another."""
-    app = FastAPI()
-    install(app, Purgatory(jobs=MemoryJobStore()), authorize=ALLOW_ANYONE)
-    operations = {
-        operation["operationId"]
-        for item in app.openapi()["paths"].values()
-        for operation in item.values()
-    }
-    app.openapi_schema = None
-    app.openapi()
-    assert builds == dict.fromkeys(operations, 1)
-
-
-def test_a_router_that_is_included_is_built_once(builds: Counter[str]) -> None:
-    """FastAPI builds the included route, and not the one that it was made from."""
-    app = FastAPI()
-    app.include_router(create_router(Purgatory(jobs=MemoryJobStore()), authorize=ALLOW_ANYONE))
-    with TestClient(app) as client:
-        assert client.get("/openapi.json").status_code == 200
-    assert set(builds.values()) == {1}
 
 
 def test_dependencies_of_the_application_come_first() -> None:
