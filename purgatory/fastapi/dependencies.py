@@ -34,8 +34,7 @@ from purgatory.fastapi.routing.request_internals import (
     on_endpoint_end,
     yield_dependencies,
 )
-from purgatory.fastapi.sse.endpoint import StreamEndpoint
-from purgatory.fastapi.sse.routes import split_keys
+from purgatory.fastapi.sse.routes import StreamEndpoint, split_keys
 from purgatory.fastapi.watch.settings import ParkedClient, installed_limit
 from purgatory.outcome import Outcome, Status
 from purgatory.purgatory import Purgatory

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import jsonschema_rs
 from fastapi import FastAPI
 
-from purgatory.fastapi.http.request_headers import ENTITY_TAGS_PATTERN
+from purgatory.fastapi.http.parameters import ENTITY_TAGS_PATTERN
 from purgatory.fastapi.routing.raw_route import DeclaredEndpoint
 from purgatory.fastapi.servers.fastapi_internals import route_contexts
 from tests.acceptance.client import Connection, Reply

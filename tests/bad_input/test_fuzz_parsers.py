@@ -19,13 +19,16 @@ from purgatory.fastapi import BearerTokens, Problem, WaitSettings
 from purgatory.fastapi.http.exception_handlers import problem_of_error
 from purgatory.fastapi.http.idempotency import parse_idempotency_key
 from purgatory.fastapi.http.json_bodies import JsonBody
-from purgatory.fastapi.http.parameters import MAX_LIMIT, ParameterErrors, WholeNumber, read_query
-from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.http.request_headers import (
+from purgatory.fastapi.http.parameters import (
+    MAX_LIMIT,
+    ParameterErrors,
+    WholeNumber,
     parse_entity_tags,
     parse_preferences,
+    read_query,
     wait_seconds,
 )
+from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.schemas import pointer
 from purgatory.fastapi.keys.endpoints import KeyEndpoints
 from purgatory.fastapi.keys.schemas import MAX_BATCH, batch_json, signal_json

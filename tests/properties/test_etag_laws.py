@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from purgatory.fastapi.http.request_headers import EntityTags, opaque_tag
+from purgatory.fastapi.http.parameters import EntityTags, opaque_tag
 
 # etagc = %x21 / %x23-7E / obs-text
 ETAGC = [0x21, *range(0x23, 0x7F), *range(0x80, 0x100)]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory import Status
+from purgatory.fastapi.watch.parked_requests import WatchResponses
 from purgatory.fastapi.watch.request_parser import WatchTerms
-from purgatory.fastapi.watch.responses import WatchResponses
 from purgatory.signals import MemorySignals
 from purgatory.testing import MockClock
 

@@ -1,28 +1,350 @@
-"""JSON bodies: parsed strictly, with the location of every error."""
+"""JSON bodies: parsed by their schema, the large ones in slices."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, NoReturn, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, from_json
 
-from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.http.schemas import BodyField, BodySchema, Location
-from purgatory.fastapi.http.sliced_json import (
-    OutOfBoundsError,
-    SlicedDecoder,
-    Steps,
-    at_once,
-    in_turns,
-    object_of,
+from purgatory.fastapi.http.problems import Problem, bad_parameter
+from purgatory.fastapi.http.schemas import BodyField, BodySchema, Location, Schema
+from purgatory.json_value import MAX_DOCUMENT_DEPTH, TOO_DEEP, is_too_deep
+from purgatory.turn_budget import TurnBudget
+
+Result = TypeVar("Result")
+Steps = Generator[None, None, Result]
+"""Work that may be interrupted at each `yield`, which comes after half a millisecond or less."""
+
+# Characters that are decoded by one call, unless they are one string or number.
+PIECE: Final = 2048
+# Calls before the next `yield`.
+_TOGETHER: Final = 2
+# Items that are decoded one by one after several of them could not be decoded together.
+_ONE_BY_ONE: Final = 16
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
+# Of a schema that does not allow just anything.
+_TYPED: Final = frozenset({"type", "enum", "const"})
+
+
+class OutOfBoundsError(Exception):
+    """The document is not of its schema; found before all of it is decoded."""
+
+    def __init__(self, path: Location, sentence: str, *, is_unknown: bool = False) -> None:
+        """Say what is wrong at `path`, which `is_unknown` if no field has the name at its end."""
+        super().__init__(sentence)
+        self.path = path
+        self.sentence = sentence
+        self.is_unknown = is_unknown
+
+
+def object_of(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of a document; raise Problem for a name that is given twice."""
+    found = dict(members)
+    if len(found) != len(members):
+        seen: set[str] = set()
+        for name, _ in members:
+            if name in seen:
+                _refuse_repeat(name)
+            seen.add(name)
+    return found
+
+
+def _refuse_repeat(name: str) -> NoReturn:
+    shown = name[:64]
+    raise bad_parameter(shown, f"{shown!r} is given twice in one object of the body", "once")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+# The decoder's own scanner, which returns where a value ends, too.
+_decoder: Final[Any] = json.JSONDecoder(
+    object_pairs_hook=object_of, parse_constant=_refuse_constant
 )
-from purgatory.json_value import MAX_DOCUMENT_DEPTH, is_too_deep
+_scan: Final = _decoder.scan_once
+# How several items end, by how the first of them begins.
+_LAST_COMMAS: Final = {"{": "},", "[": "],"}
+
+
+async def in_turns(steps: Steps[Result]) -> Result:
+    """Return the result of `steps`, of which each turn of the event loop takes some."""
+    budget = TurnBudget()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: Result = done.value
+            return result
+        await budget.yield_if_spent()
+
+
+def at_once(steps: Steps[Result]) -> Result:
+    """Return the result of `steps` in this turn: for documents whose schema bounds them."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: Result = done.value
+            return result
+
+
+class SlicedDecoder:
+    """Decodes one document: small arrays and objects by one call, large ones item by item.
+
+    What has more items, names or bytes than its schema allows, or other names, is found before it
+    is built: a client decides how many there are.
+    """
+
+    def __init__(self, text: str, schema: BodySchema, max_value_bytes: int) -> None:
+        """Decode `text`, which is to be of `schema`, with any values of up to `max_value_bytes`."""
+        self._text = text
+        self._schema = schema
+        self._max_value_bytes = max_value_bytes
+        # Where a value is whose schema allows any, and the bytes that it may still have.
+        self._value_path: Location | None = None
+        self._room = 0
+        self._calls = 0
+        # Items before the next attempt to decode several together.
+        self._one_by_one = 0
+
+    def decode(self) -> Steps[Any]:
+        """Return the document. Raises OutOfBoundsError, or Problem if it is not JSON."""
+        value, at = yield from self._item(self._skip(0), self._schema.root, ())
+        if self._skip(at) < len(self._text):
+            self._refuse("there is more behind its end", at)
+        return value
+
+    def _large(self, at: int, schemas: list[Schema], path: Location) -> Steps[tuple[Any, int]]:
+        """Return the array or object at `at`, and its end."""
+        if len(path) >= MAX_DOCUMENT_DEPTH:
+            raise OutOfBoundsError(self._value_path or (), f"it {TOO_DEEP}")
+        is_value = bool(schemas) and _is_open(schemas)
+        if is_value:
+            self._value_path, self._room = path, self._max_value_bytes
+        found = yield from self._members(at, schemas, path)
+        if is_value:
+            self._value_path = None
+        return found
+
+    def _small(self, at: int, depth: int) -> tuple[Any, int] | None:
+        """Return the value at `at`, and its end; None for an array or object that is not small."""
+        text = self._text
+        if text[at : at + 1] in ("[", "{"):
+            found = self._piece(text[at : at + PIECE], at, depth)
+            if found is None:
+                return None
+            found = found[0], at + found[1]
+        else:
+            found = self._scalar(at)
+        self._take(at, found[1])
+        return found
+
+    def _take(self, start: int, end: int) -> None:
+        """Count the text of a part of a value; raise OutOfBoundsError if there is no room for it.
+
+        At least: spaces may be between its parts, and an escape of six may be one byte.
+        """
+        if self._value_path is None:
+            return
+        piece = self._text[start:end]
+        spaces = sum(map(piece.count, " \t\n\r"))
+        self._room -= len(piece) // 6 if "\\" in piece else len(piece) - spaces
+        if self._room < 0:
+            raise OutOfBoundsError(
+                self._value_path,
+                f"it takes more than {self._max_value_bytes} bytes as JSON: store it elsewhere and "
+                "send its address",
+            )
+
+    def _piece(self, piece: str, at: int, depth: int) -> tuple[Any, int] | None:
+        """Return the array or object that `piece` begins with, and its length.
+
+        None if it does not end there, is too deep, or is not JSON: what it is made of will show.
+        """
+        try:
+            value, length = _scan(piece, 0)
+        except (StopIteration, ValueError, RecursionError):
+            return None
+        piece = piece[:length]
+        if is_too_deep(piece.encode(), MAX_DOCUMENT_DEPTH - depth):
+            return None
+        self._check_escapes(piece, at)
+        return value, length
+
+    def _scalar(self, at: int) -> tuple[Any, int]:
+        value: Any
+        end: int
+        try:
+            value, end = _scan(self._text, at)
+        except StopIteration:
+            self._refuse("there is no value", at)
+        except ValueError as exc:
+            self._refuse(exc.msg if isinstance(exc, json.JSONDecodeError) else str(exc), at)
+        if isinstance(value, str):
+            self._check_escapes(self._text[at:end], at)
+        return value, end
+
+    def _check_escapes(self, piece: str, at: int) -> None:
+        # Half of a surrogate pair is no character: pydantic refuses it, json does not.
+        if "\\u" in piece:
+            try:
+                from_json(piece)
+            except ValueError as exc:
+                self._refuse(str(exc), at)
+
+    def _members(
+        self, at: int, schemas: list[Schema], path: Location
+    ) -> Steps[tuple[list[Any] | dict[str, Any], int]]:
+        """Return the array or object at `at`, and its end, member by member."""
+        text = self._text
+        made: list[Any] | dict[str, Any] = [] if text[at] == "[" else {}
+        of_items: list[Schema] = []
+        if isinstance(made, list):
+            closing, names = "]", None
+            maximum = _bound(schemas, "array", "maxItems", path)
+            of_items = self._schema.children(schemas, 0)
+        else:
+            closing, names = "}", _names(schemas)
+            maximum = _bound(schemas, "object", "maxProperties", path)
+        is_open = maximum is None and names is None
+        at = self._skip(at + 1)
+        while not text.startswith(closing, at):
+            if made:
+                at = self._after(",", at)
+            if len(made) == maximum:
+                what = "items" if closing == "]" else "names"
+                raise OutOfBoundsError(path, f"it has more than {maximum} {what}")
+            several = self._several(at, len(path), closing) if is_open else None
+            if several is not None:
+                _add_all(made, several[0])
+                at = several[1]
+            elif isinstance(made, list):
+                item, at = yield from self._item(at, of_items, (*path, len(made)))
+                made.append(item)
+            else:
+                name, at = self._name(at, made, names, path)
+                of_name = self._schema.children(schemas, name)
+                made[name], at = yield from self._item(at, of_name, (*path, name))
+            if self._is_interrupted():
+                yield
+            at = self._skip(at)
+        return made, at + 1
+
+    def _name(
+        self, at: int, made: dict[str, Any], names: set[str] | None, path: Location
+    ) -> tuple[str, int]:
+        """Return the name at `at`, which is one of `names` and none of `made`, and its value's."""
+        if not self._text.startswith('"', at):
+            self._refuse("there is no name", at)
+        name, at = self._scalar(at)
+        if name in made:
+            _refuse_repeat(name)
+        if names is not None and name not in names:
+            _refuse_name(name, path)
+        return name, self._after(":", self._skip(at))
+
+    def _item(self, at: int, schemas: list[Schema], path: Location) -> Steps[tuple[Any, int]]:
+        """Return the value at `at`, and its end."""
+        found = self._small(at, len(path))
+        if found is None:
+            found = yield from self._large(at, schemas, path)
+        elif schemas:
+            _check_names(found[0], schemas, path)
+        return found
+
+    def _several(self, at: int, depth: int, closing: str) -> tuple[Any, int] | None:
+        """Return the items or members from `at` to the last comma of a piece, and its position.
+
+        None if that comma is not between two of them: then it is not tried for a while.
+        """
+        if self._one_by_one:
+            self._one_by_one -= 1
+            return None
+        is_array = closing == "]"
+        comma = _LAST_COMMAS.get(self._text[at : at + 1], ",") if is_array else ',"'
+        end = self._text.rfind(comma, at, at + PIECE)
+        # At `at`, an item is missing before it.
+        if end > at:
+            end += comma.index(",")
+            piece = f"{'[' if is_array else '{'}{self._text[at:end]}{closing}"
+            found = self._piece(piece, at, depth)
+            if found is not None and found[1] == len(piece):
+                self._take(at, end)
+                return found[0], end
+        self._one_by_one = _ONE_BY_ONE
+        return None
+
+    def _is_interrupted(self) -> bool:
+        self._calls += 1
+        return self._calls % _TOGETHER == 0
+
+    def _after(self, mark: str, at: int) -> int:
+        if not self._text.startswith(mark, at):
+            self._refuse(f"there is no {mark!r}", at)
+        return self._skip(at + 1)
+
+    def _skip(self, at: int) -> int:
+        match = _SPACE.match(self._text, at)
+        assert match is not None
+        return match.end()
+
+    def _refuse(self, reason: str, at: int) -> NoReturn:
+        reason = f"{reason[:1].lower()}{reason[1:]}"
+        raise Problem("bad-json", f"the body is not JSON: {reason}, at character {at + 1}")
+
+
+def _add_all(made: list[Any] | dict[str, Any], more: Any) -> None:
+    if isinstance(made, list):
+        made += more
+        return
+    for name in made.keys() & more.keys():
+        _refuse_repeat(name)
+    made |= more
+
+
+def _bound(schemas: Sequence[Schema], kind: str, name: str, path: Location) -> int | None:
+    """Return how many items or names there may be, None without a bound."""
+    if _is_open(schemas):
+        return None
+    found = [schema.get(name) for schema in schemas if schema.get("type") == kind]
+    if not found:
+        raise OutOfBoundsError(path, "it is a list" if kind == "array" else "it is an object")
+    bounds = [bound for bound in found if bound is not None]
+    return max(bounds) if len(bounds) == len(found) else None
+
+
+def _names(schemas: Sequence[Schema]) -> set[str] | None:
+    """Return the names that an object may have; None if it may have any."""
+    found: set[str] = set()
+    for schema in schemas:
+        if schema.get("type") == "object":
+            if schema.get("additionalProperties") is not False:
+                return None
+            found |= schema["properties"].keys()
+    return found or None
+
+
+def _is_open(schemas: Sequence[Schema]) -> bool:
+    """Return True iff any JSON value is of one of `schemas`, or none is known."""
+    return not schemas or any(_TYPED.isdisjoint(schema) for schema in schemas)
+
+
+def _check_names(value: Any, schemas: list[Schema], path: Location) -> None:
+    names = _names(schemas) if schemas and isinstance(value, dict) else None
+    if names is not None and not value.keys() <= names:
+        _refuse_name(next(name for name in value if name not in names), path)
+
+
+def _refuse_name(name: str, path: Location) -> NoReturn:
+    raise OutOfBoundsError((*path, name), "there is no such field", is_unknown=True)
+
 
 Value = TypeVar("Value")
 

@@ -17,21 +17,19 @@ from purgatory.fastapi.http.exception_handlers import problem_of_error
 from purgatory.fastapi.http.idempotency import IdempotencyKeyText, request_name
 from purgatory.fastapi.http.json_bodies import bad_field
 from purgatory.fastapi.http.parameters import (
+    ENTITY_TAGS_PATTERN,
     SEVERAL_LINES,
     Flag,
     KeyText,
     WholeNumber,
     checked,
     optional,
+    parse_entity_tags,
+    parse_prefer,
 )
 from purgatory.fastapi.http.problems import ALLOWED_KEY, Problem, bad_parameter, release_frames
 from purgatory.fastapi.http.raw_request import Access, Action, Permit
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.http.request_headers import (
-    ENTITY_TAGS_PATTERN,
-    parse_entity_tags,
-    parse_prefer,
-)
 from purgatory.fastapi.http.schemas import Location
 from purgatory.fastapi.jobs.responses import entity_tag, job_response, listed_job, watch_job
 from purgatory.fastapi.jobs.schemas import (

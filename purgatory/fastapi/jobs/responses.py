@@ -14,9 +14,9 @@ from purgatory.fastapi.http.asgi_connection import (
     may_have_body,
 )
 from purgatory.fastapi.http.exception_handlers import problem_of_error
+from purgatory.fastapi.http.parameters import EntityTags, jittered
 from purgatory.fastapi.http.raw_request import Access, Action, Permit
 from purgatory.fastapi.http.raw_response import RawResponse, header_lines, retry_after
-from purgatory.fastapi.http.request_headers import EntityTags, jittered
 from purgatory.fastapi.jobs.schemas import JobResponse, ListedJob, RunJobResponse
 from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer
 from purgatory.fastapi.watch.parked_requests import WaitRegistry

@@ -33,10 +33,12 @@ from purgatory.fastapi.http.idempotency import (
 from purgatory.fastapi.http.json_bodies import bad_field
 from purgatory.fastapi.http.parameters import (
     SEVERAL_LINES,
+    EntityTags,
     KeyInPath,
     Prefix,
     WholeNumber,
     checked,
+    parse_entity_tags,
 )
 from purgatory.fastapi.http.problems import (
     ALLOWED_KEY,
@@ -47,7 +49,6 @@ from purgatory.fastapi.http.problems import (
 )
 from purgatory.fastapi.http.raw_request import READ, Access, Action, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.http.request_headers import EntityTags, parse_entity_tags
 from purgatory.fastapi.keys.schemas import (
     MAX_BATCH,
     BatchItem,

@@ -15,9 +15,9 @@ from purgatory.errors import PurgatoryClosedError, PurgatoryError
 from purgatory.fastapi.http.asgi_connection import CLIENT_CLOSED_REQUEST, may_have_body
 from purgatory.fastapi.http.eager_send import send_from_outside, send_response
 from purgatory.fastapi.http.exception_handlers import problem_of_error
+from purgatory.fastapi.http.parameters import EntityTags, jittered, opaque_tag
 from purgatory.fastapi.http.problems import Problem, draining_problem
 from purgatory.fastapi.http.raw_response import RawResponse, encoded, retry_after
-from purgatory.fastapi.http.request_headers import EntityTags, jittered, opaque_tag
 from purgatory.fastapi.long_poll.endpoint_call import EndpointCall, Headers, RequestMessages
 from purgatory.fastapi.routing.raw_route import RawRoute
 from purgatory.fastapi.routing.request_internals import effective_route

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from purgatory.fastapi.http.parameters import EntityTags, parse_preferences
 from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.http.request_headers import EntityTags, parse_preferences
 from purgatory.fastapi.long_poll.endpoint_call import WATCHED_KEYS, without_key_header
 from purgatory.fastapi.long_poll.long_poll_request import LongPoll, LongPollRequest, UnparkedRoutes
 from purgatory.fastapi.routing.raw_endpoint import DEFAULT_PREFIX

@@ -14,9 +14,8 @@ from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import CLOSE, RawResponse, poll_after_drain_ms
 from purgatory.fastapi.routing.raw_endpoint import Connection
-from purgatory.fastapi.watch.parked_requests import ParkedRequest, WaitRegistry
+from purgatory.fastapi.watch.parked_requests import ParkedRequest, WaitRegistry, WatchResponses
 from purgatory.fastapi.watch.request_parser import WatchRequest
-from purgatory.fastapi.watch.responses import WatchResponses
 from purgatory.operations import DelayedOperation
 from purgatory.outcome import Status
 from purgatory.signals import MemorySignals, Signal

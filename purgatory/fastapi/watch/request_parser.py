@@ -18,23 +18,21 @@ from purgatory.fastapi.http.exception_handlers import problem_of_error
 from purgatory.fastapi.http.json_bodies import MAX_ERRORS_SHOWN, bad_field
 from purgatory.fastapi.http.parameters import (
     SEVERAL_LINES,
+    WAIT_PATTERN,
     HeadParser,
     KeyInPath,
     ParameterErrors,
+    Preferences,
     WholeNumber,
     checked,
+    jittered,
     optional,
+    parse_prefer,
+    wait_seconds,
     whole_number,
 )
 from purgatory.fastapi.http.problems import Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import Action, RawRequest
-from purgatory.fastapi.http.request_headers import (
-    WAIT_PATTERN,
-    Preferences,
-    jittered,
-    parse_prefer,
-    wait_seconds,
-)
 from purgatory.fastapi.http.schemas import pointer
 from purgatory.fastapi.watch.schemas import (
     CountOfKeys,

@@ -17,7 +17,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from purgatory.fastapi.http.json_bodies import JsonBody
-from purgatory.fastapi.http.request_headers import ALLOWED_WAIT, is_wait
+from purgatory.fastapi.http.parameters import ALLOWED_WAIT, is_wait
 from purgatory.fastapi.http.schemas import (
     ENVELOPE,
     KEY_PATTERN,

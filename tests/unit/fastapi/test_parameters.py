@@ -15,10 +15,10 @@ from purgatory.fastapi.http.parameters import (
     HeadParser,
     WholeNumber,
     checked,
+    parse_prefer,
 )
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.http.request_headers import parse_prefer
 from purgatory.fastapi.watch.request_parser import WatchParser, WatchRequest
 from purgatory.fastapi.watch.settings import WaitSettings
 from tests.cases import cases

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory.fastapi.http.request_headers import (
+from purgatory.fastapi.http.parameters import (
     MAX_CACHED,
     Preferences,
     parse_prefer,

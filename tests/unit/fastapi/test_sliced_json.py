@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from purgatory import turn_budget
 from purgatory.fastapi.dashboard.wait_list import actions_json
-from purgatory.fastapi.http import json_bodies, sliced_json
+from purgatory.fastapi.http import json_bodies
 from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.jobs.schemas import job_json
@@ -73,7 +73,7 @@ def _end(parse: Callable[[bytes], Any], text: bytes) -> Any:
 def tiny_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is small."""
     monkeypatch.setattr(json_bodies, "MAX_COMMAS", -1)
-    monkeypatch.setattr(sliced_json, "PIECE", 12)
+    monkeypatch.setattr(json_bodies, "PIECE", 12)
 
 
 @pytest.mark.usefixtures("tiny_pieces")
@@ -173,4 +173,4 @@ async def test_a_large_value_is_decoded_over_many_turns(monkeypatch: pytest.Monk
         turns += 1
         await asyncio.sleep(0)
     assert parsing.result().value == [{}] * 20_000
-    assert turns >= len(text) // (2 * sliced_json.PIECE)
+    assert turns >= len(text) // (2 * json_bodies.PIECE)
