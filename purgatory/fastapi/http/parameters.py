@@ -20,7 +20,6 @@ from urllib.parse import parse_qsl
 
 from fastapi import Path, params
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     Field,
     TypeAdapter,
@@ -300,6 +299,8 @@ class HeadParser:
         self._header_names = {name.replace("_", "-").encode(): name for name in self._headers}
         self.header_names = frozenset(self._header_names)
         """The lower-case names of the headers."""
+        self.names = frozenset({*self._query, *self._headers})
+        """The names in the signature of all that it parses."""
         self.path_parameter = next(iter(_annotations(signature, params.Path)), "")
         """The name of the parameter in the path; empty if there is none."""
 
@@ -401,16 +402,6 @@ KeyInPath = Annotated[
         json_schema_extra={"minLength": 1, "maxLength": MAX_KEY_LENGTH, "pattern": KEY_PATTERN},
     ),
 ]
-
-
-def checked(parse: Callable[[str], object]) -> AfterValidator:
-    """Return what refuses texts as `parse` does; FastAPI is confused by values of other types."""
-
-    def check(text: str) -> str:
-        parse(text)
-        return text
-
-    return AfterValidator(check)
 
 
 def optional(text: Mapping[str, Any]) -> WithJsonSchema:

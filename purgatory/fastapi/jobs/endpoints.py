@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, cast
 from urllib.parse import urlencode
 
 from fastapi import Header, Path, Query
+from pydantic import PlainValidator
 
 from purgatory.errors import BadCursorError, InvalidKeyError, PurgatoryError
 from purgatory.fastapi.http.exception_handlers import problem_of_error
@@ -19,10 +20,10 @@ from purgatory.fastapi.http.json_bodies import bad_field
 from purgatory.fastapi.http.parameters import (
     ENTITY_TAGS_PATTERN,
     SEVERAL_LINES,
+    EntityTags,
     Flag,
     KeyText,
     WholeNumber,
-    checked,
     optional,
     parse_entity_tags,
     parse_prefer,
@@ -82,22 +83,22 @@ IdempotencyKey = Annotated[
     ),
 ]
 IfMatch = Annotated[
-    str | None,
-    checked(partial(parse_entity_tags, name="If-Match")),
+    Any,
+    PlainValidator(partial(parse_entity_tags, name="If-Match")),
     SEVERAL_LINES,
     optional({"pattern": ENTITY_TAGS_PATTERN}),
     Header(description="ETags of the job: only if it is still at one of them."),
 ]
 IfNoneMatch = Annotated[
-    str | None,
-    checked(partial(parse_entity_tags, name="If-None-Match")),
+    Any,
+    PlainValidator(partial(parse_entity_tags, name="If-None-Match")),
     SEVERAL_LINES,
     optional({"pattern": ENTITY_TAGS_PATTERN}),
     Header(description="The ETag of the job as the client has it."),
 ]
 Prefer = Annotated[
-    str | None,
-    checked(parse_prefer),
+    Any,
+    PlainValidator(parse_prefer),
     SEVERAL_LINES,
     optional({"examples": ["wait=25"]}),
     Header(description="`wait=25`: park while the job has that ETag."),
@@ -164,9 +165,9 @@ class JobEndpoints:
 
         Return a job; with `If-None-Match` and `Prefer: wait=25`, once it has changed.
         """
-        wait = None if prefer is None else parse_prefer(prefer).wait
-        tags = None if if_none_match is None else parse_entity_tags(if_none_match, "If-None-Match")
-        return LaterAnswer(request.raw, watch_job(self._registry, request, id, tags, wait))
+        wait = None if prefer is None else prefer.wait
+        watching = watch_job(self._registry, request, id, if_none_match, wait)
+        return LaterAnswer(request.raw, watching)
 
     async def reschedule_job(
         self,
@@ -369,12 +370,9 @@ class JobEndpoints:
                 "the `after` of a `next` address, as it is; left out for the first page",
             ) from exc
 
-    async def _version(self, job_id: str, if_match: str | None) -> int | None:
+    async def _version(self, job_id: str, tags: EntityTags | None) -> int | None:
         """Return the version that If-Match names; raise Problem if the job has another one."""
-        if if_match is None:
-            return None
-        tags = parse_entity_tags(if_match, "If-Match")
-        if tags.is_any:
+        if tags is None or tags.is_any:
             return None
         if len(tags.strong_tags) == 1:
             version = _version_of(*tags.strong_tags)
@@ -383,7 +381,7 @@ class JobEndpoints:
         # One of several, or a tag that is no version.
         job = await self._purgatory.jobs.get(job_id)
         if not tags.match_strongly(entity_tag(job).encode()):
-            raise changed(job, if_match)
+            raise changed(job, b", ".join(sorted(tags.opaque_tags)).decode("latin-1"))
         return job.version
 
 

@@ -13,6 +13,7 @@ from zlib import compress, decompressobj
 from zlib import error as ZlibError  # noqa: N812 - an error, and named like one here
 
 from fastapi import APIRouter, Header, Query
+from pydantic import PlainValidator
 
 from purgatory.errors import (
     InvalidKeyError,
@@ -37,7 +38,7 @@ from purgatory.fastapi.http.parameters import (
     KeyInPath,
     Prefix,
     WholeNumber,
-    checked,
+    optional,
     parse_entity_tags,
 )
 from purgatory.fastapi.http.problems import (
@@ -182,9 +183,10 @@ IdempotencyKey = Annotated[
     ),
 ]
 _IfMatch = Annotated[
-    str | None,
-    checked(partial(parse_entity_tags, name="If-Match")),
+    Any,
+    PlainValidator(partial(parse_entity_tags, name="If-Match")),
     SEVERAL_LINES,
+    optional({}),
     Header(description='`"<cursor>"`: only if nothing fired since.'),
 ]
 
@@ -231,8 +233,7 @@ class KeyEndpoints:
         if not values:
             # Most fires have no condition.
             return await self._fire(key, value, raw)
-        name, if_match = values.get("idempotency_key"), values.get("if_match")
-        tags = None if if_match is None else parse_entity_tags(if_match, "If-Match")
+        name, tags = values.get("idempotency_key"), values.get("if_match")
         if self._shared is not None:
             return await self._shared.fire([(key, value)], raw, name, self._matched(key, tags))
 

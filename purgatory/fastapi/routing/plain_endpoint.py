@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import cached_property, partial
+from inspect import Parameter
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Body, Request, Response
@@ -56,6 +57,9 @@ class AdmittedRequest(Request):
     async def json(self) -> Any:
         """Return the parsed body."""
         return self._parsed
+
+
+_REQUEST: Final = Parameter("request", Parameter.KEYWORD_ONLY, annotation=AdmittedRequest)
 
 
 class Answer(Response):
@@ -140,16 +144,22 @@ class PlainEndpoint(AdmittingEndpoint):
     @cached_property
     def _route(self) -> APIRoute:
         handler = self._handler
+        # What is in the head is parsed already, and so is the body; and that is handed over without
+        # a copy, for the handler to empty.
+        found = {
+            name: each.replace(annotation=Annotated[Any, Body()]) if name == "body" else each
+            for name, each in self.signature.parameters.items()
+            if name not in self.head_names
+        }
+        takes_request = "request" in found
+        found["request"] = _REQUEST
 
-        async def call(**values: Any) -> Any:
-            return await handler(**values)
+        async def call(request: AdmittedRequest, **values: Any) -> Any:
+            if takes_request:
+                values["request"] = request
+            return await handler(**values, **request.raw.values)
 
-        # The body is parsed already; and is handed over without a copy, for the handler to empty.
-        found = [
-            each.replace(annotation=Annotated[Any, Body()]) if each.name == "body" else each
-            for each in self.signature.parameters.values()
-        ]
-        call.__signature__ = self.signature.replace(parameters=found)  # type: ignore[attr-defined] # FastAPI reads it
+        call.__signature__ = self.signature.replace(parameters=[*found.values()])  # type: ignore[attr-defined] # FastAPI reads it
         return _AdmittedRoute("/", call, self)
 
     async def respond(

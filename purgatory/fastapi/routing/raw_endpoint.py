@@ -164,6 +164,7 @@ class AdmittingEndpoint:
         self.access = access
         self.signature = _signature(function, body)
         self._head = HeadParser(self.signature)
+        self.head_names = self._head.names
         self.path_parameter = self._head.path_parameter
         self.body = body
         self.max_body = max_body if body is None else body.max_bytes

@@ -24,7 +24,6 @@ from purgatory.fastapi.http.parameters import (
     ParameterErrors,
     Preferences,
     WholeNumber,
-    checked,
     jittered,
     optional,
     parse_prefer,
@@ -135,8 +134,8 @@ Cursor = Annotated[
     ),
 ]
 Prefer = Annotated[
-    str | None,
-    checked(parse_prefer),
+    Any,
+    PlainValidator(parse_prefer),
     optional({"examples": ["wait=25"]}),
     SEVERAL_LINES,
     Header(description="`wait=25`, and `return=minimal` for 204 in place of an empty 200."),
@@ -247,11 +246,12 @@ class WatchParser:
         key = raw.key()
         raw.permit.check_keys(Action.WAIT, (key,))
         errors = ParameterErrors()
-        prefer = etag = wait_id = None
+        prefer, etag, wait_id = _NO_PREFERENCES, None, None
         if raw.has_any(self._header_names):
             headers: dict[str, Any] = {}
             self._head.parse_headers(raw, headers, errors)
-            prefer, etag = headers.get("prefer"), headers.get("if_none_match")
+            prefer = headers.get("prefer", prefer)
+            etag = headers.get("if_none_match")
             wait_id = headers.get("wait_id")
         size = len(raw.query_string) + len(etag or "")
         terms_of = self._cached_terms if size <= MAX_CACHED else self._terms
@@ -274,7 +274,7 @@ class WatchParser:
         )
 
     def _terms(
-        self, query_string: bytes, prefer: str | None, etag: str | None
+        self, query_string: bytes, preferences: Preferences, etag: str | None
     ) -> tuple[WatchTerms, str | None]:
         """Return the terms of a wait, and its cursor; raise Problem."""
         errors = ParameterErrors()
@@ -286,7 +286,6 @@ class WatchParser:
         is_conditional = cursor is None and etag is not None
         if is_conditional:
             cursor = etag_cursor
-        preferences = _preferences(prefer)
         wait, applied = self._granted_wait(preferences, values.get("wait"))
         terms = _shared_terms(
             wait,
@@ -309,7 +308,7 @@ class WatchParser:
     def parse_several(self, raw: RawRequest) -> WatchRequest:
         """Return what an admitted `POST .../watch` asks for; raise Problem."""
         values = raw.values
-        preferences = _preferences(values.get("prefer"))
+        preferences: Preferences = values.get("prefer", _NO_PREFERENCES)
         body = self.body.parse(raw.body)
         raw.permit.check_keys(Action.WAIT, body.keys)
         asked = None if body.wait is None else wait_seconds(wait_text(body.wait), "wait")
@@ -346,10 +345,6 @@ class WatchParser:
         if preferences.is_minimal:
             applied += ("return=minimal",)
         return granted, applied
-
-
-def _preferences(prefer: str | None) -> Preferences:
-    return _NO_PREFERENCES if prefer is None else parse_prefer(prefer)
 
 
 def owned_wait_id(raw: RawRequest, wait_id: str) -> str:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import pytest
 from fastapi import Header, Query
+from pydantic import PlainValidator
 
 from purgatory import Limits, Purgatory
 from purgatory.fastapi.http.parameters import (
     MAX_QUERY_BYTES,
     SEVERAL_LINES,
     HeadParser,
+    Preferences,
     WholeNumber,
-    checked,
     parse_prefer,
 )
 from purgatory.fastapi.http.problems import Problem
@@ -25,7 +26,7 @@ from tests.cases import cases
 
 PURGATORY: Final = Purgatory(limits=Limits(max_signals_per_key=7))
 PARSER: Final = WatchParser(PURGATORY, WaitSettings(default_wait=4.0, max_wait=6.0))
-Prefer = Annotated[str | None, checked(parse_prefer), SEVERAL_LINES, Header()]
+Prefer = Annotated[Any, PlainValidator(parse_prefer), SEVERAL_LINES, Header()]
 
 
 def _declared(limit: Annotated[WholeNumber, Query()] = 5, prefer: Prefer = None) -> None: ...
@@ -70,7 +71,7 @@ def test_a_query_has_up_to_4096_bytes(*, is_escaped: bool) -> None:
 def test_lines_of_a_list_are_one_value() -> None:
     """In the order of the lines."""
     raw = _raw(b"", (b"prefer", b"wait=2"), (b"prefer", b"return=minimal"))
-    assert PARAMETERS.parse(raw) == {"prefer": "wait=2, return=minimal"}
+    assert PARAMETERS.parse(raw) == {"prefer": Preferences(2.0, is_minimal=True)}
 
 
 def test_polls_with_other_cursors_share_their_terms() -> None:
