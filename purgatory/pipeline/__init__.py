@@ -1,9 +1,9 @@
 """Jobs over the history of operations, on Spark: from outcomes to a report and replay.
 
 `python -m purgatory.pipeline` runs them. Each is also a function from DataFrames to a DataFrame.
-The rooms: `source` (tables of Spark), `outcomes`, `rollups`, `advise`, `report`, `replay`,
-`schedule`, on `spark`, `statistics` and `console`; `cli` has the commands. What runs in a
-service, such as writing the journal, is not here.
+The rooms: `source` (tables of Spark), `sql` (the rules of the tables), `outcomes`, `rollups`,
+`advise`, `report`, `replay`, `schedule`, on `spark`, `statistics` and `console`; `cli` has the
+commands. What runs in a service, such as writing the journal, is not here.
 """
 
 import sys
@@ -31,7 +31,6 @@ from purgatory.pipeline.errors import (
 )
 from purgatory.pipeline.outcomes.journal_files import OnBadFile
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable, Update
-from purgatory.pipeline.outcomes.outcomes import EVENT_SCHEMA, OUTCOME_SCHEMA, operation_outcomes
 from purgatory.pipeline.replay.loads import KAFKA_HIGH, KAFKA_LOW, Growth, SyntheticLoad, WhatIf
 from purgatory.pipeline.replay.replay import REPLAY_SCHEMA, replay_outcomes, replay_synthetic
 from purgatory.pipeline.replay.summary import (
@@ -41,9 +40,11 @@ from purgatory.pipeline.replay.summary import (
     replay_summary,
 )
 from purgatory.pipeline.schedule import SCHEDULED_SCHEMA, JobAddress, JobRows, schedule_jobs
+from purgatory.pipeline.schemas import EVENT_SCHEMA, OUTCOME_SCHEMA
 from purgatory.pipeline.source import register
 from purgatory.pipeline.source.jobs_source import job_events
 from purgatory.pipeline.spark.session import spark_session
+from purgatory.pipeline.sql.spark import operation_outcomes
 from purgatory.pipeline.statistics import kaplan_meier
 
 __all__ = [

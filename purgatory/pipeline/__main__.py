@@ -13,7 +13,6 @@ from purgatory.environment import discard_closed_streams
 from purgatory.errors import PurgatoryError
 from purgatory.pipeline.cli.command import (
     LEAST_HEAP_MIB,
-    Call,
     Command,
     folder_address,
     heap,
@@ -21,13 +20,12 @@ from purgatory.pipeline.cli.command import (
     plain_interrupts,
 )
 from purgatory.pipeline.cli.commands import COMMANDS
-from purgatory.pipeline.cli.engine import (
+from purgatory.pipeline.cli.run import (
     ENGINE_ERRORS,
-    SparkEngine,
-    Work,
-    duck_engine,
+    Run,
     is_for_duckdb,
     is_short,
+    open_duckdb,
 )
 from purgatory.pipeline.console import Progress
 from purgatory.pipeline.errors import NothingToReadError
@@ -71,11 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with plain_interrupts(), ExitStack() as uncollected:
             uncollected.enter_context(_without_collector())
             _check_folders(options)
-            call = _call(options, on_progress)
-            if call.session is not None:
+            journal = getattr(options, "journal", None)
+            run = Run(options.out, journal=journal, options=options, on_progress=on_progress)
+            _start(run)
+            if not run.is_duckdb:
                 # Spark may take hours.
                 uncollected.close()
-            output = command.run(call)
+            output = command.run(run)
     except _ERRORS as error:
         # For debugging; the sentence that follows is meant for users.
         if options.verbose:
@@ -91,24 +91,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _call(options: argparse.Namespace, on_progress: Progress) -> Call:
-    work = Work(options)
-    if is_for_duckdb(options, work):
-        engine = duck_engine(work.manifests)
-        return Call(options=options, work=work, engine=engine, on_progress=on_progress)
-    on_progress(_start_of_spark(options.master))
-    spark = spark_session(
+def _start(run: Run) -> None:
+    """Set the engine of a run."""
+    options = run.options
+    if is_for_duckdb(run):
+        run.engine = open_duckdb()
+        return
+    run.on_progress(_start_of_spark(options.master))
+    run.engine = spark_session(
         f"purgatory {options.command.name}",
         master=options.master,
         memory=options.memory,
-        is_short=is_short(options, work),
-    )
-    return Call(
-        options=options,
-        work=work,
-        engine=SparkEngine(spark, work.manifests),
-        on_progress=on_progress,
-        session=spark,
+        is_short=is_short(run),
     )
 
 

@@ -12,9 +12,6 @@ from itertools import groupby
 from statistics import NormalDist
 from typing import Final
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
-
 SUB_BITS: Final = 7
 SUB_BUCKETS: Final = 1 << SUB_BITS
 """Buckets for each doubling of the value: none is wider than 1/128 of its values."""
@@ -45,20 +42,6 @@ def bucket_start(index: int) -> int:
 def bucket_end(index: int) -> int:
     """Return the greatest number in a bucket."""
     return bucket_start(index + 1) - 1
-
-
-def bucket_column(value: Column, sub_bits: int = SUB_BITS) -> Column:
-    """Return `bucket` of a column of whole numbers; a negative one counts as zero.
-
-    With other `sub_bits` each doubling has 2 ** sub_bits buckets.
-    """
-    # A logarithm may be off by one next to a power of two. There both shifts give the same bucket:
-    # 2 ** k - 1 is the last of its power with either, and 2 ** k the first. A correction would be
-    # more code for each row than Java compiles.
-    bits = F.floor(F.log2(F.greatest(value, F.lit(1)))).cast("int")
-    shift = F.greatest(bits - sub_bits, F.lit(0))
-    index = shift * (1 << sub_bits) + F.call_function("shiftright", value, shift)
-    return F.when(value < 0, 0).otherwise(index).cast("int")
 
 
 CONFIDENCE = 0.95

@@ -9,13 +9,13 @@ import pytest
 
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.advise.targets import Targets
-from purgatory.pipeline.cli.engine import DuckEngine
-from purgatory.pipeline.duck.connection import connected
+from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.report.changes import changes, summary_of
 from purgatory.pipeline.report.findings import Findings, findings
 from purgatory.pipeline.report.page import page as page_of
 from purgatory.pipeline.report.report_writer import parts_of
 from purgatory.pipeline.report.verdict import verdict
+from purgatory.pipeline.sql.duck import connected
 from tests.browser.chromium import needs_chromium
 from tests.browser.devtools import SCREENS, Page, browser
 from tests.synthetic_journal import KINDS, SyntheticJournal, inject
@@ -87,8 +87,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Written:
     out = str(folder / "out")
     arguments = ["advise", "--engine", "duckdb", "--journal", str(folder / "journal")]
     assert main([*arguments, "--out", out]) == 0
-    engine = DuckEngine(connected(threads=1))
-    manifest, tables = engine.manifest(out), engine.tables(out)
+    run = Run(out, connected(threads=1))
+    manifest, tables = run.manifest, run.tables
     found = findings(manifest, tables)
     now = summary_of(found, "history")
     before = replace(now, as_of="2026-11-20T00:00:00", operations=0, kinds={})

@@ -52,11 +52,11 @@ VENDORS: dict[str, set[str]] = {
     "fastapi_standalone_docs": {"app"},
     "fastapi": {"purgatory.fastapi", "purgatory.testing.plugin", "app", "examples"},
     "httptools": {"purgatory.fastapi.servers", "purgatory.uvicorn"},
-    "fsspec": {"purgatory.pipeline.duck"},
+    "fsspec": {"purgatory.pipeline.sql"},
     "duckdb": {
         "purgatory.pipeline.cli",
-        "purgatory.pipeline.duck",
         "purgatory.pipeline.rollups",
+        "purgatory.pipeline.sql",
     },
     "httpx": {
         "purgatory.cli.doctor",
@@ -86,6 +86,7 @@ VENDORS: dict[str, set[str]] = {
         "purgatory.pipeline.source",
     },
     "rich": {"purgatory.cli"},
+    "sqlglot": {"purgatory.pipeline.sql"},
     "sqlalchemy": {"purgatory.jobs.sql", "examples"},
     "alembic": {"purgatory.jobs.sql"},
     "starlette": {"purgatory.fastapi", "app", "examples"},

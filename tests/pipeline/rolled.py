@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from purgatory.pipeline.cli.engine import DuckEngine
-from purgatory.pipeline.duck.connection import connected
+from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
 from purgatory.pipeline.outcomes.manifest import Hour, hour_path, publish, read_manifest
-from purgatory.pipeline.outcomes.outcomes import OUTCOME_SCHEMA
+from purgatory.pipeline.schemas import OUTCOME_SCHEMA
 from purgatory.pipeline.spark.folder import LocalFolder
+from purgatory.pipeline.sql.duck import connected
 from purgatory.pipeline.wait_columns import JOB
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
@@ -68,10 +68,9 @@ def write_outcomes(
 
 def waits(out: Path, *names: str) -> list[list[dict[str, Any]]]:
     """Return the rows of tables of waits, made by DuckDB from the outcomes below `out`."""
-    engine = DuckEngine(connected(threads=1))
-    engine.write_waits(str(out), lambda _: None)
-    tables = engine.tables(str(out))
-    return [tables.rows(JOB, name) for name in names]
+    run = Run(str(out), connected(threads=1))
+    run.write_waits()
+    return [run.tables.rows(JOB, name) for name in names]
 
 
 def _micros(span: timedelta) -> int:

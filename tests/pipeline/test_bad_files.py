@@ -12,8 +12,7 @@ import pytest
 
 from purgatory.pipeline import BadFileError, OnBadFile, OutcomeTable
 from purgatory.pipeline.__main__ import main
-from purgatory.pipeline.duck.connection import connected
-from purgatory.pipeline.duck.duck_table import DuckOutcomeTable
+from purgatory.pipeline.sql.duck import DuckRunner, connected
 from tests.nightly import IN_FULL, NIGHTLY
 from tests.pipeline.synthetic import Written, write
 from tests.synthetic_journal import Fault, inject
@@ -47,7 +46,7 @@ def empty_table(request: pytest.FixtureRequest, tmp_path: Path) -> OutcomeTable:
     path = str(tmp_path / "outcomes")
     if request.param == "spark":
         return OutcomeTable(request.getfixturevalue("spark"), path)
-    return DuckOutcomeTable(connected(threads=2), path)
+    return OutcomeTable(DuckRunner(connected(threads=2)), path)
 
 
 def damage(folder: Path) -> Path:

@@ -12,7 +12,6 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory.pipeline.outcomes.outcomes import OUTCOMES
 from purgatory.pipeline.report.chart_data import (
     MAX_CELLS,
     MAX_CURVE,
@@ -22,6 +21,7 @@ from purgatory.pipeline.report.chart_data import (
     chart_data,
 )
 from purgatory.pipeline.report.findings import SHOWN_KINDS, Findings
+from purgatory.pipeline.schemas import OUTCOMES
 from purgatory.pipeline.statistics import COARSE, bucket_end, bucket_start, kaplan_meier
 from purgatory.pipeline.wait_columns import ParkedMinutes, TimelineCounts
 from tests.pipeline.test_charts import NOTHING, kind_row

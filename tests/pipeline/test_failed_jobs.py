@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.advise.targets import Targets
-from purgatory.pipeline.cli.engine import DuckEngine, SparkEngine
-from purgatory.pipeline.duck.connection import connected
+from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.report.changes import changes, summary_of
 from purgatory.pipeline.report.verdict import verdict
 from purgatory.pipeline.rollups.rollup_files import KEPT_ERROR
+from purgatory.pipeline.sql.duck import connected
 from purgatory.pipeline.wait_columns import JOB as WAITS
 from tests.pipeline.rolled import START, write_outcomes
 from tests.pipeline.test_charts import NOTHING
@@ -56,8 +56,8 @@ def test_both_engines_find_the_failed_jobs(spark: SparkSession, out: Path) -> No
         {"kind": "job:mail", "jobs": 1, "error": None},
         {"kind": "job:pay", "jobs": 4, "error": "<b>refused</b>"},
     ]
-    for engine in (DuckEngine(connected(threads=1)), SparkEngine(spark)):
-        found = engine.failed_jobs(str(out), lambda _: None)
+    for engine in (connected(threads=1), spark):
+        found = Run(str(out), engine).failed_jobs()
         assert sorted(found, key=lambda row: str(row["kind"])) == expected
 
 
@@ -67,7 +67,7 @@ def test_the_latest_error_is_that_of_the_latest_hour(tmp_path: Path) -> None:
         at = START + later
         row = job(1, "failed", f"{later.days}" + "x" * 999) | {"completed_at": at}
         write_outcomes(tmp_path, [row | {"watched_at": at}], as_of=AS_OF + timedelta(days=71))
-    (found,) = DuckEngine(connected(threads=1)).failed_jobs(str(tmp_path), lambda _: None)
+    (found,) = Run(str(tmp_path), connected(threads=1)).failed_jobs()
     assert (found["kind"], found["jobs"]) == ("job:pay", 4)
     assert found["error"] == "70" + "x" * (KEPT_ERROR - 2)
 
@@ -95,16 +95,17 @@ def test_both_engines_count_cancelled_jobs_apart(
         job(4, "cancelled") | {"outcome": "cancelled", "lateness_us": None},
         job(5, "done"),
     ]
-    monkeypatch.setattr("purgatory.pipeline.cli.engine.is_for_one_process", lambda *_: False)
+    monkeypatch.setattr("purgatory.pipeline.cli.run.is_for_one_process", lambda *_: False)
     tables = []
     for name, engine in (
-        ("duckdb", DuckEngine(connected(threads=1))),
-        ("spark", SparkEngine(spark)),
+        ("duckdb", connected(threads=1)),
+        ("spark", spark),
     ):
         out = tmp_path / name
         write_outcomes(out, rows, as_of=AS_OF)
-        engine.write_waits(str(out), lambda _: None)
-        found = engine.tables(str(out))
+        run = Run(str(out), engine)
+        run.write_waits()
+        found = run.tables
         tables.append([found.rows(WAITS, table) for table in ("by_kind", "hot_keys", "timeline")])
     assert tables[0] == tables[1]
     [[by_kind], [hot_key], _] = tables[0]

@@ -15,8 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline.__main__ import main
-from purgatory.pipeline.cli.engine import DuckEngine, Engine, SparkEngine
-from purgatory.pipeline.duck.connection import connected
+from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.rollups.rollup_files import ALL, read_rollup_manifest
 from purgatory.pipeline.spark.folder import File, LocalFolder
 from purgatory.pipeline.spark.session import REMOTE_VARIABLE
@@ -70,7 +69,7 @@ def test_a_new_hour_reads_no_other_day(places: tuple[str, str]) -> None:
         f"assert not {UNUSED} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
-    assert operations(DuckEngine(connected(threads=1)), out) == 300 * (len(OLD) + 1)
+    assert operations(out) == 300 * (len(OLD) + 1)
 
 
 def test_a_new_hour_searches_for_no_garbage(places: tuple[str, str]) -> None:
@@ -103,7 +102,7 @@ def test_later_hours_merge_no_day_or_month_that_has_settled(places: tuple[str, s
     for hours in (1, 24, 25):
         write_hour(Path(journal), START + timedelta(hours=hours), len(OLD) + hours)
         assert main(read) == 0
-    assert operations(DuckEngine(connected(threads=1)), out) == 300 * (len(OLD) + 4)
+    assert operations(out) == 300 * (len(OLD) + 4)
     manifest = read_rollup_manifest(LocalFolder(f"{out}/rollups"))
     assert {name: [*prefix.members] for name, prefix in manifest.prefixes.items()} == {
         month: [f"{OLD[2]:%Y-%m-%d}", day],
@@ -157,12 +156,12 @@ def test_a_new_hour_opens_each_file_once(
 def test_a_new_hour_takes_few_jobs_of_spark(spark: SparkSession, places: tuple[str, str]) -> None:
     """None of which exchanges rows, as there are few; nor is more read than by DuckDB."""
     journal, out = places
-    engine = SparkEngine(spark)
+    run = Run(out, spark, journal=journal)
     before = counted(spark)
-    engine.outcome_table(out).update(journal)
-    engine.write_waits(out, lambda _: None)
+    run.update()
+    run.write_waits()
     jobs, shuffles = (now - then for now, then in zip(counted(spark), before, strict=True))
-    assert operations(engine, out) == 300 * (len(OLD) + 1)
+    assert operations(out) == 300 * (len(OLD) + 1)
     assert 0 < jobs <= MOST_JOBS
     # Asking for the number takes one.
     assert shuffles == 1
@@ -175,5 +174,5 @@ def counted(spark: SparkSession) -> tuple[int, int]:
     return int(context.dagScheduler().numTotalJobs()), int(context.newShuffleId())
 
 
-def operations(engine: Engine, out: str) -> int:
-    return sum(row["operations"] for row in engine.tables(out).rows("waits", "by_kind"))
+def operations(out: str) -> int:
+    return sum(row["operations"] for row in Run(out).tables.rows("waits", "by_kind"))

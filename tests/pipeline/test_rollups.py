@@ -14,13 +14,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline import OutcomeTable
-from purgatory.pipeline.cli.engine import DuckEngine, SparkEngine
-from purgatory.pipeline.duck.connection import connected, parquet
+from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.errors import NothingToReadError, OutputInUseError
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
 from purgatory.pipeline.outcomes.manifest import publish
-from purgatory.pipeline.rollups.hour_rollups import DuckRollupRun, hour_rows
-from purgatory.pipeline.rollups.hour_sql import SOURCE, make_known_tables
 from purgatory.pipeline.rollups.rollup_files import (
     ALL,
     KEPT_KEYS,
@@ -30,9 +27,11 @@ from purgatory.pipeline.rollups.rollup_files import (
     publish_rollups,
     read_rollup_manifest,
 )
-from purgatory.pipeline.rollups.rollups import NODES
+from purgatory.pipeline.rollups.rollups import NODES, RollupRun, make_known_tables
 from purgatory.pipeline.rollups.wait_tables import write_waits
 from purgatory.pipeline.spark.folder import LocalFolder
+from purgatory.pipeline.sql.duck import connected, parquet
+from purgatory.pipeline.sql.spark import hour_rows
 from purgatory.pipeline.statistics import COARSE, bucket
 from tests.nightly import by_night
 from tests.pipeline.rolled import START, waits, write_outcomes
@@ -92,9 +91,8 @@ def test_tables_are_those_of_one_run_whatever_settled_between(tmp_path: Path) ->
         if place in compared:
             write_outcomes(tmp_path / f"once-{place}", rows[: place + 1], as_of=LATER)
             assert grown == waits(tmp_path / f"once-{place}", *TABLES)
-    engine = DuckEngine(connected(threads=1))
     for out in (tmp_path / "grown", tmp_path / f"once-{len(rows) - 1}"):
-        (found,) = engine.failed_jobs(str(out), lambda _: None)
+        (found,) = Run(str(out), connected(threads=1)).failed_jobs()
         assert (found["jobs"], found["error"]) == (len(rows), f"{len(rows) - 1}")
     assert read_rollup_manifest(LocalFolder(f"{tmp_path}/grown/rollups")).prefixes
 
@@ -142,11 +140,11 @@ def test_starts_of_workers_are_planned_once(tmp_path: Path) -> None:
     starts = {"00000000000a": WorkerStart("w", 1, 1, 1, START.isoformat())}
     write_outcomes(tmp_path, [ended(START, 1)], as_of=LATER, starts=starts)
     connection = connected(threads=1)
-    DuckEngine(connection).rollups(str(tmp_path), lambda _: None)
+    Run(str(tmp_path), connection).rollups()
     views = connection.execute("SELECT view_name, sql FROM duckdb_views() WHERE NOT internal")
     statements = dict(views.fetchall())
-    assert set(statements) == {SOURCE}
-    assert all(start not in statements[SOURCE] for start in starts)
+    assert set(statements) == {"rollup_source"}
+    assert all(start not in statements["rollup_source"] for start in starts)
 
 
 def test_starts_of_workers_are_parameters() -> None:
@@ -179,7 +177,7 @@ def test_an_hour_that_is_gone_leaves_the_tables(tmp_path: Path) -> None:
     rows = [ended(START, 5), ended(START + timedelta(days=40), 5, operation_id="op-x")]
     write_outcomes(tmp_path, rows, as_of=LATER)
     waits(tmp_path)
-    table = DuckEngine(connected(threads=1)).outcome_table(str(tmp_path))
+    table = Run(str(tmp_path), connected(threads=1)).outcomes
     manifest = table.manifest()
     manifest.run += 1
     manifest.hours.pop(f"{START + timedelta(days=40):%Y-%m-%dT%H}")
@@ -195,10 +193,10 @@ def test_percentiles_are_within_a_five_hundredth(
     """Of the value that sorting finds; counts, means and maxima are exact."""
     folder = LocalFolder(str(tmp_path / "rollups"))
     before = read_rollup_manifest(folder)
-    run = DuckRollupRun(connected(), folder, table.folder, table.manifest(), lambda _: None, before)
-    engine = DuckEngine(connected())
-    write_waits(connected(), run.update(), engine.tables(str(tmp_path)), lambda _: None)
-    rows = {row["kind"]: row for row in engine.tables(str(tmp_path)).rows("waits", "by_kind")}
+    run = RollupRun(connected(), folder, table.folder, table.manifest(), lambda _: None, before)
+    tables = Run(str(tmp_path)).tables
+    write_waits(connected(), run.update(), tables, lambda _: None)
+    rows = {row["kind"]: row for row in tables.rows("waits", "by_kind")}
     sorted_ones = duck_outcomes.execute(
         """
         SELECT kind, count(*), max(wait_us), sum(wait_us) / count(wait_us),
@@ -290,8 +288,7 @@ def test_only_frequent_keys_and_prefixes_are_kept(tmp_path: Path, spark: SparkSe
     assert (hot[0]["key"], hot[0]["operations"], len(hot)) == ("often:1", 3, 100)
     counts = {row["key_prefix"]: row["operations"] for row in prefixes}
     assert (counts["often"], len(counts), sum(counts.values())) == (3, 201, len(rows))
-    engine = DuckEngine(connected(threads=1))
-    rollups = engine.rollups(str(tmp_path), lambda _: None)
+    rollups = Run(str(tmp_path), connected(threads=1)).rollups()
     (hour,) = rollups.manifest.hours
     files = [str(path) for path in (tmp_path / "rollups").rglob("*/hours/*/*.parquet")]
     one = engine_rows(files)
@@ -299,7 +296,7 @@ def test_only_frequent_keys_and_prefixes_are_kept(tmp_path: Path, spark: SparkSe
     assert kept["keys"] == KEPT_KEYS
     assert kept["prefixes"] == KEPT_PREFIXES + 1
     assert kept["timers"] <= KEPT_TIMERS
-    table = SparkEngine(spark).outcome_table(str(tmp_path))
+    table = Run(str(tmp_path), spark).outcomes
     frame = hour_rows(
         table.read(), starts={}, as_of=LATER, operations={hour_number(hour): len(rows)}
     )
@@ -376,20 +373,20 @@ def test_duckdb_spills_beyond_its_memory(tmp_path: Path) -> None:
     found = []
     for memory in ("2GiB", "60MiB"):
         connection = connected(memory=memory, threads=1)
-        engine, out = DuckEngine(connection), str(tmp_path / memory)
-        engine.outcome_table(out).update(journal)
-        engine.write_waits(out, lambda _: None)
-        found.append([engine.tables(out).rows("waits", name) for name in TABLES])
+        run = Run(str(tmp_path / memory), connection, journal=journal)
+        run.update()
+        run.write_waits()
+        found.append([run.tables.rows("waits", name) for name in TABLES])
         setting = "SELECT current_setting('temp_directory')"
         folder = Path(connection.execute(setting).fetchall()[0][0])
         assert folder.is_dir()
-        del engine, connection
+        del run, connection
         assert not folder.exists()
     assert found[0] == found[1]
-    without = connected(memory="60MiB", threads=1)
+    without = connected(memory="30MiB", threads=1)
     without.execute("SET temp_directory = ''")
     with pytest.raises(duckdb.OutOfMemoryException):
-        DuckEngine(without).outcome_table(str(tmp_path / "without")).update(journal)
+        Run(str(tmp_path / "without"), without, journal=journal).update()
 
 
 @pytest.mark.parametrize(

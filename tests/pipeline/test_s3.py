@@ -13,8 +13,8 @@ from pyarrow import fs
 
 from purgatory.pipeline import OutputInUseError, PipelineError
 from purgatory.pipeline.__main__ import main
-from purgatory.pipeline.outcomes.outcomes import EVENT_SCHEMA
 from purgatory.pipeline.rollups.rollup_files import NodeFiles
+from purgatory.pipeline.schemas import EVENT_SCHEMA
 from purgatory.pipeline.source.data_source import PurgatoryDataSource
 from purgatory.pipeline.spark.folders import RemoteFolder, Tables, file_system_at
 from tests.pipeline.s3_server import BUCKET, needs_s3, s3_server

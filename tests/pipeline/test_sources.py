@@ -27,8 +27,8 @@ from purgatory.journal import ParquetFiles
 from purgatory.pipeline import EVENT_SCHEMA, job_events, operation_outcomes
 from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.outcomes.journal_files import OnBadFile
-from purgatory.pipeline.outcomes.outcomes import ARROW_EVENT_SCHEMA as EVENTS
 from purgatory.pipeline.schedule import JobAddress, opened
+from purgatory.pipeline.schemas import ARROW_EVENT_SCHEMA as EVENTS
 from purgatory.pipeline.source import PurgatoryDataSource
 from purgatory.pipeline.source.journal_source import (
     Files,

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline import OutcomeTable
-from purgatory.pipeline.cli.engine import SparkEngine
+from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.spark.folders import Tables
 from tests.benchmarks.pipeline.bench_journal import BenchJournal
 from tests.benchmarks.pipeline.checked_run import advised, differences
@@ -38,7 +38,7 @@ def test_every_fault_is_found(spark: SparkSession, tmp_path: Path) -> None:
         hot_keys=truth.hot_keys[1:],
     )
     update = replace(first, rows=truth.late)
-    found = advised(SparkEngine(spark), str(out), lambda _: None)
+    found = advised(Run(str(out), spark))
     told = wrong.differences(update, table, Tables(str(out)), found)
     assert len(told) == 2
     assert re.match(r"wait_us_p99 of park: the jobs found \d+, true is \d+", told[0])

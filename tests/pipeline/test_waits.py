@@ -13,7 +13,9 @@ from pyspark.sql import SparkSession
 
 from purgatory.pipeline import OutcomeTable
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
-from purgatory.pipeline.statistics import bucket, bucket_column
+from purgatory.pipeline.sql.rollups import bucket_of
+from purgatory.pipeline.sql.spark import spark_sql
+from purgatory.pipeline.statistics import SUB_BITS, bucket
 from tests.pipeline.rolled import START, waits, write_outcomes
 from tests.pipeline.synthetic import Written
 
@@ -120,5 +122,7 @@ def test_buckets_are_the_same_in_spark(spark: SparkSession) -> None:
     powers = [2**bits for bits in range(62)]
     values = sorted({max(0, power + step) for power in powers for step in (-1, 0, 1)})
     frame = spark.createDataFrame([(value,) for value in values], "value long")
-    rows = frame.select("value", bucket_column(frame.value).alias("bucket")).collect()
+    rows = frame.selectExpr(
+        "value", f"{spark_sql(bucket_of('value', SUB_BITS))} AS bucket"
+    ).collect()
     assert [row["bucket"] for row in rows] == [bucket(row["value"]) for row in rows]

@@ -15,7 +15,7 @@ from purgatory.pipeline.advise.targets import Targets
 from purgatory.pipeline.advise.workers import Capacity, Minutes, WorkerAdvice, advise_workers
 from purgatory.pipeline.console import counted, duration, percent
 from purgatory.pipeline.outcomes.manifest import Manifest
-from purgatory.pipeline.outcomes.outcomes import JOB_KIND, STREAM_KIND
+from purgatory.pipeline.schemas import JOB_KIND, STREAM_KIND
 from purgatory.pipeline.spark.folders import Tables
 from purgatory.pipeline.statistics import (
     Step,

@@ -10,8 +10,8 @@ from purgatory.pipeline.advise import advice
 from purgatory.pipeline.advise.targets import Targets
 from purgatory.pipeline.advise.workers import Capacity
 from purgatory.pipeline.cli import replay_command, schedule_command
-from purgatory.pipeline.cli.command import Call, Command, add_journal, add_numbers, number, whole
-from purgatory.pipeline.cli.engine import EngineName, check_engine
+from purgatory.pipeline.cli.command import Command, add_journal, add_numbers, number, whole
+from purgatory.pipeline.cli.run import EngineName, Run, check_engine
 from purgatory.pipeline.console import counted
 from purgatory.pipeline.errors import TargetsMissedError
 from purgatory.pipeline.outcomes.event_summary import DEFAULT_TOLERANCE_S, FutureRecords
@@ -22,19 +22,16 @@ from purgatory.pipeline.report import DEFAULT_TITLE, report_writer
 _CAPACITY = Capacity()
 
 
-def run_outcomes(call: Call) -> str:
+def run_outcomes(run: Run) -> str:
     """Update the outcomes from the journal."""
-    update = call.outcomes.update(
-        call.options.journal,
-        on_bad_file=call.options.on_bad_file,
-        grace_s=call.options.grace,
-        tolerance_s=call.options.clock_tolerance,
-        on_progress=call.on_progress,
-        known=call.work.known,
+    options = run.options
+    update = run.update(
+        on_bad_file=options.on_bad_file,
+        grace_s=options.grace,
+        tolerance_s=options.clock_tolerance,
     )
-    call.work.manifests.put(call.options.out, update.manifest)
     lines = [
-        f"{counted(update.operations, 'operation')} in {call.outcomes.folder}: "
+        f"{counted(update.operations, 'operation')} in {run.outcomes.folder}: "
         f"{counted(update.rows, 'record')} of {counted(update.new_files, 'new file')}, "
         f"{counted(len(update.written_hours), 'hour')} written."
     ]
@@ -45,7 +42,7 @@ def run_outcomes(call: Call) -> str:
     lines += _future_lines(update.future)
     lines += [
         f"Missing records of {worker}, by gaps in their numbers: {count:,}"
-        for worker, count in missing_records(call.manifest).items()
+        for worker, count in missing_records(run.manifest).items()
     ]
     if update.bad:
         lines.append(f"Skipped files: {len(update.bad):,}")
@@ -67,39 +64,39 @@ def _future_lines(future: Mapping[str, FutureRecords]) -> list[str]:
     ]
 
 
-def run_waits(call: Call) -> str:
+def run_waits(run: Run) -> str:
     """Write the tables of waits; with a journal, update the outcomes first."""
-    said = _after_outcomes(call)
-    call.engine.write_waits(call.options.out, call.on_progress)
-    return f"{said}Tables are in {call.tables.folder}/{wait_columns.JOB}."
+    said = _after_outcomes(run)
+    run.write_waits()
+    return f"{said}Tables are in {run.tables.folder}/{wait_columns.JOB}."
 
 
-def run_advise(call: Call) -> str:
+def run_advise(run: Run) -> str:
     """Write and return the advice; with a journal, run the jobs before it first."""
-    said = f"{run_waits(call)}\n" if call.options.journal else ""
-    options = call.options
+    said = f"{run_waits(run)}\n" if run.journal else ""
+    options = run.options
     capacity = Capacity(
         parked=options.parked_per_worker, cpu_us=options.cpu_us, utilisation=options.utilisation
     )
-    found = advice.run(call.manifest, call.tables, options.targets or Targets(), capacity)
+    found = advice.run(run.manifest, run.tables, options.targets or Targets(), capacity)
     lines = [f"{timeout.kind}: {timeout.reason}" for timeout in found.timeouts]
     return said + "\n".join([*lines, f"workers: {found.workers.reason}"])
 
 
-def run_report(call: Call) -> str:
+def run_report(run: Run) -> str:
     """Write the report; with a journal, run the jobs before it first.
 
     Raises TargetsMissedError, once it is written, if the targets were given and one is missed.
     """
-    options = call.options
-    said = f"{run_advise(call)}\n" if options.journal else ""
+    options = run.options
+    said = f"{run_advise(run)}\n" if run.journal else ""
     where, missed = report_writer.run(
-        call.manifest,
-        call.tables,
+        run.manifest,
+        run.tables,
         options.targets or Targets(),
         options.title,
-        options.journal,
-        failed_jobs=lambda: call.engine.failed_jobs(call.options.out, call.on_progress),
+        run.journal,
+        failed_jobs=run.failed_jobs,
     )
     said += f"The report is {where}"
     if options.targets and missed:
@@ -107,8 +104,8 @@ def run_report(call: Call) -> str:
     return said
 
 
-def _after_outcomes(call: Call) -> str:
-    return f"{run_outcomes(call)}\n" if call.options.journal else ""
+def _after_outcomes(run: Run) -> str:
+    return f"{run_outcomes(run)}\n" if run.journal else ""
 
 
 def _engine(text: str) -> EngineName | str:

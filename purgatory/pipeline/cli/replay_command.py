@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
-from purgatory.pipeline.cli.command import Call, Command, NumberOption, add_numbers, number, whole
+from purgatory.pipeline.cli.command import Command, NumberOption, add_numbers, number, whole
+from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.console import counted, duration, figure, percent
 from purgatory.pipeline.replay.loads import (
     KAFKA_HIGH,
@@ -59,9 +60,9 @@ _LEAST_S = 60
 _MOST_TIMES = 1_000
 
 
-def run_replay(call: Call) -> str:
+def run_replay(run: Run) -> str:
     """Replay the outcomes, or a synthetic load, and return a summary."""
-    options = call.options
+    options = run.options
     what_if = WhatIf(
         traffic=options.traffic,
         timeout=options.timeout,
@@ -70,9 +71,9 @@ def run_replay(call: Call) -> str:
         wheel_size=options.wheel_size,
     )
     started = time.monotonic()
-    call.tables.fill(JOB, lambda new: _write(call, new, _replayed(call, what_if)))
+    run.tables.fill(JOB, lambda new: _write(run, new, _replayed(run, what_if)))
     seconds = time.monotonic() - started
-    written = call.spark.read.parquet(call.tables.folder.pattern(f"{JOB}/slices"))
+    written = run.spark.read.parquet(run.tables.folder.pattern(f"{JOB}/slices"))
     return described(replay_summary(written, slice_s=options.slice), seconds)
 
 
@@ -122,12 +123,12 @@ def _how_far(operations: int, seconds: float) -> str:
     return f"{text} At that rate {', '.join(times)}."
 
 
-def _replayed(call: Call, what_if: WhatIf) -> DataFrame:
-    options = call.options
+def _replayed(run: Run, what_if: WhatIf) -> DataFrame:
+    options = run.options
     if options.load != RECORDED:
-        return replay_synthetic(call.spark, _drawn(options), what_if, slice_s=options.slice)
+        return replay_synthetic(run.spark, _drawn(options), what_if, slice_s=options.slice)
     return replay_outcomes(
-        call.outcomes.read(), what_if, shards=options.shards, slice_s=options.slice
+        run.outcomes.read(), what_if, shards=options.shards, slice_s=options.slice
     )
 
 
@@ -162,16 +163,16 @@ def _check(options: argparse.Namespace) -> None:
             )
 
 
-def _write(call: Call, new: str, replayed: DataFrame) -> None:
-    call.on_progress(f"{JOB}: replaying")
-    at = call.tables.folder.at
+def _write(run: Run, new: str, replayed: DataFrame) -> None:
+    run.on_progress(f"{JOB}: replaying")
+    at = run.tables.folder.at
     replayed.write.mode("overwrite").parquet(at(f"{new}/slices"))
-    slices = call.spark.read.parquet(call.tables.folder.pattern(f"{new}/slices"))
+    slices = run.spark.read.parquet(run.tables.folder.pattern(f"{new}/slices"))
     for name, table in (
         ("by_time", replay_by_time(slices)),
         ("by_shard", replay_by_shard(slices)),
     ):
-        call.on_progress(f"{JOB}: {name}")
+        run.on_progress(f"{JOB}: {name}")
         table.coalesce(1).write.mode("overwrite").parquet(at(f"{new}/{name}"))
 
 

@@ -13,7 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.jobs import JobLimits
 from purgatory.jobs.model import OnConflict
-from purgatory.pipeline.cli.command import Call, Command, add_numbers, shown, whole
+from purgatory.pipeline.cli.command import Command, add_numbers, shown, whole
+from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.console import counted
 from purgatory.pipeline.errors import OutputInUseError, PipelineError
 from purgatory.pipeline.schedule import JobAddress, JobRows, schedule_jobs
@@ -29,29 +30,29 @@ _FORMATS = ("csv", "json", "parquet", "orc")
 _MOST_REASONS = 10
 
 
-def run_schedule(call: Call) -> str:
+def run_schedule(run: Run) -> str:
     """Add the jobs, write the result of each row, and return a summary."""
-    options = call.options
+    options = run.options
     address = _address(options)
-    name, started_ms = started(call.tables.folder, options.name)
+    name, started_ms = started(run.tables.folder, options.name)
     rows = JobRows(
         name=name,
         started_ms=started_ms,
         on_conflict=options.on_conflict,
         limits=JobLimits(max_waiting=options.max_waiting),
     )
-    call.on_progress(f"{JOB}: reading {shown(options.source)}")
-    jobs = read_table(call.spark, options.source, format_of(options.source, options.source_format))
+    run.on_progress(f"{JOB}: reading {shown(options.source)}")
+    jobs = read_table(run.spark, options.source, format_of(options.source, options.source_format))
     if options.tasks:
         jobs = jobs.repartition(options.tasks)
 
     def fill(new: str) -> None:
-        call.on_progress(f"{JOB}: adding, as {name!r}")
+        run.on_progress(f"{JOB}: adding, as {name!r}")
         result = schedule_jobs(jobs, address, rows)
-        result.write.mode("overwrite").parquet(call.tables.folder.at(f"{new}/rows"))
+        result.write.mode("overwrite").parquet(run.tables.folder.at(f"{new}/rows"))
 
-    call.tables.fill(JOB, fill)
-    return summary(call.spark.read.parquet(call.tables.folder.pattern(f"{JOB}/rows")))
+    run.tables.fill(JOB, fill)
+    return summary(run.spark.read.parquet(run.tables.folder.pattern(f"{JOB}/rows")))
 
 
 def started(folder: Folder, name: str | None) -> tuple[str, int]:

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.journal.schema import SCHEMA_VERSION
-from purgatory.pipeline.outcomes.outcomes import (
+from purgatory.pipeline.schemas import (
     ARROW_EVENT_SCHEMA,
-    EVENT_SCHEMA,
     SAMPLE_KEY,
     VERSION_KEY,
 )
-from purgatory.pipeline.spark.folder import Folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,36 +79,6 @@ def footer_of(file: BinaryIO) -> Footer:
     if wrong:
         raise ValueError(f"missing or of another type: {', '.join(wrong)}")
     return Footer(found.num_rows, sampling_of(metadata.get(SAMPLE_KEY)))
-
-
-def damaged_files(spark: SparkSession, folder: Folder, rows: Mapping[str, int]) -> set[str]:
-    """Return those of the files of `folder` of which not all `rows` can be read, in one pass.
-
-    `rows` is the number of rows of each file by its path.
-    """
-    if not rows:
-        return set()
-    # Spark ends such a file early, rather than fail.
-    reader = spark.read.schema(EVENT_SCHEMA).option("recursiveFileLookup", True)
-    events = reader.option("ignoreCorruptFiles", True).parquet(*map(folder.pattern, rows))
-    # A hash of all columns, so that all are read.
-    read = events.select("_metadata.file_path", F.xxhash64(*events.columns).alias("hash"))
-    counts = read.groupBy("file_path").agg(F.count("*").alias("rows"), F.max("hash")).collect()
-    found = {folder.relative_of_uri(row["file_path"]): row["rows"] for row in counts}
-    return {path for path, count in rows.items() if found.get(path, 0) != count}
-
-
-def unreadable_file(error: Exception) -> tuple[str, str] | None:
-    """Return the URI of the file whose rows Spark could not read, and why; None for other errors.
-
-    The path is only in the text of the error.
-    """
-    text = str(error)
-    found = re.search(r"\[FAILED_READ_FILE[^\]]*\].*? file (\S+?\.parquet)", text)
-    if found is None:
-        return None
-    causes = re.findall(r"^Caused by: [\w.$]+: (.+)$", text, re.MULTILINE)
-    return found[1], f"damaged: {causes[-1] if causes else 'its rows cannot be read'}"
 
 
 def _is_in(schema: pa.Schema, field: pa.Field) -> bool:

@@ -1,14 +1,12 @@
-"""A run that updates the table of outcomes, on any engine."""
+"""A run that updates the table of outcomes."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from purgatory.pipeline.console import OnProgress, counted
 from purgatory.pipeline.errors import BadFileError, NothingToReadError
@@ -16,7 +14,9 @@ from purgatory.pipeline.outcomes.event_summary import (
     EventSummary,
     FutureRecords,
     from_micros,
+    hour_of_number,
     merged_starts,
+    summary_of_rows,
 )
 from purgatory.pipeline.outcomes.journal_files import Footer, OnBadFile, footer_of
 from purgatory.pipeline.outcomes.manifest import (
@@ -32,7 +32,10 @@ from purgatory.pipeline.outcomes.manifest import (
     run_name,
     sweep,
 )
+from purgatory.pipeline.schemas import EVENT_SCHEMA, OUTCOME_SCHEMA
 from purgatory.pipeline.spark.folder import File, Folder
+from purgatory.pipeline.sql import outcomes as sql
+from purgatory.pipeline.sql.runner import Runner
 
 # Most of the time of a footer is a round trip to the object store.
 _READERS = 8
@@ -64,20 +67,19 @@ class Update:
     """Of the table now, which must not be changed."""
 
 
-class UpdateRun(ABC):
-    """One run of `OutcomeTable.update`; what reads and writes rows is up to the engine."""
-
-    errors: tuple[type[Exception], ...]
-    """The errors of the engine, among them those of damaged files."""
+class UpdateRun:
+    """One run of `OutcomeTable.update`."""
 
     def __init__(
         self,
+        runner: Runner,
         table: Folder,
         journal: Folder,
         on_progress: OnProgress,
         limit: datetime,
         known: Known | None = None,
     ) -> None:
+        self._runner = runner
         self._table = table
         self._journal = journal
         self._on_progress = on_progress
@@ -121,12 +123,19 @@ class UpdateRun(ABC):
         while True:
             try:
                 return self._merged(good, bad, grace_s)
-            except self.errors as error:
+            except self._runner.errors as error:
                 # Another run that published in between has deleted files that this one reads.
                 check_is_newest(self._table, self._before.run)
                 # All of them: each that is left would cost another merge.
                 rows = {file.path: footer.rows for file, footer in good}
-                damaged = self._damaged(error, rows, on_bad_file)
+                damaged = self._runner.damaged(
+                    error,
+                    self._journal,
+                    self._table,
+                    rows,
+                    is_first_enough=on_bad_file is OnBadFile.REFUSE,
+                    on_progress=self._on_progress,
+                )
                 for path, reason in sorted(damaged.items()):
                     self._note(path, reason, bad, on_bad_file)
                 self._on_progress(f"skipped {counted(len(damaged), 'damaged file')}")
@@ -180,23 +189,22 @@ class UpdateRun(ABC):
     ) -> Update:
         before = self._before
         rows = sum(footer.rows for _, footer in good)
-        events = self._events([file.path for file, _ in good], rows)
-        found = self._summary(events)
+        self._read_events([file.path for file, _ in good], rows)
+        found = summary_of_rows(self._runner.rows(sql.summary(self._limit)))
         as_of = self._as_of(found)
         hours = found.hours | _overdue(before, as_of, grace_s)
         if self._is_repair:
             self._on_progress("repairing: the outcomes have records dated in the future")
             hours |= set(before.hours)
         manifest = _with_files(self._listed, good, bad, as_of, grace_s)
-        manifest.future, manifest.future_run = found.future, self._future_run(events, found)
+        manifest.future, manifest.future_run = found.future, self._future_run(found)
         manifest.starts = merged_starts(before.starts, found.starts)
         manifest.job_records = dict(Counter(before.job_records) + Counter(found.job_records))
         unknown_rows, written = rows, dict[str, Hour]()
         if hours:
             of_all = counted(_all(before, hours), "hour")
             self._on_progress(f"{counted(rows, 'new record')}; writing {len(hours):,} of {of_all}")
-            self._write(events, hours, rows, as_of or self._limit, grace_s)
-            written = self._written_hours()
+            written = self._written(hours, rows, as_of or self._limit, grace_s)
             manifest.hours = written if self._is_repair else manifest.hours | written
             kept = {*manifest.paths(hours)}
             manifest.replaced = [path for path in before.paths(hours) if path not in kept]
@@ -227,7 +235,7 @@ class UpdateRun(ABC):
         known = self._latest_known() if self._is_repair else self._before.as_of_time()
         return max((time for time in (found.as_of, known) if time is not None), default=None)
 
-    def _future_run(self, events: Any, found: EventSummary) -> str | None:
+    def _future_run(self, found: EventSummary) -> str | None:
         """Write the records in the future, and return the run whose folder has them."""
         if not found.future:
             return None
@@ -235,46 +243,66 @@ class UpdateRun(ABC):
         if found.future == self._before.future:
             return self._before.future_run
         self._on_progress(f"setting aside {_counted_future(found.future)}")
-        self._write_future(events)
+        query = sql.future_events(self._limit)
+        self._runner.write(query, self._table, future_folder(self._name))
         return self._name
 
-    @abstractmethod
-    def _damaged(
-        self, error: Exception, rows: Mapping[str, int], on_bad_file: OnBadFile
-    ) -> dict[str, str]:
-        """Return the damaged files of the journal by path, and why; raise errors of other causes.
+    def _read_events(self, paths: Sequence[str], rows: int) -> None:
+        """Read the events of new files, and those that were in the future until now."""
+        before, runner, name = self._before, self._runner, sql.EVENTS
+        places: list[tuple[Folder, Sequence[str]]] = [(self._journal, paths)] if paths else []
+        if before.future_run is not None:
+            places.append((self._table, [future_folder(before.future_run)]))
+            rows += _future_records(before)
+        if self._is_repair:
+            name = "merged_events"
+        runner.read(name, EVENT_SCHEMA, *places, rows=rows)
+        if self._is_repair:
+            self._read_known(set(before.hours))
+            runner.define("future_ends", sql.events_of_outcomes(self._limit))
+            runner.define(
+                sql.EVENTS, "SELECT * FROM merged_events UNION ALL SELECT * FROM future_ends"
+            )
 
-        `rows` are the rows of the new files by path. If a file is refused, the first is enough.
-        """
+    def _read_known(self, hours: set[str]) -> bool:
+        """Read the outcomes of `hours`; return whether there are any."""
+        paths = self._before.paths(hours)
+        if paths:
+            rows = sum(hour.operations for hour in self._before.hours.values())
+            self._runner.read(sql.KNOWN, OUTCOME_SCHEMA, (self._table, paths), rows=rows)
+        return bool(paths)
 
-    @abstractmethod
-    def _events(self, paths: Sequence[str], rows: int) -> Any:
-        """Return the events of new files, and those that were in the future until now.
-
-        `rows` are the rows of the files.
-        """
-
-    @abstractmethod
-    def _summary(self, events: Any) -> EventSummary:
-        """Return the summary of `events`."""
-
-    @abstractmethod
     def _latest_known(self) -> datetime | None:
         """Return the latest event in the table that is not in the future."""
+        self._read_known(set(self._before.hours))
+        micros = self._runner.rows(sql.latest(self._limit))[0]["last_us"]
+        return None if micros is None else from_micros(micros)
 
-    @abstractmethod
-    def _write_future(self, events: Any) -> None:
-        """Write the `events` in the future to the `future_folder` of this run."""
+    def _written(
+        self, hours: set[str], rows: int, as_of: datetime, grace_s: float
+    ) -> dict[str, Hour]:
+        """Write the hours, merged with the new events, and return what they have.
 
-    @abstractmethod
-    def _write(
-        self, events: Any, hours: set[str], rows: int, as_of: datetime, grace_s: float
-    ) -> None:
-        """Write the hours to the `run_folder` of this run, merged with the new events."""
-
-    def _written_hours(self) -> dict[str, Hour]:
+        Reading them verifies them, too.
+        """
+        before, runner, folder = self._before, self._runner, run_folder(self._name)
+        has_known = self._read_known(hours)
+        if has_known and self._is_repair:
+            runner.define("past_outcomes", sql.past_outcomes(self._limit))
+        rows += sum(before.hours[hour].operations for hour in hours if hour in before.hours)
+        runner.write_outcomes(
+            self._table,
+            folder,
+            known=("past_outcomes" if self._is_repair else sql.KNOWN) if has_known else None,
+            limit=self._limit,
+            as_of=as_of,
+            grace_s=grace_s,
+            hours=len(hours),
+            records=rows,
+        )
+        runner.read("written", OUTCOME_SCHEMA, (self._table, [folder]), rows=rows)
         return {
-            row["name"]: Hour(
+            hour_of_number(row["hour"]): Hour(
                 run=self._name,
                 operations=row["operations"],
                 records=row["records"],
@@ -283,16 +311,8 @@ class UpdateRun(ABC):
                     None if row["deadline"] is None else from_micros(row["deadline"]).isoformat()
                 ),
             )
-            for row in self._described()
+            for row in runner.rows(sql.described("written"))
         }
-
-    @abstractmethod
-    def _described(self) -> Sequence[Any]:
-        """Return a row for each of the written hours; reading them also verifies them.
-
-        With its `name`, its numbers of `operations` and `records`, how many are `open`, and the
-        first `deadline` of those in microseconds, None without any.
-        """
 
 
 def _overdue(before: Manifest, as_of: datetime | None, grace_s: float) -> set[str]:

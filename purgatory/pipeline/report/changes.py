@@ -10,8 +10,8 @@ from typing import Any
 
 from purgatory.pipeline.console import counted, duration, percent
 from purgatory.pipeline.outcomes.manifest import missing_records
-from purgatory.pipeline.outcomes.outcomes import COMPLETIONS
 from purgatory.pipeline.report.findings import Findings
+from purgatory.pipeline.schemas import COMPLETIONS
 from purgatory.pipeline.statistics import bucket_start, wilson_interval
 
 VERSION = 2

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from purgatory.pipeline.outcomes.outcomes import COMPLETIONS
 from purgatory.pipeline.report.findings import Findings
+from purgatory.pipeline.schemas import COMPLETIONS
 from purgatory.pipeline.statistics import COARSE, Step, bucket_end, bucket_start
 from purgatory.pipeline.statistics import bucket as bucket_of
 from purgatory.pipeline.wait_columns import Integers, summed

@@ -10,10 +10,10 @@ from html import escape
 from typing import Any
 
 from purgatory.pipeline.console import duration, figure, percent, short
-from purgatory.pipeline.outcomes.outcomes import COMPLETIONS
 from purgatory.pipeline.report.chart_data import OUTCOME_SERIES
 from purgatory.pipeline.report.charts import HourlyLoad
 from purgatory.pipeline.report.findings import LISTED_KINDS, Findings, Rows
+from purgatory.pipeline.schemas import COMPLETIONS
 from purgatory.pipeline.statistics import bucket_end, bucket_start
 
 BAR_WIDTH = 160

@@ -11,9 +11,9 @@ from purgatory.pipeline.advise.advice import is_job
 from purgatory.pipeline.advise.targets import LATE_JOB_US, LATE_US, Targets
 from purgatory.pipeline.console import counted, duration, percent
 from purgatory.pipeline.outcomes.manifest import missing_records
-from purgatory.pipeline.outcomes.outcomes import JOB_KIND, STREAM_KIND
 from purgatory.pipeline.report.findings import Findings
 from purgatory.pipeline.report.tables import shortened
+from purgatory.pipeline.schemas import JOB_KIND, STREAM_KIND
 from purgatory.pipeline.statistics import bucket_start, wilson_interval
 
 SHOWN_CHANGES = 3

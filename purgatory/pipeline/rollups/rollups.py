@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -10,11 +9,11 @@ from itertools import groupby
 from pathlib import Path
 
 import duckdb
+from pyspark.sql import SparkSession
 
 from purgatory.pipeline.console import OnProgress, counted
-from purgatory.pipeline.duck.connection import parquet, text
+from purgatory.pipeline.outcomes.event_summary import WorkerStart
 from purgatory.pipeline.outcomes.manifest import Manifest, run_name
-from purgatory.pipeline.rollups.hour_sql import merged, parked, summed
 from purgatory.pipeline.rollups.rollup_files import (
     ALL,
     NodeFiles,
@@ -25,41 +24,63 @@ from purgatory.pipeline.rollups.rollup_files import (
     Rollups,
     days_of,
     hour_name,
+    hour_number,
     hour_path,
     node_path,
     prefix_path,
     publish_rollups,
+    sample_threshold,
     sweep_rollups,
 )
-from purgatory.pipeline.rollups.table_sql import by_hour
+from purgatory.pipeline.schemas import OUTCOME_SCHEMA
 from purgatory.pipeline.spark.folder import Folder
+from purgatory.pipeline.spark.session import session_option
+from purgatory.pipeline.sql import rollups as sql
+from purgatory.pipeline.sql.duck import addresses, attach, parquet
+from purgatory.pipeline.sql.outcomes import HOUR_US
+from purgatory.pipeline.sql.rollups import merged, parked, summed
+from purgatory.pipeline.sql.spark import frame_of, hour_rows
+from purgatory.pipeline.sql.values import text
+from purgatory.pipeline.sql.waits import by_hour
 from purgatory.pipeline.wait_columns import step_width_s
 
 FOLDER = "rollups"
 NODES = ("parts", "by_hour", "parked")
 """What is kept of each day and month: the parts, and the rows of two tables."""
 
-# Merged at once: more would take more memory.
+# Aggregated and merged at once: more would take more memory.
+_OPERATIONS = 4_000_000
 _DAYS = 4
+# As shuffled, of one task of Spark: compressed to an eighth or less of what they are in memory.
+# With Spark's 64 MiB, a task of a million operations an hour had more than a heap of 1 GB.
+_TASK_SIZE = ("spark.sql.adaptive.advisoryPartitionSizeInBytes", "8m")
 
 _MONTH_MINUTES = 360
 _DAY_MINUTES = 1_440
 
 
-class RollupRun(ABC):
-    """One run that brings rollups up to date; who aggregates the hours is up to the engine."""
+class RollupRun:
+    """One run that brings rollups up to date.
+
+    DuckDB merges them and aggregates the hours, unless there is a session of Spark for the hours.
+    """
 
     def __init__(
         self,
         connection: duckdb.DuckDBPyConnection,
         folder: Folder,
+        table: Folder,
         outcomes: Manifest,
         on_progress: OnProgress,
         before: RollupManifest,
+        *,
+        spark: SparkSession | None = None,
     ) -> None:
-        """Use the `folder` of rollups, and the manifests of outcomes and of rollups `before`."""
+        """Use the `folder` of rollups, the outcomes in `table`, and the manifests of both."""
         self._connection = connection
+        self._spark = spark
         self._folder = folder
+        self._table = attach(connection, table)
         self._files = NodeFiles(folder)
         self._outcomes = outcomes
         self._on_progress = on_progress
@@ -81,7 +102,7 @@ class RollupRun(ABC):
         self._on_progress(f"rollups: {len(stale):,} of {all_hours} changed")
         hours = {name: hour for name, hour in before.hours.items() if name not in gone}
         if stale:
-            self._write_hours(stale)
+            (self._write_hours if self._spark is None else self._write_by_spark)(stale)
             hours |= self._described(stale)
         changed = {*stale, *gone}
         days = self._changed_days(changed, hours)
@@ -100,9 +121,47 @@ class RollupRun(ABC):
         publish_rollups(self._folder, manifest)
         return Rollups(self._files, manifest)
 
-    @abstractmethod
     def _write_hours(self, hours: Sequence[str]) -> None:
         """Write the rollups of these hours of outcomes, each to its `hour_path` of this run."""
+        place = f"run={self._name}/hours"
+        for batch in self._batches(hours):
+            relation = parquet(addresses(self._table, *self._outcomes.paths({*batch})))
+            make_known_tables(self._connection, self._outcomes.starts, self._operations(batch))
+            source = sql.source(relation, self._as_of)
+            self._connection.execute(f"CREATE OR REPLACE TEMP VIEW rollup_source AS {source}")
+            period = f"strftime(make_timestamp(hour * {HOUR_US}), '%Y-%m-%dT%H') AS period"
+            query = f"SELECT *, {period} FROM ({sql.hour_rows('rollup_source')})"
+            copy_by_period(self._connection, query, str(self._files.path(place)))
+        self._files.publish(place)
+
+    def _write_by_spark(self, hours: Sequence[str]) -> None:
+        assert self._spark is not None
+        outcomes = self._outcomes
+        rows = hour_rows(
+            frame_of(self._spark, OUTCOME_SCHEMA, (self._table, outcomes.paths({*hours}))),
+            starts=outcomes.starts,
+            as_of=self._as_of,
+            operations=self._operations(hours),
+        )
+        place = self._folder.at(f"run={self._name}/hours")
+        with session_option(self._spark, *_TASK_SIZE):
+            rows.write.partitionBy("period").option("compression", "zstd").parquet(place)
+
+    def _operations(self, hours: Iterable[str]) -> dict[int, int]:
+        known = self._outcomes.hours
+        return {hour_number(hour): known[hour].operations for hour in hours}
+
+    def _batches(self, hours: Sequence[str]) -> Iterator[list[str]]:
+        batch: list[str] = []
+        operations = 0
+        for hour in hours:
+            batch.append(hour)
+            operations += self._outcomes.hours[hour].operations
+            if operations >= _OPERATIONS:
+                yield batch
+                batch, operations = [], 0
+        if batch:
+            yield batch
 
     @property
     def _as_of(self) -> datetime:
@@ -239,6 +298,31 @@ class RollupRun(ABC):
         place = f"run={self._name}/{node}"
         copy_by_period(self._connection, query, str(self._files.path(place)))
         self._files.publish(place)
+
+
+def make_known_tables(
+    connection: duckdb.DuckDBPyConnection,
+    starts: Mapping[str, WorkerStart],
+    operations: Mapping[int, int],
+) -> None:
+    """Make the relations STARTS and THRESHOLDS; `operations` are those of each hour, by its number.
+
+    Tables, as each part of the rollups has them in its plan: planning thousands of values again and
+    again took longer than all else. By parameters: literals of the workers' starts of a year took
+    20 times as long to parse.
+    """
+    last = {name: start.last_at for name, start in starts.items()}
+    thresholds = {hour: sample_threshold(count) for hour, count in operations.items()}
+    for name, columns, rows in (
+        (sql.STARTS, "unnest(?)::VARCHAR AS start_id, unnest(?)::TIMESTAMPTZ AS last_at", last),
+        (
+            sql.THRESHOLDS,
+            "unnest(?)::BIGINT AS threshold_hour, unnest(?)::BIGINT AS threshold",
+            thresholds,
+        ),
+    ):
+        query = f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT {columns}"
+        connection.execute(query, [[*rows], [*rows.values()]])
 
 
 def copy_by_period(connection: duckdb.DuckDBPyConnection, query: str, folder: str) -> None:

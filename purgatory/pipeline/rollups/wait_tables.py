@@ -9,10 +9,11 @@ from typing import Any
 import duckdb
 
 from purgatory.pipeline.console import OnProgress
-from purgatory.pipeline.duck.connection import parquet, text
-from purgatory.pipeline.rollups import table_sql as sql
 from purgatory.pipeline.rollups.rollup_files import NodeFiles, Part, Rollups
 from purgatory.pipeline.spark.folders import Tables
+from purgatory.pipeline.sql import waits as sql
+from purgatory.pipeline.sql.duck import parquet
+from purgatory.pipeline.sql.values import text
 from purgatory.pipeline.wait_columns import JOB, step_width_s
 
 FailedJobs = Sequence[Mapping[str, Any]]

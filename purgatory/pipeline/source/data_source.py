@@ -15,9 +15,9 @@ from pyspark.sql.types import StructType
 
 from purgatory.jobs import JobLimits
 from purgatory.pipeline.outcomes.journal_files import OnBadFile
-from purgatory.pipeline.outcomes.outcomes import ARROW_EVENT_SCHEMA as EVENTS
-from purgatory.pipeline.outcomes.outcomes import EVENT_SCHEMA
 from purgatory.pipeline.schedule import JobAddress
+from purgatory.pipeline.schemas import ARROW_EVENT_SCHEMA as EVENTS
+from purgatory.pipeline.schemas import EVENT_SCHEMA
 from purgatory.pipeline.source.rows import JOBS, SPARK_JOBS, chosen
 from purgatory.pipeline.spark.folders import folder_at
 

@@ -23,8 +23,8 @@ from purgatory.jobs import Job, JobState, JobStore
 from purgatory.jobs.model import JobFilter
 from purgatory.pipeline.console import counted
 from purgatory.pipeline.errors import RefusedRowsError
-from purgatory.pipeline.outcomes.outcomes import EVENT_SCHEMA, JOB_KIND
 from purgatory.pipeline.schedule import CHUNK, JobAdder, JobAddress, opened
+from purgatory.pipeline.schemas import EVENT_SCHEMA, JOB_KIND
 from purgatory.pipeline.source.rows import column_of, job_batch
 
 _FINAL = ("done", "failed", "cancelled")

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from purgatory.pipeline import Advice, OutcomeTable, spark_session
 from purgatory.pipeline.advise import advice
-from purgatory.pipeline.cli.engine import Engine, SparkEngine
+from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.console import OnProgress, Progress
 from purgatory.pipeline.spark.folders import Tables
 from tests.benchmarks.pipeline.bench_journal import BenchJournal
@@ -31,15 +31,15 @@ def differences(
     finally:
         for path in late:
             path.unlink()
-    engine = SparkEngine(spark)
-    engine.write_waits(str(out), on_progress)
-    found = advised(engine, str(out), on_progress)
+    run = Run(str(out), spark, on_progress=on_progress)
+    run.write_waits()
+    found = advised(run)
     return KnownTruth.read(journal.truth).differences(update, table, tables, found)
 
 
-def advised(engine: Engine, out: str, on_progress: OnProgress) -> Advice:
-    """Return the advice on what is below `out`, with the targets that were planted."""
-    return advice.run(engine.manifest(out), engine.tables(out), TARGETS, CAPACITY)
+def advised(run: Run) -> Advice:
+    """Return the advice on the results of `run`, with the targets that were planted."""
+    return advice.run(run.manifest, run.tables, TARGETS, CAPACITY)
 
 
 def main(folder: Path, out: Path) -> int:

@@ -14,9 +14,9 @@ import numpy as np
 
 from purgatory.pipeline import Advice
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable, Update
-from purgatory.pipeline.outcomes.outcomes import COMPLETIONS
-from purgatory.pipeline.rollups.table_sql import PERCENTS
+from purgatory.pipeline.schemas import COMPLETIONS
 from purgatory.pipeline.spark.folders import Tables
+from purgatory.pipeline.sql.waits import PERCENTS
 from tests.benchmarks.pipeline.planted_advice import PlantedAdvice
 from tests.synthetic_journal import KINDS, Integers, KindTruth, Truth
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import duckdb
 
 from purgatory.pipeline import spark_session
-from purgatory.pipeline.cli.engine import SparkEngine
+from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.console import Progress
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.spark.folders import Tables
@@ -60,7 +60,7 @@ def run_spark(journal: str, out: str) -> MeasuredRun:
     memory = SparkMemory(spark)
     cpu_s = _cpu_s(process_id) + _cpu_s(os.getpid())
     outcomes_s = _timed(lambda: table.update(journal, on_progress=on_progress))
-    waits_s = _timed(lambda: SparkEngine(spark).write_waits(out, on_progress))
+    waits_s = _timed(lambda: Run(out, spark, on_progress=on_progress).write_waits())
     found = MeasuredRun(
         outcomes_s,
         waits_s,

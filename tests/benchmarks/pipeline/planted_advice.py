@@ -10,7 +10,7 @@ from typing import Any
 from purgatory.pipeline import Advice, Capacity, Targets
 from purgatory.pipeline.advise.advice import TimeoutAdvice
 from purgatory.pipeline.advise.workers import PeakLoad
-from purgatory.pipeline.outcomes.outcomes import JOB_KIND
+from purgatory.pipeline.schemas import JOB_KIND
 from tests.synthetic_journal import Kind, Truth
 
 TARGETS = Targets()

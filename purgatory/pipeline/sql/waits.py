@@ -1,12 +1,12 @@
-"""The tables of waits in DuckDB's SQL, from rollups."""
+"""The tables of waits from rollups."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from purgatory.pipeline.duck.connection import text
-from purgatory.pipeline.outcomes.outcomes import OUTCOMES
 from purgatory.pipeline.rollups.rollup_files import FINE_BITS, NO_WAIT, OTHER, TIMELINE_WIDTH, Part
+from purgatory.pipeline.schemas import OUTCOMES
+from purgatory.pipeline.sql.values import text
 from purgatory.pipeline.statistics import COARSE, SUB_BITS
 
 PERCENTS = (50.0, 90.0, 95.0, 99.0, 99.9)

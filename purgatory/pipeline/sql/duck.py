@@ -1,0 +1,196 @@
+"""DuckDB, in this process: connections, names and values in its SQL, and the rules run by it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import duckdb
+from pyspark.sql.types import StructType
+
+from purgatory.pipeline.console import OnProgress
+from purgatory.pipeline.errors import BadFileError
+from purgatory.pipeline.spark.folder import Folder, LocalFolder
+from purgatory.pipeline.spark.folders import RemoteFolder
+from purgatory.pipeline.sql import outcomes as sql
+from purgatory.pipeline.sql.runner import Runner
+from purgatory.pipeline.sql.values import text, texts
+
+# Of the whole process about half as much again is used.
+DEFAULT_MEMORY = "2GiB"
+
+
+def connected(
+    *, memory: str = DEFAULT_MEMORY, threads: int | None = None
+) -> duckdb.DuckDBPyConnection:
+    """Return a connection to a database in memory, which spills to temporary files.
+
+    They are deleted with it.
+    """
+    # Readable by this user only, which a folder that DuckDB makes is not.
+    spilled = tempfile.mkdtemp(prefix="purgatory-duckdb-")
+    options: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": memory,
+        "temp_directory": spilled,
+        "preserve_insertion_order": False,
+    }
+    if threads is not None:
+        options["threads"] = threads
+    connection = duckdb.connect(config=options)
+    # When it is collected, or at the end of the process.
+    weakref.finalize(connection, shutil.rmtree, spilled, ignore_errors=True)
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+def attach(connection: duckdb.DuckDBPyConnection, folder: Folder) -> Folder:
+    """Let `connection` read and write the files of `folder`, and return it."""
+    if isinstance(folder, RemoteFolder):
+        # Only needed here.
+        from fsspec.implementations.arrow import ArrowFSWrapper
+
+        kind = folder.file_system.type_name
+        if not connection.filesystem_is_registered(kind):
+            connection.register_filesystem(ArrowFSWrapper(folder.file_system))
+    return folder
+
+
+def address(folder: Folder, path: str) -> str:
+    """Return `path` in `folder` as DuckDB names it, once `attach` was called."""
+    if isinstance(folder, RemoteFolder):
+        return f"{folder.file_system.type_name}://{folder.path(path)}"
+    return folder.named(path)
+
+
+def new_address(folder: Folder, path: str) -> str:
+    """Return the address of a file or folder that is to be written, in a folder that exists."""
+    if isinstance(folder, LocalFolder):
+        folder.local(path).parent.mkdir(parents=True, exist_ok=True)
+    return address(folder, path)
+
+
+def addresses(folder: Folder, *paths: str) -> list[str]:
+    """Return the addresses of the Parquet files below `paths` in `folder`."""
+    return [address(folder, file.path) for path in paths for file in folder.files(".parquet", path)]
+
+
+def parquet(paths: Iterable[str]) -> str:
+    """Return the table of the files at `paths`, which are no patterns."""
+    # Brackets in a class stand for themselves.
+    escaped = (path.replace("[", "[[]").replace("*", "[*]").replace("?", "[?]") for path in paths)
+    return f"read_parquet([{texts(escaped)}], hive_partitioning = false)"
+
+
+class DuckRunner(Runner):
+    """DuckDB runs the rules; relations are views."""
+
+    errors = (duckdb.Error,)
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Use a connection."""
+        self.connection = connection
+
+    def read(
+        self, name: str, schema: StructType, *places: tuple[Folder, Sequence[str]], rows: int
+    ) -> None:
+        """Let `name` be the columns of the Parquet files at paths in folders."""
+        columns = ", ".join(f'"{column}"' for column in schema.names)
+        parts = [
+            f"SELECT {columns} FROM {parquet(found)}"
+            for folder, paths in places
+            if (found := self._addresses(folder, paths))
+        ]
+        self.define(name, " UNION ALL ".join(parts) or _empty(schema))
+
+    def _addresses(self, folder: Folder, paths: Sequence[str]) -> list[str]:
+        attach(self.connection, folder)
+        is_file = [path.endswith(".parquet") for path in paths]
+        return (
+            [address(folder, path) for path in paths] if all(is_file) else addresses(folder, *paths)
+        )
+
+    def define(self, name: str, query: str) -> None:
+        """Let `name` be the rows of `query`."""
+        self.connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {query}")
+
+    def rows(self, query: str) -> list[dict[str, Any]]:
+        """Return the rows of `query`."""
+        found = self.connection.execute(query)
+        names = [column[0] for column in found.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+    def write(self, query: str, folder: Folder, path: str) -> None:
+        """Write the rows of `query` to a file in the new folder at `path`."""
+        self._copy(query, folder, f"{path}/part-0.parquet")
+
+    def write_outcomes(
+        self,
+        folder: Folder,
+        path: str,
+        *,
+        known: str | None,
+        limit: datetime,
+        as_of: datetime,
+        grace_s: float,
+        hours: int,
+        records: int,
+    ) -> None:
+        """Write the outcomes of the events up to `limit` to the new folder at `path`."""
+        parts = [sql.records_of_events(limit)]
+        if known is not None:
+            parts.append(sql.records_of_outcomes(known))
+        found = sql.outcomes(f"({' UNION ALL '.join(parts)})", as_of, grace_s)
+        placed = f"""
+            SELECT *, strftime(watched_at, '%Y-%m-%d') AS date, strftime(watched_at, '%H') AS hour
+            FROM ({found})
+        """
+        self._copy(placed, folder, path, ", PARTITION_BY (date, hour)")
+
+    def damaged(
+        self,
+        error: Exception,
+        journal: Folder,
+        table: Folder,
+        rows: Mapping[str, int],
+        *,
+        is_first_enough: bool,
+        on_progress: OnProgress,
+    ) -> dict[str, str]:
+        """Return the damaged files of the journal, and why; raise errors of other causes."""
+        found: dict[str, str] = {}
+        for path in rows:
+            file = parquet([address(journal, path)])
+            try:
+                self.connection.execute(f"SELECT max(hash(COLUMNS(*))) FROM {file}").fetchall()
+            except duckdb.Error as cause:
+                found[path] = f"damaged: {str(cause).splitlines()[0]}"
+                if is_first_enough:
+                    break
+        if found:
+            return found
+        if isinstance(error, duckdb.IOException | duckdb.InvalidInputException):
+            raise BadFileError(
+                f"{str(error).splitlines()[0]}. It belongs to the outcomes, not to the journal, or "
+                f"the disk is full: delete {table} and run again on the whole journal."
+            ) from error
+        raise error
+
+    def _copy(self, query: str, folder: Folder, path: str, options: str = "") -> None:
+        place = text(new_address(attach(self.connection, folder), path))
+        self.connection.execute(
+            f"COPY ({query}) TO {place} (FORMAT parquet, COMPRESSION zstd{options})"
+        )
+
+
+def _empty(schema: StructType) -> str:
+    """Return no rows, with the columns of `schema`."""
+    types = {"timestamp": "TIMESTAMPTZ", "string": "VARCHAR", "array<string>": "VARCHAR[]"}
+    columns = ", ".join(
+        f'NULL::{types.get(kind := field.dataType.simpleString(), kind)} AS "{field.name}"'
+        for field in schema
+    )
+    return f"SELECT {columns} WHERE false"

@@ -1,0 +1,312 @@
+"""Spark: the rules translated to its SQL, and run by it in as many tasks as the data needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
+from pyspark.sql.types import StructType
+
+from purgatory.pipeline.console import OnProgress, counted
+from purgatory.pipeline.errors import BadFileError
+from purgatory.pipeline.outcomes.event_summary import WorkerStart
+from purgatory.pipeline.rollups.rollup_files import NO_KEY, Part, sample_threshold
+from purgatory.pipeline.schemas import EVENT_SCHEMA
+from purgatory.pipeline.spark.folder import Folder
+from purgatory.pipeline.spark.session import SPARK_ERRORS, parallelism
+from purgatory.pipeline.sql import outcomes as sql
+from purgatory.pipeline.sql import rollups
+from purgatory.pipeline.sql.runner import FEW_RECORDS, Runner
+
+_NAMES = {"EPOCH_US": "UNIX_MICROS", "HASH": "XXHASH64"}
+
+
+@cache
+def spark_sql(query: str, relations: tuple[str, ...] = ()) -> str:
+    """Return a query, or an expression, of DuckDB's SQL in Spark's.
+
+    `relations` are replaced by the places that `SparkSession.sql` has for DataFrames.
+    """
+    # Only on Spark: its import would take a tenth of a report on a new hour by DuckDB.
+    import sqlglot
+    from sqlglot import exp
+
+    def translated(node: exp.Expr) -> exp.Expr:
+        if isinstance(node, exp.Anonymous) and (name := _NAMES.get(node.name.upper())):
+            node.set("this", name)
+        if isinstance(node, exp.Table) and node.name in relations:
+            node.set("this", exp.to_identifier(f"{{{node.name}}}", quoted=False))
+        return node
+
+    return sqlglot.parse_one(query, read="duckdb").transform(translated).sql(dialect="spark")
+
+
+def frame(spark: SparkSession, query: str, **relations: Any) -> DataFrame:
+    """Return the rows of a query of DuckDB's SQL over `relations`, which are DataFrames."""
+    return spark.sql(spark_sql(query, tuple(relations)), **relations)
+
+
+def frame_of(
+    spark: SparkSession, schema: StructType, *places: tuple[Folder, Sequence[str]]
+) -> DataFrame:
+    """Return the columns of the Parquet files at paths in folders."""
+    patterns = [folder.pattern(path) for folder, paths in places for path in paths]
+    if not patterns:
+        return spark.createDataFrame([], schema)
+    # The path's date and hour are ignored: rows have their own times.
+    reader = spark.read.schema(schema).option("recursiveFileLookup", True)
+    return reader.parquet(*patterns)
+
+
+def operation_outcomes(
+    events: DataFrame,
+    *,
+    as_of: datetime,
+    grace_s: float,
+    known: DataFrame | None = None,
+    limit: datetime | None = None,
+    tasks: int = 16,
+    files_per_hour: int = 16,
+) -> DataFrame:
+    """Return one row for each operation (OUTCOME_SCHEMA) of `events` (EVENT_SCHEMA).
+
+    Neither the order of `events` nor repeats change the outcomes: the earliest end wins, and
+    `records` counts all records of an operation. An operation without an end is "lost" if its
+    deadline plus `grace_s` seconds is before `as_of`, else "open". Unknown events are skipped, and
+    those after `limit`.
+
+    `known` are earlier outcomes, of the same operations or of others: the result is that of all
+    events at once. `tasks` is the number of tasks, `files_per_hour` how many of them work on each
+    hour; they change no row.
+    """
+    spark = events.sparkSession
+    records = frame(spark, sql.records_of_events(limit), events=events)
+    if known is not None:
+        records = records.union(frame(spark, sql.records_of_outcomes(), known=known))
+    gathered = _gathered(records, tasks, files_per_hour)
+    # The rows are partitioned by task already: grouping by it avoids another shuffle.
+    query = sql.outcomes("records", as_of, grace_s, by="number, task, operation_id")
+    return frame(spark, query, records=gathered.withColumn("number", _number()))
+
+
+def _gathered(records: DataFrame, tasks: int, files_per_hour: int) -> DataFrame:
+    """Return `records` with those of an operation in one task, and those of an hour in few tasks.
+
+    Partitioned by operation alone, every task would write a file for every hour. Tasks are numbered
+    rather than hashed: a few hours hashed into a few tasks would leave cores idle.
+    """
+    if tasks == 1:
+        return records.withColumn("task", F.lit(0)).coalesce(1)
+    hour = F.expr(f"unix_micros(watched_at) div {sql.HOUR_US}")
+    file = F.pmod(F.hash("operation_id"), F.lit(files_per_hour))
+    task = F.pmod(hour * files_per_hour + file, F.lit(tasks)).cast("int")
+    return records.withColumn("task", task).repartitionById(tasks, "task")
+
+
+def _number() -> Column:
+    """Return the number at the end of an operation's identifier, else a hash of it.
+
+    The rows of a task are sorted, and sorting compares the first column: a number, unique to each
+    operation of a start and growing with time, compares in a fraction of the time that identifiers
+    take, and operations that began together are together in the file.
+    """
+    number = F.substring_index("operation_id", "-", -1).try_cast("long")
+    return F.coalesce(number, F.xxhash64("operation_id"))
+
+
+def hour_rows(
+    outcomes: DataFrame,
+    *,
+    starts: Mapping[str, WorkerStart],
+    as_of: datetime,
+    operations: Mapping[int, int],
+) -> DataFrame:
+    """Return the rollups of all hours of `outcomes`: `period`, `hour`, GROUPS and NUMBERS.
+
+    `operations` are those of each hour, by its number since 1970. All in one pass: one scan and two
+    exchanges.
+    """
+    spark = outcomes.sparkSession
+    last = [(name, datetime.fromisoformat(start.last_at)) for name, start in starts.items()]
+    thresholds = [(hour, sample_threshold(count)) for hour, count in operations.items()]
+    relations = {
+        "outcomes": outcomes,
+        rollups.STARTS: F.broadcast(
+            spark.createDataFrame(last, "start_id string, last_at timestamp")
+        ),
+        rollups.THRESHOLDS: F.broadcast(
+            spark.createDataFrame(thresholds, "threshold_hour long, threshold long")
+        ),
+    }
+    source = frame(spark, rollups.source("outcomes", as_of), **relations)
+    # Exploded are parts and names only, and the other columns chosen after it: lists of wide rows
+    # would be more code for each operation than Java compiles.
+    items = source.select("*", F.inline(_listed()).alias("part", "item"))
+    # All windows and the last aggregate are within an hour: the rows are exchanged once.
+    rows = frame(spark, rollups.counted_items("items"), items=items).repartition("hour")
+    period = F.date_format(F.timestamp_seconds(F.col("hour") * 3600), "yyyy-MM-dd'T'HH")
+    found = frame(spark, rollups.kept("counted_rows", "hour"), counted_rows=rows)
+    return found.withColumn("period", period)
+
+
+def _listed() -> Column:
+    """Return the parts of an operation, each with its name."""
+    of_names = {*rollups.OF_PREFIXES, Part.KEY}
+    always = [part for part in Part if part not in {*of_names, *rollups.RARE}]
+    keys = F.array_distinct("keys")
+    prefixes = F.array_distinct(F.transform("keys", _prefix))
+    key = F.get("keys", F.lit(0))
+    prefix = F.coalesce(_prefix(key), F.lit(NO_KEY))
+    # Most have one key: a list of one avoids lambdas, which Spark does not compile.
+    none = [_named(part, prefix) for part in rollups.OF_PREFIXES]
+    one = F.array(*none, _named(Part.KEY, key))
+    several = F.concat(
+        _each(Part.KEY, keys), *(_each(part, prefixes) for part in rollups.OF_PREFIXES)
+    )
+    by_key = F.when(F.size("keys") == 1, one).when(F.size("keys") > 1, several)
+    nameless, rare = (
+        F.array(*(_named(part, F.lit(None)) for part in parts)) for parts in (always, rollups.RARE)
+    )
+    is_sampled = F.expr(spark_sql(rollups.IS_SAMPLED))
+    is_rare = is_sampled | F.col("crashed").isNotNull() | F.col("is_failed")
+    by_part = F.when(is_rare, F.concat(nameless, rare)).otherwise(nameless)
+    return F.concat(by_part, by_key.otherwise(F.array(*none)))
+
+
+def _each(part: Part, names: Column) -> Column:
+    return F.transform(names, lambda name: _named(part, name))
+
+
+def _named(part: Part, name: Column) -> Column:
+    return F.struct(F.lit(part.value).alias("part"), name.cast("string").alias("item"))
+
+
+def _prefix(key: Column) -> Column:
+    return F.substring_index(F.substring_index(key, ":", 1), "/", 1)
+
+
+# That one task sorts: a million are about 200 MB, of which a part is in memory.
+_RECORDS_A_TASK = 1_000_000
+_MOST_TASKS = 2_000
+_HOURS_OF_DAY = [f"{hour:02d}" for hour in range(24)]
+
+
+class SparkRunner(Runner):
+    """Spark runs the rules; relations are DataFrames."""
+
+    errors = SPARK_ERRORS
+
+    def __init__(self, spark: SparkSession) -> None:
+        """Use a session."""
+        self.spark = spark
+        self.frames: dict[str, DataFrame] = {}
+
+    def read(
+        self, name: str, schema: StructType, *places: tuple[Folder, Sequence[str]], rows: int
+    ) -> None:
+        """Let `name` be the columns of the Parquet files at paths in folders, about `rows`."""
+        found = frame_of(self.spark, schema, *places)
+        # Without a shuffle.
+        self.frames[name] = found.coalesce(1) if rows < FEW_RECORDS else found
+
+    def define(self, name: str, query: str) -> None:
+        """Let `name` be the rows of `query`."""
+        self.frames[name] = self._frame(query)
+
+    def rows(self, query: str) -> list[Row]:
+        """Return the rows of `query`."""
+        return self._frame(query).collect()
+
+    def write(self, query: str, folder: Folder, path: str) -> None:
+        """Write the rows of `query` to a file in the new folder at `path`."""
+        self._frame(query).coalesce(1).write.mode("overwrite").parquet(folder.at(path))
+
+    def write_outcomes(
+        self,
+        folder: Folder,
+        path: str,
+        *,
+        known: str | None,
+        limit: datetime,
+        as_of: datetime,
+        grace_s: float,
+        hours: int,
+        records: int,
+    ) -> None:
+        """Write the outcomes of the events up to `limit` to the new folder at `path`."""
+        tasks, files_per_hour = 1, 1
+        if records >= FEW_RECORDS:
+            # A few for each core, and none too large to sort.
+            most = max(4 * parallelism(self.spark), -(-records // _RECORDS_A_TASK))
+            files_per_hour = -(-most // hours)
+            tasks = min(_MOST_TASKS, hours * files_per_hour)
+        found = operation_outcomes(
+            self.frames[sql.EVENTS],
+            as_of=as_of,
+            grace_s=grace_s,
+            known=None if known is None else self.frames[known],
+            limit=limit,
+            tasks=tasks,
+            files_per_hour=files_per_hour,
+        )
+        # For each row: a date and an element of a list, as formatting a time takes far longer.
+        hour_of_day = F.element_at(F.lit(_HOURS_OF_DAY), F.hour("watched_at") + 1)
+        placed = found.withColumns({"date": F.to_date("watched_at"), "hour": hour_of_day})
+        placed.write.partitionBy("date", "hour").option("compression", "zstd").mode(
+            "overwrite"
+        ).parquet(folder.at(path))
+
+    def damaged(
+        self,
+        error: Exception,
+        journal: Folder,
+        table: Folder,
+        rows: Mapping[str, int],
+        *,
+        is_first_enough: bool,
+        on_progress: OnProgress,
+    ) -> dict[str, str]:
+        """Return the damaged files of the journal, and why; raise errors of other causes."""
+        # The path is only in the text of the error.
+        text = str(error)
+        found = re.search(r"\[FAILED_READ_FILE[^\]]*\].*? file (\S+?\.parquet)", text)
+        if found is None:
+            raise error
+        causes = re.findall(r"^Caused by: [\w.$]+: (.+)$", text, re.MULTILINE)
+        reason = f"damaged: {causes[-1] if causes else 'its rows cannot be read'}"
+        path = journal.relative_of_uri(found[1])
+        if path is None:
+            raise BadFileError(
+                f"{found[1]}: {reason}. It belongs to the outcomes, not to the journal: delete "
+                f"{table} and run again on the whole journal."
+            ) from error
+        if is_first_enough:
+            return {path: reason}
+        others = {name: count for name, count in rows.items() if name != path}
+        on_progress(f"looking for other damaged files in {counted(len(others), 'file')}")
+        damaged = self._incomplete(journal, others)
+        return {path: reason} | dict.fromkeys(damaged, "damaged: not all rows can be read")
+
+    def _incomplete(self, folder: Folder, rows: Mapping[str, int]) -> set[str]:
+        """Return the files of `folder` of which not all `rows` can be read, in one pass."""
+        if not rows:
+            return set()
+        # Spark ends such a file early, rather than fail.
+        reader = self.spark.read.schema(EVENT_SCHEMA).option("recursiveFileLookup", True)
+        events = reader.option("ignoreCorruptFiles", True).parquet(*map(folder.pattern, rows))
+        # A hash of all columns, so that all are read.
+        read = events.select("_metadata.file_path", F.xxhash64(*events.columns).alias("hash"))
+        counts = read.groupBy("file_path").agg(F.count("*").alias("rows"), F.max("hash")).collect()
+        found: dict[Any, int] = {
+            folder.relative_of_uri(row["file_path"]): row["rows"] for row in counts
+        }
+        return {path for path, count in rows.items() if found.get(path, 0) != count}
+
+    def _frame(self, query: str) -> DataFrame:
+        read = set(re.findall(r"\w+", query)) & self.frames.keys()
+        return frame(self.spark, query, **{name: self.frames[name] for name in sorted(read)})
