@@ -22,12 +22,10 @@ from purgatory.pipeline.rollups.rollup_files import (
     ALL,
     KEPT_KEYS,
     KEPT_PREFIXES,
-    KEPT_TIMERS,
-    hour_number,
     publish_rollups,
     read_rollup_manifest,
 )
-from purgatory.pipeline.rollups.rollups import NODES, RollupRun, make_known_tables
+from purgatory.pipeline.rollups.rollups import NODES, RollupRun, make_starts
 from purgatory.pipeline.rollups.wait_tables import write_waits
 from purgatory.pipeline.spark.folder import LocalFolder
 from purgatory.pipeline.sql.duck import connected, parquet
@@ -162,11 +160,9 @@ def test_starts_of_workers_are_parameters() -> None:
     for count in (0, 1_000):
         recorded = Recorded()
         starts = {f"{at:012x}": WorkerStart("w", 1, 1, 1, START.isoformat()) for at in range(count)}
-        hours = dict.fromkeys(range(count), 1)
-        make_known_tables(recorded, starts, hours)  # type: ignore[arg-type] # as much as is used
-        for table in ("rollup_starts", "rollup_thresholds"):
-            rows = recorded.connection.execute(f"FROM {table}").fetchall()
-            assert len(rows) == count
+        make_starts(recorded, starts)  # type: ignore[arg-type] # as much as is used
+        rows = recorded.connection.execute("FROM rollup_starts").fetchall()
+        assert len(rows) == count
         assert all(row[1] for row in rows)
         found.append(recorded.statements)
     assert found[0] == found[1]
@@ -288,18 +284,14 @@ def test_only_frequent_keys_and_prefixes_are_kept(tmp_path: Path, spark: SparkSe
     assert (hot[0]["key"], hot[0]["operations"], len(hot)) == ("often:1", 3, 100)
     counts = {row["key_prefix"]: row["operations"] for row in prefixes}
     assert (counts["often"], len(counts), sum(counts.values())) == (3, 201, len(rows))
-    rollups = Run(str(tmp_path), connected(threads=1)).rollups()
-    (hour,) = rollups.manifest.hours
+    Run(str(tmp_path), connected(threads=1)).rollups()
     files = [str(path) for path in (tmp_path / "rollups").rglob("*/hours/*/*.parquet")]
     one = engine_rows(files)
     kept = engine_counts(files)
     assert kept["keys"] == KEPT_KEYS
     assert kept["prefixes"] == KEPT_PREFIXES + 1
-    assert kept["timers"] <= KEPT_TIMERS
     table = Run(str(tmp_path), spark).outcomes
-    frame = hour_rows(
-        table.read(), starts={}, as_of=LATER, operations={hour_number(hour): len(rows)}
-    )
+    frame = hour_rows(table.read(), starts={}, as_of=LATER)
     frame.write.parquet(str(tmp_path / "spark"))
     assert engine_rows(sorted(map(str, (tmp_path / "spark").glob("*.parquet")))) == one
 
@@ -312,14 +304,14 @@ def engine_rows(files: Sequence[str]) -> list[Any]:
 
 
 def engine_counts(files: Sequence[str]) -> dict[str, int]:
-    """Return how many keys, prefixes and timers a rollup has."""
+    """Return how many keys and prefixes a rollup has."""
     found = duckdb.execute(
         f"""
-        SELECT count(DISTINCT name) FILTER (part = 5), count(DISTINCT name) FILTER (part = 3),
-               count(*) FILTER (part = 9) FROM {parquet(files)}
+        SELECT count(DISTINCT name) FILTER (part = 5), count(DISTINCT name) FILTER (part = 3)
+        FROM {parquet(files)}
         """
     ).fetchall()[0]
-    return dict(zip(("keys", "prefixes", "timers"), found, strict=True))
+    return dict(zip(("keys", "prefixes"), found, strict=True))
 
 
 def test_spark_scans_the_outcomes_once(
@@ -331,7 +323,6 @@ def test_spark_scans_the_outcomes_once(
         table.read(),
         starts=manifest.starts,
         as_of=START,
-        operations={hour_number(hour): 1 for hour in manifest.hours},
     )
     rows.explain()
     plan = capsys.readouterr().out

@@ -29,8 +29,6 @@ KEPT_KEYS: Final = 10_000
 """The keys with most operations of each hour, day and month; others are dropped."""
 KEPT_PREFIXES: Final = 1_000
 """The same of key prefixes; others are counted together."""
-KEPT_TIMERS: Final = 2_000
-"""The timers with the least `sample_number` are a uniform sample, also of merged rollups."""
 
 KEPT_ERROR: Final = 301
 """Characters of the error of a failed job: a report shows less."""
@@ -46,10 +44,6 @@ OTHER: Final = "(other)"
 
 TIMELINE_WIDTH: Final = 1_024
 NO_WAIT: Final = TIMELINE_WIDTH - 1
-
-SAMPLE_MODULUS: Final = 2**31 - 1
-SAMPLE_FACTOR: Final = 48_271
-"""A step of Lehmer's generator from the microsecond of the start: cheap, and alike everywhere."""
 
 
 class Part(IntEnum):
@@ -75,26 +69,17 @@ class Part(IntEnum):
     """Operations by kind and second of the start; the values are times parked. Only in hours."""
     ENDED = 8
     """Operations by kind and second in which they were no longer parked. Only in hours."""
-    TIMER = 9
-    """Sampled timers: the number is the sample number, and the name has start, expiration and end
-    in milliseconds."""
-    CRASH = 10
+    CRASH = 9
     """Lost operations by the start of a worker (name) that crashed. Only in hours."""
-    FAILED = 11
+    FAILED = 10
     """Failed jobs by kind."""
-    ERROR = 12
+    ERROR = 11
     """The error (name) of the job that failed last, by kind. The number is its end, in microseconds
     since 1970."""
 
 
 MERGED: Final = tuple(part for part in Part if part not in {Part.BEGAN, Part.ENDED, Part.CRASH})
 """The parts of days and months."""
-
-
-def sample_threshold(operations: int) -> int:
-    """Return a number below which enough timers of an hour have their sample number."""
-    # Four times what is kept: not every operation had a timer.
-    return SAMPLE_MODULUS * min(operations, 4 * KEPT_TIMERS) // max(operations, 1)
 
 
 class NodeFiles:
@@ -144,7 +129,7 @@ class NodeFiles:
         return sorted(path.glob("*.parquet"))
 
 
-VERSION = 4
+VERSION = 5
 FOLDER = "_manifests"
 ALL = "all"
 """The name of the prefix of months."""
@@ -235,11 +220,6 @@ def hour_start(hour: str) -> datetime:
 def hour_name(start: datetime) -> str:
     """Return the name of the hour that starts then, such as "2026-11-20T06"."""
     return f"{start:%Y-%m-%dT%H}"
-
-
-def hour_number(hour: str) -> int:
-    """Return the number of hours from 1970 to an hour such as "2026-11-20T06"."""
-    return int(hour_start(hour).timestamp()) // 3600
 
 
 def read_rollup_manifest(folder: Folder) -> RollupManifest:

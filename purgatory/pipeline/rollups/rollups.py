@@ -24,12 +24,10 @@ from purgatory.pipeline.rollups.rollup_files import (
     Rollups,
     days_of,
     hour_name,
-    hour_number,
     hour_path,
     node_path,
     prefix_path,
     publish_rollups,
-    sample_threshold,
     sweep_rollups,
 )
 from purgatory.pipeline.schemas import OUTCOME_SCHEMA
@@ -124,9 +122,9 @@ class RollupRun:
     def _write_hours(self, hours: Sequence[str]) -> None:
         """Write the rollups of these hours of outcomes, each to its `hour_path` of this run."""
         place = f"run={self._name}/hours"
+        make_starts(self._connection, self._outcomes.starts)
         for batch in self._batches(hours):
             relation = parquet(addresses(self._table, *self._outcomes.paths({*batch})))
-            make_known_tables(self._connection, self._outcomes.starts, self._operations(batch))
             source = sql.source(relation, self._as_of)
             self._connection.execute(f"CREATE OR REPLACE TEMP VIEW rollup_source AS {source}")
             period = f"strftime(make_timestamp(hour * {HOUR_US}), '%Y-%m-%dT%H') AS period"
@@ -141,15 +139,10 @@ class RollupRun:
             frame_of(self._spark, OUTCOME_SCHEMA, (self._table, outcomes.paths({*hours}))),
             starts=outcomes.starts,
             as_of=self._as_of,
-            operations=self._operations(hours),
         )
         place = self._folder.at(f"run={self._name}/hours")
         with session_option(self._spark, *_TASK_SIZE):
             rows.write.partitionBy("period").option("compression", "zstd").parquet(place)
-
-    def _operations(self, hours: Iterable[str]) -> dict[int, int]:
-        known = self._outcomes.hours
-        return {hour_number(hour): known[hour].operations for hour in hours}
 
     def _batches(self, hours: Sequence[str]) -> Iterator[list[str]]:
         batch: list[str] = []
@@ -300,29 +293,17 @@ class RollupRun:
         self._files.publish(place)
 
 
-def make_known_tables(
-    connection: duckdb.DuckDBPyConnection,
-    starts: Mapping[str, WorkerStart],
-    operations: Mapping[int, int],
-) -> None:
-    """Make the relations STARTS and THRESHOLDS; `operations` are those of each hour, by its number.
+def make_starts(connection: duckdb.DuckDBPyConnection, starts: Mapping[str, WorkerStart]) -> None:
+    """Make the relation STARTS.
 
-    Tables, as each part of the rollups has them in its plan: planning thousands of values again and
+    A table, as each part of the rollups has it in its plan: planning thousands of values again and
     again took longer than all else. By parameters: literals of the workers' starts of a year took
     20 times as long to parse.
     """
     last = {name: start.last_at for name, start in starts.items()}
-    thresholds = {hour: sample_threshold(count) for hour, count in operations.items()}
-    for name, columns, rows in (
-        (sql.STARTS, "unnest(?)::VARCHAR AS start_id, unnest(?)::TIMESTAMPTZ AS last_at", last),
-        (
-            sql.THRESHOLDS,
-            "unnest(?)::BIGINT AS threshold_hour, unnest(?)::BIGINT AS threshold",
-            thresholds,
-        ),
-    ):
-        query = f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT {columns}"
-        connection.execute(query, [[*rows], [*rows.values()]])
+    columns = "unnest(?)::VARCHAR AS start_id, unnest(?)::TIMESTAMPTZ AS last_at"
+    query = f"CREATE OR REPLACE TEMP TABLE {sql.STARTS} AS SELECT {columns}"
+    connection.execute(query, [[*last], [*last.values()]])
 
 
 def copy_by_period(connection: duckdb.DuckDBPyConnection, query: str, folder: str) -> None:

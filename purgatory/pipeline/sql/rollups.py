@@ -12,18 +12,14 @@ from purgatory.pipeline.rollups.rollup_files import (
     KEPT_ERROR,
     KEPT_KEYS,
     KEPT_PREFIXES,
-    KEPT_TIMERS,
     MERGED,
     NO_KEY,
     NO_WAIT,
     NUMBERS,
     OTHER,
-    SAMPLE_FACTOR,
-    SAMPLE_MODULUS,
     TIMELINE_WIDTH,
     Part,
 )
-from purgatory.pipeline.schemas import JOB_KIND
 from purgatory.pipeline.sql.duck import parquet
 from purgatory.pipeline.sql.outcomes import HOUR_US
 from purgatory.pipeline.sql.values import text, time
@@ -31,8 +27,6 @@ from purgatory.pipeline.statistics import COARSE, SUB_BITS
 
 STARTS = "rollup_starts"
 """The relation of workers' starts and their last records: `start_id`, `last_at`."""
-THRESHOLDS = "rollup_thresholds"
-"""The relation of the hours and their sample thresholds: `threshold_hour`, `threshold`."""
 
 
 def bucket_of(value: str, bits: int = FINE_BITS) -> str:
@@ -62,14 +56,6 @@ class _Rule:
 
 
 _PREFIX = "prefix"
-_MILLISECONDS = ", ".join(
-    f"({name} // 1000)::VARCHAR" for name in ("watched_us", "deadline_us", "until_us")
-)
-# An operation that completed at once had no timer, and a job has one only shortly before its end.
-IS_SAMPLED = (
-    "sample_number < threshold AND coalesce(wait_us, 1) > 0 "
-    f"AND NOT starts_with(kind, {text(JOB_KIND)})"
-)
 _COARSE_WAIT = f"coalesce({bucket_of('wait_us', SUB_BITS)} // {COARSE}, {NO_WAIT})"
 _IS_LATE = "lateness_us IS NOT NULL"
 _RULES = {
@@ -88,9 +74,6 @@ _RULES = {
     ),
     Part.BEGAN: _Rule("kind", number="watched_us // 1000000", value="until_us - watched_us"),
     Part.ENDED: _Rule("kind", number="until_us // 1000000"),
-    Part.TIMER: _Rule(
-        name=f"concat_ws(' ', {_MILLISECONDS})", number="sample_number", where=IS_SAMPLED
-    ),
     Part.CRASH: _Rule(name="crashed", where="crashed IS NOT NULL"),
     Part.FAILED: _Rule("kind", where="is_failed"),
     Part.ERROR: _Rule(
@@ -101,12 +84,12 @@ _RULES = {
     ),
 }
 OF_PREFIXES = (Part.PREFIX_WAIT, Part.PREFIX_LATENESS)
-RARE = (Part.TIMER, Part.CRASH, Part.FAILED, Part.ERROR)
+RARE = (Part.CRASH, Part.FAILED, Part.ERROR)
 """The parts that few operations count in."""
 
 
 def source(outcomes: str, as_of: datetime) -> str:
-    """Return the outcomes with what the rules read, from the relations STARTS and THRESHOLDS."""
+    """Return the outcomes with what the rules read, from the relation STARTS, too."""
     until = f"coalesce(completed_at, least({time(as_of)}, deadline, crashed_at))"
     return f"""
         WITH known AS (
@@ -121,7 +104,7 @@ def source(outcomes: str, as_of: datetime) -> str:
                    CASE WHEN state = 'cancelled' THEN 'cancelled' ELSE outcome END AS outcome,
                    coalesce(state = 'failed', false) AS is_failed,
                    coalesce(epoch_us(completed_at), 0) AS completed_us,
-                   epoch_us(watched_at) AS watched_us, epoch_us(deadline) AS deadline_us,
+                   epoch_us(watched_at) AS watched_us,
                    -- After its deadline an operation without an end is open or lost, but no longer
                    -- waits. A clock that was set back does not make an end precede the start.
                    epoch_us(greatest({until}, watched_at)) AS until_us,
@@ -131,9 +114,7 @@ def source(outcomes: str, as_of: datetime) -> str:
                        ELSE epoch_us(crashed_at) - epoch_us(watched_at) END) AS waited_us
             FROM known
         )
-        SELECT *, watched_us // {HOUR_US} AS hour,
-               watched_us % {SAMPLE_MODULUS} * {SAMPLE_FACTOR} % {SAMPLE_MODULUS} AS sample_number
-        FROM timed JOIN {THRESHOLDS} ON watched_us // {HOUR_US} = threshold_hour
+        SELECT *, watched_us // {HOUR_US} AS hour FROM timed
     """
 
 
@@ -222,7 +203,7 @@ def _by_part(values: dict[Part, str | None], other: str = "NULL") -> str:
     return f"CASE {' '.join(cases)} ELSE {other} END"
 
 
-_RANKED = (*OF_PREFIXES, Part.KEY, Part.TIMER, Part.ERROR)
+_RANKED = (*OF_PREFIXES, Part.KEY, Part.ERROR)
 _IS_PREFIX = f"part IN ({', '.join(str(part.value) for part in OF_PREFIXES)})"
 _SUMS = ", ".join(
     f"{function}({name})::BIGINT AS {name}"
@@ -231,9 +212,9 @@ _SUMS = ", ".join(
 
 
 def kept(rows: str, period: str) -> str:
-    """Return `rows` with the keys, prefixes and timers of each `period` that are kept.
+    """Return `rows` with what is kept of each `period`.
 
-    The most frequent keys and prefixes; timers by their numbers, and of each kind the latest error.
+    The most frequent keys and prefixes, and of each kind the latest error.
     """
     of_name = f"sum(weight) OVER (PARTITION BY {period}, family, name)"
     return f"""
@@ -244,8 +225,7 @@ def kept(rows: str, period: str) -> str:
             SELECT *, dense_rank() OVER (
                 PARTITION BY {period}, family, of_kind ORDER BY rank_number, name) AS place
             FROM (
-                SELECT *, CASE WHEN part = {Part.TIMER.value} THEN number
-                               WHEN part = {Part.ERROR.value} THEN -number
+                SELECT *, CASE WHEN part = {Part.ERROR.value} THEN -number
                                ELSE -{of_name} END AS rank_number
                 FROM (
                     SELECT *, CASE WHEN {_IS_PREFIX} THEN {Part.PREFIX_WAIT.value} ELSE part END
@@ -255,7 +235,6 @@ def kept(rows: str, period: str) -> str:
                                 THEN 0 ELSE count END AS weight
                     FROM {rows})))
         WHERE NOT (part = {Part.KEY.value} AND place > {KEPT_KEYS}
-                   OR part = {Part.TIMER.value} AND place > {KEPT_TIMERS}
                    OR part = {Part.ERROR.value} AND place > 1)
         GROUP BY ALL
     """

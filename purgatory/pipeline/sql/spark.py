@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from purgatory.pipeline.console import OnProgress, counted
 from purgatory.pipeline.errors import BadFileError
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
-from purgatory.pipeline.rollups.rollup_files import NO_KEY, Part, sample_threshold
+from purgatory.pipeline.rollups.rollup_files import NO_KEY, Part
 from purgatory.pipeline.schemas import EVENT_SCHEMA
 from purgatory.pipeline.spark.folder import Folder
 from purgatory.pipeline.spark.session import SPARK_ERRORS, parallelism
@@ -124,25 +124,15 @@ def hour_rows(
     *,
     starts: Mapping[str, WorkerStart],
     as_of: datetime,
-    operations: Mapping[int, int],
 ) -> DataFrame:
     """Return the rollups of all hours of `outcomes`: `period`, `hour`, GROUPS and NUMBERS.
 
-    `operations` are those of each hour, by its number since 1970. All in one pass: one scan and two
-    exchanges.
+    All in one pass: one scan and two exchanges.
     """
     spark = outcomes.sparkSession
     last = [(name, datetime.fromisoformat(start.last_at)) for name, start in starts.items()]
-    thresholds = [(hour, sample_threshold(count)) for hour, count in operations.items()]
-    relations = {
-        "outcomes": outcomes,
-        rollups.STARTS: F.broadcast(
-            spark.createDataFrame(last, "start_id string, last_at timestamp")
-        ),
-        rollups.THRESHOLDS: F.broadcast(
-            spark.createDataFrame(thresholds, "threshold_hour long, threshold long")
-        ),
-    }
+    found = F.broadcast(spark.createDataFrame(last, "start_id string, last_at timestamp"))
+    relations = {"outcomes": outcomes, rollups.STARTS: found}
     source = frame(spark, rollups.source("outcomes", as_of), **relations)
     # Exploded are parts and names only, and the other columns chosen after it: lists of wide rows
     # would be more code for each operation than Java compiles.
@@ -172,8 +162,7 @@ def _listed() -> Column:
     nameless, rare = (
         F.array(*(_named(part, F.lit(None)) for part in parts)) for parts in (always, rollups.RARE)
     )
-    is_sampled = F.expr(spark_sql(rollups.IS_SAMPLED))
-    is_rare = is_sampled | F.col("crashed").isNotNull() | F.col("is_failed")
+    is_rare = F.col("crashed").isNotNull() | F.col("is_failed")
     by_part = F.when(is_rare, F.concat(nameless, rare)).otherwise(nameless)
     return F.concat(by_part, by_key.otherwise(F.array(*none)))
 
