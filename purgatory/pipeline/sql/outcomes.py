@@ -102,8 +102,7 @@ def records_of_events(limit: datetime | None) -> str:
     past = "" if limit is None else f" AND NOT ({_LATEST} > {time(limit)})"
     return f"""
         SELECT operation_id, event = {text(WATCHED)} AS is_watched, "at", seq, event,
-               {_columns((*_ALWAYS, *_OPTIONAL))}, 1::BIGINT AS records, false AS is_contested,
-               {_end("event", f"event <> {text(WATCHED)}")}
+               {_columns((*_ALWAYS, *_OPTIONAL))}, 1::BIGINT AS records, false AS is_contested
         FROM {EVENTS} WHERE {IS_EVENT}{past}
     """
 
@@ -115,8 +114,7 @@ def records_of_outcomes(relation: str = KNOWN) -> str:
         SELECT operation_id, NOT {is_end} AS is_watched,
                coalesce(completed_at, watched_at) AS "at", seq,
                CASE WHEN {is_end} THEN outcome ELSE {text(WATCHED)} END AS event,
-               {_columns((*_ALWAYS, *_OPTIONAL))}, records, is_contested,
-               {_end("outcome", is_end)}
+               {_columns((*_ALWAYS, *_OPTIONAL))}, records, is_contested
         FROM {relation}
     """
 
@@ -139,10 +137,14 @@ def outcomes(records: str, as_of: datetime, grace_s: float, by: str = "operation
     fields |= {"nulls": nulls} | {name: name for name in _OPTIONAL}
     best = ", ".join(f"{name}: {value}" for name, value in fields.items())
     of_best = _columns(f"best.{name} AS {name}" for name in fields if name != "completed_at")
+    # A worker's journal and the job store may both record the end of a job: it is the same end. A
+    # hash of an end is cheaper to compare than its columns.
+    recorder = _columns(f"CASE WHEN job_id IS NULL THEN {name} END" for name in ("seq", "worker"))
+    end = f"CASE WHEN NOT is_watched THEN hash(event, {recorder}) END"
     return f"""
         WITH preferred AS (
             SELECT operation_id, min({{{best}}}) AS best, sum(records)::BIGINT AS records,
-                   bool_or(is_contested) OR coalesce(min("end") <> max("end"), false)
+                   bool_or(is_contested) OR coalesce(min({end}) <> max({end}), false)
                    AS is_contested
             FROM {records} GROUP BY {by}
         ), ended AS (
@@ -175,13 +177,6 @@ def described(outcomes: str) -> str:
 
 def _columns(names: Iterable[str]) -> str:
     return ", ".join(names)
-
-
-def _end(name: str, is_end: str) -> str:
-    """Return a hash of an end, which is cheaper to compare than its columns; else null."""
-    # A worker's journal and the job store may both record the end of a job: it is the same end.
-    recorder = ", ".join(f"CASE WHEN job_id IS NULL THEN {of} END" for of in ("seq", "worker"))
-    return f'CASE WHEN {is_end} THEN hash({name}, {recorder}) END AS "end"'
 
 
 def _has_future(limit: datetime) -> str:
