@@ -54,6 +54,9 @@ class DatabaseClock:
 
 
 _HOUR_S: Final = 3600.0
+# Connections in a row that the server has closed while they were idle: those of a pool are closed
+# together, by a server that is another now, or by what is between.
+_MAX_CLOSED: Final = 2
 
 T = TypeVar("T")
 
@@ -181,13 +184,13 @@ class Database:
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
         try:
-            try:
-                return await self._read_once(work)
-            except DBAPIError as exc:
-                if not is_disconnect(exc):
-                    raise
-                # The server has closed what was idle, or is another by now.
-                return await self._read_once(work)
+            for _ in range(_MAX_CLOSED):
+                try:
+                    return await self._read_once(work)
+                except DBAPIError as exc:
+                    if not is_disconnect(exc):
+                        raise
+            return await self._read_once(work)
         except Exception as exc:
             error = store_error(exc, is_read=True)
             if error is None:
@@ -255,16 +258,17 @@ class Database:
         work: Callable[[Connection], T],
         write_once: Callable[[_Transaction[T]], Awaitable[T]],
     ) -> T:
-        transaction = _Transaction(self.statements, work)
         self._file.check()
         try:
-            try:
-                return await write_once(transaction)
-            except DBAPIError as exc:
-                if transaction.has_begun or not is_disconnect(exc):
-                    raise
-                # The server had closed the connection while it was idle: nothing was done.
-                return await write_once(_Transaction(self.statements, work))
+            for _ in range(_MAX_CLOSED):
+                transaction = _Transaction(self.statements, work)
+                try:
+                    return await write_once(transaction)
+                except DBAPIError as exc:
+                    # Otherwise nothing was done.
+                    if transaction.has_begun or not is_disconnect(exc):
+                        raise
+            return await write_once(_Transaction(self.statements, work))
         except Exception as exc:
             await self._note_failure(exc)
             raise
