@@ -184,13 +184,7 @@ class Database:
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
         try:
-            for _ in range(_MAX_CLOSED):
-                try:
-                    return await self._read_once(work)
-                except DBAPIError as exc:
-                    if not is_disconnect(exc):
-                        raise
-            return await self._read_once(work)
+            return await _repeated(lambda: self._read_once(work), lambda: True)
         except Exception as exc:
             error = store_error(exc, is_read=True)
             if error is None:
@@ -258,17 +252,12 @@ class Database:
         work: Callable[[Connection], T],
         write_once: Callable[[_Transaction[T]], Awaitable[T]],
     ) -> T:
+        transaction = _Transaction(self.statements, work)
         self._file.check()
         try:
-            for _ in range(_MAX_CLOSED):
-                transaction = _Transaction(self.statements, work)
-                try:
-                    return await write_once(transaction)
-                except DBAPIError as exc:
-                    # Otherwise nothing was done.
-                    if transaction.has_begun or not is_disconnect(exc):
-                        raise
-            return await write_once(_Transaction(self.statements, work))
+            return await _repeated(
+                lambda: write_once(transaction), lambda: not transaction.has_begun
+            )
         except Exception as exc:
             await self._note_failure(exc)
             raise
@@ -368,6 +357,17 @@ class Database:
                 await writer.invalidate()
             finally:
                 await writer.close()
+
+
+async def _repeated(once: Callable[[], Awaitable[T]], is_undone: Callable[[], bool]) -> T:
+    """Return what `once` returns, on another connection for each that was closed while idle."""
+    for _ in range(_MAX_CLOSED):
+        try:
+            return await once()
+        except DBAPIError as exc:
+            if not is_disconnect(exc) or not is_undone():
+                raise
+    return await once()
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
