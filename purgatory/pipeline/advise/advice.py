@@ -31,6 +31,8 @@ LEAST_FIRED = 30
 """With fewer fires there is no advice: the tail would rest on a handful of operations."""
 LEAST_AT_RISK = 20
 """Operations that must still wait at the advised timeout, for the same reason."""
+LONGER = 1.1
+"""A timeout is advised only if it is so many times the present one: then more of them fire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ def _judged(
 
 
 def _direction(advised_us: int, timeout_us: int) -> str:
-    if advised_us > timeout_us * 1.1:
+    if advised_us > LONGER * timeout_us:
         return "With a longer timeout more of them would fire."
     # A shorter one would let more of them expire, and save little: a parked request is an object.
     return "Keep it."

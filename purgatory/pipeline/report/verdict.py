@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from purgatory.pipeline.advise.advice import is_job
+from purgatory.pipeline.advise.advice import LONGER, is_job
 from purgatory.pipeline.advise.targets import LATE_JOB_US, LATE_US, Targets
 from purgatory.pipeline.console import counted, duration, percent
 from purgatory.pipeline.outcomes.manifest import missing_records
@@ -17,9 +17,6 @@ from purgatory.pipeline.schemas import JOB_KIND, STREAM_KIND
 from purgatory.pipeline.statistics import bucket_start, wilson_interval
 
 SHOWN_CHANGES = 3
-
-# A timeout is advised only if it is so much longer: it then lets fewer expire.
-_LONGER = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +188,8 @@ def _change(harm: Harm, findings: Findings) -> Change:
     what = str(harm)
     why = f"{harm.count:,} of {harm.operations:,}; the target is {percent(harm.target)}."
     if harm.name == "expired":
-        advice = _timeout(harm.kind, findings)
-        return Change(what, f"{why} {advice.why}", advice.setting)
+        reason, setting = _timeout(harm.kind, findings)
+        return Change(what, f"{why}{reason}", setting)
     if harm.name == "failed":
         [error] = [row["error"] for row in findings.failed_jobs if row["kind"] == harm.kind]
         command = f"purgatory jobs list --state failed --handler {harm.kind.partition(':')[2]}"
@@ -225,16 +222,19 @@ def _reason(harm: Harm, findings: Findings) -> str:
     )
 
 
-def _timeout(kind: str, findings: Findings) -> Change:
-    """Return why operations of a kind expire, and the timeout with which fewer would."""
-    advised = [row for row in findings.advice.get("timeouts", ()) if row["kind"] == kind]
-    if not advised:
-        return Change("", "")
-    [advice] = advised
-    timeout_us = advice["advised_us"]
-    if timeout_us is None or timeout_us <= _LONGER * advice["timeout_us"]:
-        return Change("", advice["reason"] if timeout_us is None else "")
-    return Change("", advice["reason"], _timeout_setting(advice))
+def _timeout(kind: str, findings: Findings) -> tuple[str, str]:
+    """Return why operations of a kind expire, after a blank, and a setting with which fewer would.
+
+    Either may be empty.
+    """
+    advice = next((row for row in findings.advice.get("timeouts", ()) if row["kind"] == kind), None)
+    if advice is None:
+        return "", ""
+    why = f" {advice['reason']}"
+    if advice["advised_us"] is None:
+        return why, ""
+    is_longer = advice["advised_us"] > LONGER * advice["timeout_us"]
+    return (why, _timeout_setting(advice)) if is_longer else ("", "")
 
 
 def _timeout_setting(advice: Mapping[str, Any]) -> str:

@@ -55,7 +55,6 @@ class _Rule:
     where: str | None = None
 
 
-_PREFIX = "prefix"
 _COARSE_WAIT = f"coalesce({bucket_of('wait_us', SUB_BITS)} // {COARSE}, {NO_WAIT})"
 _IS_LATE = "lateness_us IS NOT NULL"
 _RULES = {
