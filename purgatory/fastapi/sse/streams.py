@@ -308,7 +308,7 @@ class ParkedStream(ParkedRequest):
         self.streams.discard(self)
         ParkedRequest.on_complete(self)
 
-    def _respond(self, registry: WaitRegistry) -> None:
+    def _respond(self) -> None:
         try:
             self.end(self._last_events())
         except Exception as exc:

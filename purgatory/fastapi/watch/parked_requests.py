@@ -217,26 +217,6 @@ class WatchResponses:
 logger = logging.getLogger("purgatory.fastapi")
 
 
-class Registration:
-    """How a registry knows a parked request: by its Wait-Id, and by the client it is counted for.
-
-    Both are None for most requests, which share one object.
-    """
-
-    __slots__ = ("client", "registry", "wait_id")
-
-    def __init__(
-        self,
-        registry: WaitRegistry,
-        wait_id: str | None = None,
-        client: ParkedClient | None = None,
-    ) -> None:
-        """Make the registration of one request or, without an id and a client, of any."""
-        self.registry = registry
-        self.wait_id = wait_id
-        self.client = client
-
-
 class ParkedRequest(WaitOperation):
     """The wait of a request, which responds on its connection when it ends.
 
@@ -247,28 +227,27 @@ class ParkedRequest(WaitOperation):
 
     # No more than this: there is one per client, and its memory is the cost of parking.
     # The connection itself: a bound method of it would be one more object for each request.
-    __slots__ = ("_connection", "_registration", "terms")
+    __slots__ = ("_connection", "_registry", "counted", "terms", "wait_id")
+
+    wait_id: str | None
+    """The client's name for this wait, if it gave one."""
+    counted: ParkedClient | None
+    """The client that it is counted for, if that is known by its identity or address."""
 
     def __init__(
         self, request: WatchRequest, registry: WaitRegistry, connection: Connection
     ) -> None:
         """Prepare to wait as `request` says, in `registry`, and to respond on `connection`."""
         purgatory = registry.purgatory
-        keys, positions, self.terms, wait_id = request
+        keys, positions, self.terms, self.wait_id = request
         delay_ms = purgatory.delay_ms(self.terms.timeout)
         condition = self.terms.condition
         WaitOperation.__init__(self, delay_ms, purgatory.signals, keys, positions, condition)
-        self._registration: Registration = (
-            registry.unnamed if wait_id is None else Registration(registry, wait_id)
-        )
+        self._registry = registry
         self._connection = connection
+        self.counted = None
         # Shared by all of a server: a copy for each would be a twentieth of its memory.
         self._parked_in = connection.context
-
-    @property
-    def wait_id(self) -> str | None:
-        """The client's name for this wait, if it gave one."""
-        return self._registration.wait_id
 
     @property
     def client(self) -> str | None:
@@ -276,31 +255,23 @@ class ParkedRequest(WaitOperation):
 
         The identity is kept only where it is needed, for a Wait-Id or a limit per client.
         """
-        registration = self._registration
-        owner = (registration.wait_id or "").rpartition("/")[0]
-        counted = registration.client
-        return (counted and counted.name) or owner or self.address
+        owner = (self.wait_id or "").rpartition("/")[0]
+        return (self.counted and self.counted.name) or owner or self.address
 
     @property
     def address(self) -> str | None:
         """The address of the client's connection, or of the proxy's; None if unknown."""
         return self._connection.address
 
-    def count_for(self, client: ParkedClient | None) -> None:
-        """Count this request for `client` until it ends."""
-        registration = self._registration
-        self._registration = Registration(registration.registry, registration.wait_id, client)
-
     def on_complete(self) -> None:
         """Respond, unless the client has left or was refused."""
-        registration = self._registration
-        registry = registration.registry
-        if registration is not registry.unnamed:
-            registry.forget(self, registration)
+        if self.wait_id is not None or self.counted is not None:
+            self._registry.forget(self)
         if not self.is_abandoned:
-            self._respond(registry)
+            self._respond()
 
-    def _respond(self, registry: WaitRegistry) -> None:
+    def _respond(self) -> None:
+        registry = self._registry
         keys, positions = self.watched_keys, self.positions
         try:
             response = registry.responses.response(keys, positions, self.terms, self.status)
@@ -342,8 +313,6 @@ class WaitRegistry:
         self.context = context
         self.purgatory = purgatory = context.purgatory
         self.settings = settings
-        # The registration of every request without a Wait-Id whose client is not counted.
-        self.unnamed = Registration(self)
         self.responses = WatchResponses(purgatory.signals, settings.max_response_bytes)
         # {wait id: the request that is parked under it, and since when}
         self._named: dict[str, tuple[ParkedRequest, int]] = {}
@@ -380,7 +349,7 @@ class WaitRegistry:
                 if client:
                     self.clients.check(client)
                 if not purgatory.park_operation(parked, parked.watched_keys) and client:
-                    parked.count_for(self.clients.enter(client))
+                    parked.counted = self.clients.enter(client)
             wait_id = parked.wait_id
             if wait_id is not None:
                 self._name(parked, wait_id)
@@ -398,12 +367,12 @@ class WaitRegistry:
         path = f"{self.context.prefix}/watch"
         return f"{path}/{keys[0]}" if len(keys) == 1 else path
 
-    def forget(self, parked: ParkedRequest, registration: Registration) -> None:
+    def forget(self, parked: ParkedRequest) -> None:
         """Forget the Wait-Id of a wait that has ended, and count it for its client no longer."""
-        wait_id, client = registration.wait_id, registration.client
+        wait_id = parked.wait_id
         if wait_id is not None and wait_id in self._named and self._named[wait_id][0] is parked:
             del self._named[wait_id]
-        self.clients.leave(client)
+        self.clients.leave(parked.counted)
 
     async def cancel(self, wait_id: str) -> None:
         """End the wait under `wait_id` with reason "cancelled"; raise Problem if there is none.
