@@ -24,7 +24,7 @@ from purgatory.fastapi.http.bounds import read_body
 from purgatory.fastapi.http.problems import Problem, draining_problem
 from purgatory.fastapi.http.raw_request import Access, Action
 from purgatory.fastapi.http.raw_response import retry_after
-from purgatory.fastapi.routing.raw_route import DeclaredEndpoint
+from purgatory.fastapi.routing.raw_endpoint import AdmittingEndpoint
 from purgatory.fastapi.routing.request_internals import (
     cache_body,
     cached_body,
@@ -50,31 +50,30 @@ async def get_accesses(request: Request) -> list[Access]:
     Raises Problem if a body that names the keys is invalid.
     """
     endpoint = request.scope["route"].endpoint
-    if not isinstance(endpoint, DeclaredEndpoint) or endpoint.raw.access is None:
+    if not isinstance(endpoint, AdmittingEndpoint) or endpoint.access is None:
         return []
-    raw, access = endpoint.raw, endpoint.raw.access
-    action = access.action
+    access, action = endpoint.access, endpoint.access.action
     key = request.path_params.get("key")
     if key is not None:
         return [Access(action, key)]
     if "id" in request.path_params and action in (Action.DEFER, Action.OPERATE):
         return [Access(action, job=request.path_params["id"])]
-    if isinstance(raw, StreamEndpoint):
-        maximum = raw.context.purgatory.limits.max_keys_per_operation
+    if isinstance(endpoint, StreamEndpoint):
+        maximum = endpoint.context.purgatory.limits.max_keys_per_operation
         keys, _ = split_keys(request.scope["query_string"], maximum)
         return [Access(action, key) for key in keys]
-    if request.method != "POST" or not raw.max_body:
+    if request.method != "POST" or not endpoint.max_body:
         return [access]
     # The keys are in the body: parsed as the endpoint parses it, so that both see the same.
     if cached_body(request) is None:
         # Request.body() has no bound: it is to return what is read here.
-        limit, incoming = raw.max_body, raw.context.incoming
+        limit, incoming = endpoint.max_body, endpoint.context.incoming
         cache_body(request, await read_body(request.scope, request.receive, limit, incoming))
     body = await request.body()
-    if raw.accesses_of_lines is not None:
-        return [access, *await raw.accesses_of_lines(body)]
-    assert raw.body is not None
-    parsed = await raw.body.parse_in_turns(body)
+    if endpoint.accesses_of_lines is not None:
+        return [access, *await endpoint.accesses_of_lines(body)]
+    assert endpoint.body is not None
+    parsed = await endpoint.body.parse_in_turns(body)
     if hasattr(parsed, "accesses"):
         return [access, *parsed.accesses()]
     if action is Action.WAIT:

@@ -22,7 +22,7 @@ from purgatory.fastapi.long_poll.middleware import LongPollMiddleware
 from purgatory.fastapi.router import Authorize, EndpointGroup, create_router
 from purgatory.fastapi.routing.raw_endpoint import DEFAULT_PREFIX
 from purgatory.fastapi.routing.raw_route import RawRoute, include_in_app, response_header
-from purgatory.fastapi.servers.fastapi_internals import route_contexts
+from purgatory.fastapi.servers.fast_routes import route_contexts
 from purgatory.fastapi.watch.settings import ClientOf, WaitSettings
 from purgatory.purgatory import Purgatory
 
@@ -234,7 +234,7 @@ def install(
         )
     if any(
         # By both: of a router that was included below this prefix, the second one is longer.
-        each.path.startswith(f"{prefix}/") and each.declared.raw.context.prefix == prefix
+        each.path.startswith(f"{prefix}/") and each.served.context.prefix == prefix
         for each in app.routes
         if isinstance(each, RawRoute)
     ):

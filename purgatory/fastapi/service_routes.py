@@ -18,9 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.http.problems import KINDS, Problem
-from purgatory.fastapi.http.raw_request import READ, Access, Action
-from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer, add_handler
+from purgatory.fastapi.http.raw_request import READ, Access, Action, RawRequest
+from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.raw_endpoint import EndpointContext
+from purgatory.fastapi.routing.raw_route import add_handler
 from purgatory.fastapi.servers.server_process import running_workers
 from purgatory.purgatory import LevelStatistics, Purgatory
 from purgatory.signals import SignalStatistics
@@ -46,14 +47,14 @@ def add_javascript_route(router: APIRouter, context: EndpointContext) -> None:
         **common,
     }
 
-    async def javascript(request: AdmittedRequest) -> Answer:
+    async def javascript(raw: RawRequest) -> RawResponse:
         """The JavaScript client.
 
         A module for browsers and Node.js, with `follow` and `fire`.
         """
-        if etag in request.raw.headers_named(b"if-none-match"):
-            return Answer.of(304, b"", common)
-        return Answer.of(200, body, headers)
+        if etag in raw.headers_named(b"if-none-match"):
+            return RawResponse.of(304, b"", common)
+        return RawResponse.of(200, body, headers)
 
     add_handler(
         router,
@@ -110,13 +111,15 @@ def add_metrics_route(
 ) -> None:
     """Add the route of metrics to `router`."""
 
-    async def metrics(request: AdmittedRequest) -> Answer:
+    async def metrics(raw: RawRequest) -> RawResponse:
         """Metrics.
 
         Return the metrics of all workers at this address, for Prometheus. Does not park.
         """
-        body, content_type = await collector.text(request.headers.get("accept", ""))
-        return Answer.of(200, body, {"Content-Type": content_type, "Cache-Control": "no-store"})
+        body, content_type = await collector.text(", ".join(raw.headers_named(b"accept")))
+        return RawResponse.of(
+            200, body, {"Content-Type": content_type, "Cache-Control": "no-store"}
+        )
 
     add_handler(
         router,
@@ -148,7 +151,7 @@ def add_problem_route(router: APIRouter, context: EndpointContext) -> None:
     )
 
 
-async def problem(slug: _Slug) -> Answer:
+async def problem(slug: _Slug) -> RawResponse:
     """A kind of problem.
 
     Describe a kind of problem, and what to do about it.
@@ -157,7 +160,7 @@ async def problem(slug: _Slug) -> Answer:
     if kind is None:
         raise Problem("not-found", f"there is no kind of problem called {slug[:64]!r}")
     body = f"{kind.title} ({kind.status} {kind.slug})\n\n{kind.remedy}\n".encode()
-    return Answer.of(200, body, {"Content-Type": "text/plain; charset=utf-8"})
+    return RawResponse.of(200, body, {"Content-Type": "text/plain; charset=utf-8"})
 
 
 class LatenessStatistics(BaseModel):

@@ -12,8 +12,8 @@ import jsonschema_rs
 from fastapi import FastAPI
 
 from purgatory.fastapi.http.parameters import ENTITY_TAGS_PATTERN
-from purgatory.fastapi.routing.raw_route import DeclaredEndpoint
-from purgatory.fastapi.servers.fastapi_internals import route_contexts
+from purgatory.fastapi.routing.raw_endpoint import AdmittingEndpoint
+from purgatory.fastapi.servers.fast_routes import route_contexts
 from tests.acceptance.client import Connection, Reply
 
 UUID = "0b1d6c5e-7d0c-4a53-9b0e-2d1c9f0a1b2c"
@@ -105,12 +105,12 @@ def endpoints_of(app: FastAPI) -> list[Endpoint]:
     found = []
     for route in route_contexts(app):
         declared = getattr(route, "endpoint", None)
-        if isinstance(declared, DeclaredEndpoint):
+        if isinstance(declared, AdmittingEndpoint):
             [method] = route.methods
             operation = document["paths"][route.path_format][method.lower()]
             content = operation.get("requestBody", {}).get("content", {}).get("application/json")
             schema = content and {**content["schema"], "components": document["components"]}
-            bounds = declared.raw.max_body, declared.allows_head
+            bounds = declared.max_body, declared.allows_head
             found.append(Endpoint(method, route.path_format, operation, schema, *bounds))
     return found
 

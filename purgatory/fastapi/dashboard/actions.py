@@ -16,7 +16,6 @@ from purgatory.fastapi.dashboard.wait_list import (
 from purgatory.fastapi.http.exception_handlers import problem_of_error
 from purgatory.fastapi.http.problems import Problem, release_frames
 from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest
 from purgatory.fastapi.routing.raw_endpoint import EndpointContext
 from purgatory.log_text import escaped
 from purgatory.turn_budget import TurnBudget
@@ -52,15 +51,12 @@ class Actions:
         self._waits = waits
         self._groups = groups
 
-    async def dashboard_actions(
-        self, request: AdmittedRequest, body: ActionsBody
-    ) -> ActionsResponse:
+    async def dashboard_actions(self, raw: RawRequest, body: ActionsBody) -> ActionsResponse:
         """Act on keys, waits or jobs.
 
         Do one action on up to 500 targets. Each is logged by `purgatory.audit`.
         """
         # A refusal of one target does not keep the action from the others.
-        raw = request.raw
         for access in body.accesses():
             raw.permit.check(access)
         self._require_group(body.action)

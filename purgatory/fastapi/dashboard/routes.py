@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path, Query
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Send
 
 from purgatory.errors import PurgatoryClosedError
 from purgatory.fastapi.dashboard.actions import Actions
@@ -31,15 +31,10 @@ from purgatory.fastapi.http.bounds import UnreadResponses
 from purgatory.fastapi.http.eager_send import ResponseUnreadError, sending
 from purgatory.fastapi.http.parameters import KeyText, Prefix, WholeNumber
 from purgatory.fastapi.http.problems import Problem, bad_parameter, draining_problem
-from purgatory.fastapi.http.raw_request import READ, Access, Action, Permit
+from purgatory.fastapi.http.raw_request import READ, Access, Action, AsgiRequest, Permit, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.plain_endpoint import (
-    AdmittedRequest,
-    Answer,
-    add_handler,
-    joined_in_turns,
-)
-from purgatory.fastapi.routing.raw_route import Responses
+from purgatory.fastapi.routing.raw_endpoint import Sending, joined_in_turns
+from purgatory.fastapi.routing.raw_route import Responses, add_handler
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
 
 PAGE: Final = "dashboard.html"
@@ -85,27 +80,27 @@ class Page:
             name: f'"{hashlib.sha256(body).hexdigest()[:16]}"' for name, body in self._files.items()
         }
 
-    async def dashboard(self, request: AdmittedRequest) -> Answer:
+    async def dashboard(self, raw: RawRequest) -> RawResponse:
         """The dashboard.
 
         Return the page of the dashboard, for a browser.
         """
-        return self._response(request, PAGE)
+        return self._response(raw, PAGE)
 
     async def dashboard_file(
         self,
-        request: AdmittedRequest,
+        raw: RawRequest,
         file: Annotated[str, Path(description="A file of the page.", examples=["dashboard.js"])],
-    ) -> Answer:
+    ) -> RawResponse:
         """A file of the dashboard.
 
         Return a script or a style of the dashboard.
         """
         if file not in self._files:
             raise Problem("not-found", f"the dashboard has no file {file[:64]!r}")
-        return self._response(request, file)
+        return self._response(raw, file)
 
-    def _response(self, request: AdmittedRequest, name: str) -> Answer:
+    def _response(self, raw: RawRequest, name: str) -> RawResponse:
         tag = self._tags[name]
         headers = {
             "Content-Type": TYPES[name],
@@ -117,9 +112,9 @@ class Page:
             "Referrer-Policy": "no-referrer",
             "Cross-Origin-Opener-Policy": "same-origin",
         }
-        if tag in request.raw.headers_named(b"if-none-match"):
-            return Answer.of(304, b"", headers)
-        return Answer.of(200, self._files[name], headers)
+        if tag in raw.headers_named(b"if-none-match"):
+            return RawResponse.of(304, b"", headers)
+        return RawResponse.of(200, self._files[name], headers)
 
 
 # A snapshot of many workers takes some 100 KB in memory until its viewer has read it.
@@ -142,8 +137,9 @@ class Streams:
         groups: frozenset[str],
     ) -> None:
         """Stream `snapshots` for a page that may use `groups`, as long as `registry` allows."""
-        self.max_stream = registry.settings.max_stream
-        self.snapshots = snapshots
+        self._max_stream = registry.settings.max_stream
+        self._unread = registry.context.unread
+        self._snapshots = snapshots
         self._purgatory = registry.purgatory
         self._clients = registry.clients
         self._worker = worker
@@ -153,21 +149,29 @@ class Streams:
 
     async def dashboard_stream(
         self,
-        request: AdmittedRequest,
+        raw: AsgiRequest,
         limit: Annotated[
             WholeNumber | None, Query(description="End after so many snapshots.")
         ] = None,
-    ) -> Answer:
+    ) -> Sending:
         """Live statistics.
 
         Stream a snapshot of the statistics of all workers each second.
         """
-        client = self._clients.key_of_raw(request.raw)
+        client = self._clients.key_of_raw(raw)
         self._require_room(client)
-        return _Stream(self, client, self._session(request.raw.permit), limit)
+        return partial(self._stream, raw, client, limit)
+
+    async def _stream(self, raw: AsgiRequest, client: str, limit: int | None, send: Send) -> None:
+        """Send the session, then snapshots, until the client leaves or the process drains."""
+        viewer = _Viewer(self._snapshots, raw.receive, send, self._unread)
+        if not may_have_body(raw.scope):
+            await viewer.read_empty_body()
+        with self._opened(client), suppress(ResponseUnreadError):
+            await viewer.serve(self._session(raw.permit), limit, self._max_stream)
 
     @contextmanager
-    def opened(self, client: str) -> Iterator[None]:
+    def _opened(self, client: str) -> Iterator[None]:
         """Count a stream of `client` meanwhile."""
         self._open[client] = self._open.get(client, 0) + 1
         try:
@@ -208,27 +212,6 @@ class Streams:
                 "read_jobs": permit.allows(Access(Action.DEFER)),
             },
         }
-
-
-class _Stream(Answer):
-    """A stream of snapshots, until the client leaves or the process drains."""
-
-    def __init__(
-        self, streams: Streams, client: str, session: dict[str, Any], limit: int | None
-    ) -> None:
-        super().__init__(RawResponse(200, _HEADERS, b""))
-        self._streams = streams
-        self._client = client
-        self._session = session
-        self._limit = limit
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the session, then snapshots."""
-        viewer = _Viewer(self._streams.snapshots, receive, send, self.endpoint.context.unread)
-        if not may_have_body(scope):
-            await viewer.read_empty_body()
-        with self._streams.opened(self._client), suppress(ResponseUnreadError):
-            await viewer.serve(self._session, self._limit, self._streams.max_stream)
 
 
 class _Viewer(DisconnectListener):
@@ -307,7 +290,7 @@ class Waits:
                 json_schema_extra={"maxLength": 64, "pattern": AFTER_PATTERN},
             ),
         ] = None,
-    ) -> Answer:
+    ) -> RawResponse:
         """List waits.
 
         List what waits now, in all processes that share signals.
@@ -322,7 +305,7 @@ class Waits:
         rows, following = await self._waits.page(where)
         encoded = await joined_in_turns(json.dumps(row).encode() for row in rows)
         fields = encoded, json.dumps(following).encode()
-        return Answer(RawResponse.from_json(200, b'{"waits":[%b],"next":%b}' % fields))
+        return RawResponse.from_json(200, b'{"waits":[%b],"next":%b}' % fields)
 
 
 def _after(text: str) -> SortKey:

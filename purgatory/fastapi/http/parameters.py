@@ -299,8 +299,6 @@ class HeadParser:
         self._header_names = {name.replace("_", "-").encode(): name for name in self._headers}
         self.header_names = frozenset(self._header_names)
         """The lower-case names of the headers."""
-        self.names = frozenset({*self._query, *self._headers})
-        """The names in the signature of all that it parses."""
         self.path_parameter = next(iter(_annotations(signature, params.Path)), "")
         """The name of the parameter in the path; empty if there is none."""
 

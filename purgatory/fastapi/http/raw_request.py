@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 
-from starlette.types import Scope
+from starlette.types import Receive, Scope
 
 from purgatory.fastapi.http.problems import bad_parameter
 
@@ -182,7 +182,10 @@ IDENTITY = "purgatory.identity"
 class AsgiRequest(RawRequest):
     """A request that reads its ASGI scope on demand."""
 
-    __slots__ = ("scope",)
+    __slots__ = ("receive", "scope")
+
+    receive: Receive
+    """That of the request, for an endpoint that waits in its task."""
 
     def __init__(self, scope: Scope, path_value: str) -> None:
         """Hold the request of `scope`, whose path ends with `path_value`."""

@@ -57,6 +57,12 @@ class RawResponse:
         response.add_lines(more)
         return response
 
+    @classmethod
+    def of(cls, status: int, body: bytes, headers: Mapping[str, str]) -> RawResponse:
+        """Return a response with `body`, whose length is added to `headers`."""
+        length = {"Content-Length": str(len(body))} if body else {}
+        return cls(status, encoded({**headers, **length}), body)
+
     def add_lines(self, lines: bytes) -> None:
         """Add header lines, before the response is sent."""
         self._lines += lines

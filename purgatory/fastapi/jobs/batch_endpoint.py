@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Final
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Send
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.http.eager_send import ResponseUnreadError, sending
@@ -16,11 +17,9 @@ from purgatory.fastapi.http.exception_handlers import problem_of_exception
 from purgatory.fastapi.http.idempotency import request_name
 from purgatory.fastapi.http.problems import Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import Access, RawRequest
-from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.jobs.endpoints import IdempotencyKey, add_problem, check_access, job_spec
 from purgatory.fastapi.jobs.schemas import JobBody, job_json, max_batch_bytes
-from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer
-from purgatory.fastapi.routing.raw_endpoint import EndpointContext
+from purgatory.fastapi.routing.raw_endpoint import EndpointContext, Sending
 from purgatory.jobs import JobLimits
 from purgatory.jobs.model import Added, AddStatus, JobSpec
 from purgatory.turn_budget import TurnBudget
@@ -47,9 +46,7 @@ class JobBatch:
         self.max_body = max_batch_bytes(limits)
         self.job = job_json(limits)
 
-    async def add_jobs(
-        self, request: AdmittedRequest, idempotency_key: IdempotencyKey = None
-    ) -> Answer:
+    async def add_jobs(self, raw: RawRequest, idempotency_key: IdempotencyKey = None) -> Sending:
         """Add many jobs.
 
         Add up to 10,000 jobs: JSON Lines, each a job as in `POST /jobs`.
@@ -62,10 +59,25 @@ class JobBatch:
         of the response has the number of the first of them as `line`, the status 424, and a problem
         that says how many to send again; with an `Idempotency-Key`, under another one.
         """
-        raw = request.raw
         count, lines = split_lines(raw.body)
         refusals = _Refusals(self.context.prefix, raw.path, len(raw.body), idempotency_key)
-        return _Results(len(raw.body), self._results(raw, count, lines, refusals, idempotency_key))
+        results = self._results(raw, count, lines, refusals, idempotency_key)
+        return partial(self._send, len(raw.body), results)
+
+    async def _send(self, held_bytes: int, results: AsyncIterator[bytes], send: Send) -> None:
+        """Send results as soon as they are there.
+
+        The whole body, which is bounded, is read before the first one is sent: most clients send
+        all of it before they read anything.
+        """
+        headers = [(b"content-type", b"application/jsonl"), (b"cache-control", b"no-store")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        with suppress(ResponseUnreadError):
+            async for part in results:
+                # The lines wait, and are held, for as long as the client reads no results.
+                with sending(held_bytes + len(part), self.context.unread):
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
 
     async def _results(
         self,
@@ -155,31 +167,6 @@ class JobBatch:
                 job_id = result.job.id.encode()
                 results[number] = b'{"line":%d,"status":%d,"id":"%b"}\n' % (number, status, job_id)
         return results
-
-
-class _Results(Answer):
-    """Sends results as soon as they are there.
-
-    The whole body, which is bounded, is read before the first one is sent: most clients send all
-    of it before they read anything.
-    """
-
-    def __init__(self, held_bytes: int, results: AsyncIterator[bytes]) -> None:
-        headers = [(b"content-type", b"application/jsonl"), (b"cache-control", b"no-store")]
-        super().__init__(RawResponse(200, headers, b""))
-        self._held_bytes = held_bytes
-        self._results = results
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send each part of the results."""
-        head = {"status": self.raw.status, "headers": self.raw.headers}
-        await send({"type": "http.response.start", **head})
-        with suppress(ResponseUnreadError):
-            async for results in self._results:
-                # The lines wait, and are held, for as long as the client reads no results.
-                with sending(self._held_bytes + len(results), self.endpoint.context.unread):
-                    await send({"type": "http.response.body", "body": results, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
 
 
 class _Refusals:

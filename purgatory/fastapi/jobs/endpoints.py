@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Final, cast
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 from fastapi import Header, Path, Query
 from pydantic import PlainValidator
@@ -29,7 +29,7 @@ from purgatory.fastapi.http.parameters import (
     parse_prefer,
 )
 from purgatory.fastapi.http.problems import ALLOWED_KEY, Problem, bad_parameter, release_frames
-from purgatory.fastapi.http.raw_request import Access, Action, Permit
+from purgatory.fastapi.http.raw_request import Access, Action, AsgiRequest, Permit, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.http.schemas import Location
 from purgatory.fastapi.jobs.responses import entity_tag, job_response, listed_job, watch_job
@@ -41,12 +41,7 @@ from purgatory.fastapi.jobs.schemas import (
     RetriedResponse,
     State,
 )
-from purgatory.fastapi.routing.plain_endpoint import (
-    AdmittedRequest,
-    Answer,
-    LaterAnswer,
-    joined_in_turns,
-)
+from purgatory.fastapi.routing.raw_endpoint import joined_in_turns
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
 from purgatory.jobs import (
     DuplicateJobError,
@@ -132,8 +127,8 @@ class JobEndpoints:
         self._purgatory = registry.purgatory
 
     async def add_job(
-        self, request: AdmittedRequest, body: JobBody, idempotency_key: IdempotencyKey = None
-    ) -> Answer:
+        self, raw: RawRequest, body: JobBody, idempotency_key: IdempotencyKey = None
+    ) -> RawResponse:
         """Add a job.
 
         Do something later: at a deadline, when a key fires, or not at all if it fired.
@@ -142,7 +137,6 @@ class JobEndpoints:
         made, and one outcome is recorded, whatever process dies. With an `Idempotency-Key`, a
         repeat gets the same job, from whichever process, and adds none.
         """
-        raw = request.raw
         check_access(raw.permit, body)
         spec = job_spec(self._purgatory, body, raw.permit)
         if idempotency_key is not None:
@@ -156,26 +150,25 @@ class JobEndpoints:
 
     async def get_job(
         self,
-        request: AdmittedRequest,
+        raw: AsgiRequest,
         id: JobId,  # noqa: A002 - as OpenAPI has it
         if_none_match: IfNoneMatch = None,
         prefer: Prefer = None,
-    ) -> Answer:
+    ) -> RawResponse:
         """Look at a job, or wait for it.
 
         Return a job; with `If-None-Match` and `Prefer: wait=25`, once it has changed.
         """
         wait = None if prefer is None else prefer.wait
-        watching = watch_job(self._registry, request, id, if_none_match, wait)
-        return LaterAnswer(request.raw, watching)
+        return await watch_job(self._registry, raw, id, if_none_match, wait)
 
     async def reschedule_job(
         self,
-        request: AdmittedRequest,
+        raw: RawRequest,
         id: JobId,  # noqa: A002 - as OpenAPI has it
         body: RescheduleBody,
         if_match: IfMatch = None,
-    ) -> Answer:
+    ) -> RawResponse:
         """Move a job's deadline.
 
         Move the deadline of a waiting job, though not beyond its ceiling.
@@ -184,14 +177,14 @@ class JobEndpoints:
         job = await self._purgatory.jobs.reschedule(
             id, delay=body.delay, at=body.at, if_version=if_version
         )
-        return job_response(job, request.raw.permit)
+        return job_response(job, raw.permit)
 
     async def run_job(
         self,
-        request: AdmittedRequest,
+        raw: RawRequest,
         id: JobId,  # noqa: A002 - as OpenAPI has it
         if_match: IfMatch = None,
-    ) -> Answer:
+    ) -> RawResponse:
         """Run a job now.
 
         Run a waiting job at once, in whichever process.
@@ -203,39 +196,39 @@ class JobEndpoints:
         # Before the change: a store that fails in between must not hide that the job is due.
         paused = await self._purgatory.jobs.paused()
         job = await self._purgatory.jobs.run_now(id, if_version=if_version)
-        return job_response(job, request.raw.permit, is_paused=paused.covers(job.handler))
+        return job_response(job, raw.permit, is_paused=paused.covers(job.handler))
 
     async def retry_job(
         self,
-        request: AdmittedRequest,
+        raw: RawRequest,
         id: JobId,  # noqa: A002 - as OpenAPI has it
         if_match: IfMatch = None,
-    ) -> Answer:
+    ) -> RawResponse:
         """Retry a failed job.
 
         Run a failed job again, at once and with all its attempts.
         """
         if_version = await self._version(id, if_match)
         job = await self._purgatory.jobs.retry(id, if_version=if_version)
-        return job_response(job, request.raw.permit)
+        return job_response(job, raw.permit)
 
     async def cancel_job(
         self,
-        request: AdmittedRequest,
+        raw: RawRequest,
         id: JobId,  # noqa: A002 - as OpenAPI has it
         if_match: IfMatch = None,
-    ) -> Answer:
+    ) -> RawResponse:
         """Cancel a job.
 
         Cancel a waiting job: from then on it never runs. Repeating is safe.
         """
         if_version = await self._version(id, if_match)
         job = await self._purgatory.jobs.cancel(id, if_version=if_version)
-        return job_response(job, request.raw.permit)
+        return job_response(job, raw.permit)
 
     async def retry_jobs(
         self,
-        request: AdmittedRequest,
+        raw: RawRequest,
         handler: OfHandler = None,
         key: OfKey = None,
         all: Annotated[  # noqa: A002 - as OpenAPI has it
@@ -255,7 +248,7 @@ class JobEndpoints:
         At least one of `handler`, `key` and `all=true` is needed; a body is refused. Continue with
         `next`: then each is retried once, even if it fails again meanwhile.
         """
-        _refuse_body(request, "?handler=NAME, ?key=KEY or ?all=true")
+        _refuse_body(raw, "?handler=NAME, ?key=KEY or ?all=true")
         if handler is None and key is None and not all:
             raise bad_parameter(
                 "handler",
@@ -266,11 +259,11 @@ class JobEndpoints:
         page = await self._purgatory.jobs.retry_all(
             handler=handler, key=key, after=after, limit=limit
         )
-        return RetriedResponse(retried=page.retried, next=_following(request, page.next))
+        return RetriedResponse(retried=page.retried, next=_following(raw, page.next))
 
     async def pause_handler(
         self,
-        request: AdmittedRequest,
+        raw: RawRequest,
         handler: PausedHandler = None,
         all: AllHandlers = False,  # noqa: A002 - as OpenAPI has it
     ) -> PausedResponse:
@@ -280,13 +273,13 @@ class JobEndpoints:
 
         Exactly one of `handler` and `all=true` is needed; a body is refused.
         """
-        _check_choice(request, handler, is_all=all)
+        _check_choice(raw, handler, is_all=all)
         await self._purgatory.jobs.pause(handler)
         return await self.paused_handlers()
 
     async def resume_handler(
         self,
-        request: AdmittedRequest,
+        raw: RawRequest,
         handler: PausedHandler = None,
         all: AllHandlers = False,  # noqa: A002 - as OpenAPI has it
     ) -> PausedResponse:
@@ -297,7 +290,7 @@ class JobEndpoints:
         Exactly one of `handler` and `all=true` is needed; a body is refused. A handler that is
         paused by name stays so when all are resumed.
         """
-        _check_choice(request, handler, is_all=all)
+        _check_choice(raw, handler, is_all=all)
         await self._purgatory.jobs.resume(handler)
         return await self.paused_handlers()
 
@@ -316,7 +309,7 @@ class JobEndpoints:
 
     async def list_jobs(
         self,
-        request: AdmittedRequest,
+        raw: RawRequest,
         state: Annotated[State | None, Query(description="Only jobs in this state.")] = None,
         handler: OfHandler = None,
         key: OfKey = None,
@@ -333,7 +326,7 @@ class JobEndpoints:
         ] = False,
         limit: Limit = 100,
         after: After = None,
-    ) -> Answer:
+    ) -> RawResponse:
         """List jobs.
 
         List jobs, about the newest first, without their payloads.
@@ -350,11 +343,11 @@ class JobEndpoints:
             after=after,
             limit=limit,
         )
-        following = _following(request, page.next)
+        following = _following(raw, page.next)
         more = b"" if following is None else f'link: <{following}>; rel="next"\r\n'.encode("ascii")
         rows = (listed_job(job).model_dump_json().encode() for job in page.jobs)
         fields = await joined_in_turns(rows), json.dumps(following).encode()
-        return Answer(RawResponse.from_json(200, b'{"jobs":[%b],"next":%b}' % fields, more))
+        return RawResponse.from_json(200, b'{"jobs":[%b],"next":%b}' % fields, more)
 
     async def _check_after(self, after: str | None) -> None:
         """Raise Problem unless a page can have ended with that job."""
@@ -385,16 +378,17 @@ class JobEndpoints:
         return job.version
 
 
-def _following(request: AdmittedRequest, after: str | None) -> str | None:
+def _following(raw: RawRequest, after: str | None) -> str | None:
     """Return the address of the page that follows; None after the last one."""
     if after is None:
         return None
-    return f"{request.raw.address}?{urlencode({**request.query_params, 'after': after})}"
+    query = dict(parse_qsl(raw.query_string.decode()))
+    return f"{raw.address}?{urlencode({**query, 'after': after})}"
 
 
-def _check_choice(request: AdmittedRequest, handler: str | None, *, is_all: bool) -> None:
+def _check_choice(raw: RawRequest, handler: str | None, *, is_all: bool) -> None:
     """Raise Problem unless either one handler is chosen, or all."""
-    _refuse_body(request, "?handler=NAME or ?all=true")
+    _refuse_body(raw, "?handler=NAME or ?all=true")
     if is_all == (handler is not None):
         given = "neither is" if handler is None else "both are"
         raise bad_parameter(
@@ -404,10 +398,10 @@ def _check_choice(request: AdmittedRequest, handler: str | None, *, is_all: bool
         )
 
 
-def _refuse_body(request: AdmittedRequest, parameters: str) -> None:
+def _refuse_body(raw: RawRequest, parameters: str) -> None:
     """Raise Problem for a request with a body: ignored, it would not choose what it names."""
-    lengths = request.raw.headers_named(b"content-length")
-    if "transfer-encoding" in request.headers or any(length.strip("0") for length in lengths):
+    lengths = raw.headers_named(b"content-length")
+    if raw.headers_named(b"transfer-encoding") or any(length.strip("0") for length in lengths):
         raise bad_parameter(
             "body",
             f"the request has a body, which this endpoint does not read: choose with {parameters}",

@@ -15,10 +15,9 @@ from purgatory.fastapi.http.asgi_connection import (
 )
 from purgatory.fastapi.http.exception_handlers import problem_of_error
 from purgatory.fastapi.http.parameters import EntityTags, jittered
-from purgatory.fastapi.http.raw_request import Access, Action, Permit
+from purgatory.fastapi.http.raw_request import Access, Action, AsgiRequest, Permit
 from purgatory.fastapi.http.raw_response import RawResponse, header_lines, retry_after
 from purgatory.fastapi.jobs.schemas import JobResponse, ListedJob, RunJobResponse
-from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
 from purgatory.fastapi.watch.schemas import CountOfKeys
 from purgatory.jobs import Job, Jobs
@@ -40,7 +39,7 @@ def job_response(
     headers: Mapping[str, str] | None = None,
     *,
     is_paused: bool | None = None,
-) -> Answer:
+) -> RawResponse:
     """Return the response with a job, its ETag and `headers`.
 
     It says whether the handler is paused, unless `is_paused` is None. The fired value is
@@ -52,7 +51,7 @@ def job_response(
         document = RunJobResponse(**document.model_dump(), paused=is_paused)
     if job.fired_key is not None and not permit.allows(Access(Action.WAIT, job.fired_key)):
         document.fired_value = None
-    return Answer(RawResponse.from_json(status, document.model_dump_json().encode(), more))
+    return RawResponse.from_json(status, document.model_dump_json().encode(), more)
 
 
 def listed_job(job: Job) -> ListedJob:
@@ -119,24 +118,24 @@ def _timestamp(wall_ms: int | None) -> str | None:
 
 async def watch_job(
     registry: WaitRegistry,
-    request: AdmittedRequest,
+    raw: AsgiRequest,
     job_id: str,
     tags: EntityTags | None,
     asked: float | None,
-) -> Answer:
+) -> RawResponse:
     """Return a job; with `tags`, once it has changed, for up to `asked` seconds.
 
     While it waits, the request's task is in `receive()`, which a change interrupts; so a client
     that leaves ends the wait at once. It counts as a parked request.
     """
-    raw, jobs, clients = request.raw, registry.purgatory.jobs, registry.clients
+    jobs, clients = registry.purgatory.jobs, registry.clients
     wait = min(asked or 0.0, registry.settings.max_wait)
     applied = {} if asked is None else {"Preference-Applied": f"wait={wait:g}"}
     if tags is None:
         return job_response(await jobs.get(job_id), raw.permit, headers=applied)
     client = clients.key_of_raw(raw)
-    watch = _JobWatch(tags, request.receive, client=client[1:] or None)
-    if not may_have_body(request.scope):
+    watch = _JobWatch(tags, raw.receive, client=client[1:] or None)
+    if not may_have_body(raw.scope):
         await watch.read_empty_body()
     try:
         counted = clients.enter(client if wait and clients.is_active else "")
@@ -147,10 +146,10 @@ async def watch_job(
     finally:
         clients.leave(counted)
     if status is Status.CANCELLED:
-        return Answer(LEFT)
+        return LEFT
     if watch.is_news(job):
         return job_response(job, raw.permit, headers=applied)
-    return Answer(_not_modified(job, applied, status))
+    return _not_modified(job, applied, status)
 
 
 class _JobWatch(DisconnectListener):

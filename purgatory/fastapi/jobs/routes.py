@@ -18,8 +18,7 @@ from purgatory.fastapi.jobs.schemas import (
     RunJobResponse,
     job_json,
 )
-from purgatory.fastapi.routing.plain_endpoint import add_handler
-from purgatory.fastapi.routing.raw_route import response_header
+from purgatory.fastapi.routing.raw_route import add_handler, response_header
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
 from purgatory.jobs import JobLimits
 

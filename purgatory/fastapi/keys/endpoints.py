@@ -66,9 +66,8 @@ from purgatory.fastapi.keys.schemas import (
     has_fired,
     signal_json,
 )
-from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer, add_handler
 from purgatory.fastapi.routing.raw_endpoint import EndpointContext, HandlerEndpoint
-from purgatory.fastapi.routing.raw_route import add_route
+from purgatory.fastapi.routing.raw_route import add_handler, add_route
 from purgatory.json_value import decode_json
 from purgatory.operations.watch_key import check_key
 from purgatory.outcome import FireResult
@@ -255,17 +254,17 @@ class KeyEndpoints:
 
     async def fire_keys(
         self,
-        request: AdmittedRequest,
+        raw: RawRequest,
         body: list[BatchItem],
         idempotency_key: IdempotencyKey = None,
-    ) -> Answer:
+    ) -> RawResponse:
         """Fire several keys.
 
         Fire several keys: all of them or, if one is refused, none.
 
         `If-Match` is refused, since each key has a cursor of its own.
         """
-        raw, items = request.raw, body
+        items = body
         _refuse_condition(raw)
         # Before a kept response: a client without permission gets none.
         budget = TurnBudget()
@@ -276,7 +275,7 @@ class KeyEndpoints:
         if self._shared is not None:
             await self._groups(items)
             pairs = [(item.key, item.value) for item in items]
-            return Answer(await self._shared.fire(pairs, raw, idempotency_key, is_batch=True))
+            return await self._shared.fire(pairs, raw, idempotency_key, is_batch=True)
 
         async def fire_all() -> RawResponse:
             groups = await self._groups(items)
@@ -284,7 +283,7 @@ class KeyEndpoints:
             items.clear()
             return await self._fire_all(groups, raw.permit.identity)
 
-        return Answer(await self._repeats.respond(idempotency_key, raw, fire_all))
+        return await self._repeats.respond(idempotency_key, raw, fire_all)
 
     async def _fire_all(self, groups: deque[list[BatchItem]], owner: str | None) -> RawResponse:
         # Once: a batch that has begun fires all.
@@ -424,7 +423,6 @@ def add_key_routes(router: APIRouter, context: EndpointContext) -> None:
     add_route(
         router,
         _KEY_PATH,
-        fire_key,
         HandlerEndpoint(
             endpoints.fire,
             context,

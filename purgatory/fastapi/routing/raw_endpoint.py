@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Protocol
 
 from fastapi import Body
+from pydantic import BaseModel
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.types import Receive, Scope, Send
 
@@ -21,7 +22,7 @@ from purgatory.fastapi.http.bounds import (
     body_too_large,
     read_body,
 )
-from purgatory.fastapi.http.eager_send import Resumed
+from purgatory.fastapi.http.eager_send import Resumed, send_or_give_up
 from purgatory.fastapi.http.exception_handlers import problem_of_exception
 from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.parameters import HeadParser
@@ -33,9 +34,10 @@ from purgatory.fastapi.http.raw_request import (
     Authenticate,
     RawRequest,
 )
-from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.http.raw_response import CLOSE, RawResponse
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.purgatory import Purgatory
+from purgatory.turn_budget import TurnBudget
 
 DEFAULT_PREFIX: Final = "/purgatory"
 
@@ -140,7 +142,14 @@ def _refuse_encodings(raw: RawRequest) -> None:
 
 
 class AdmittingEndpoint:
-    """An endpoint that refuses requests by their head alone, whatever the server interface."""
+    """An endpoint that refuses requests by their head alone, whatever the server interface.
+
+    FastAPI has it for the function of a route, which its signature describes, and which is never
+    called: requests are handed over as those of an ASGI application.
+    """
+
+    allows_head = False
+    """True iff HEAD is served like GET: servers leave out the body."""
 
     def __init__(
         self,
@@ -161,10 +170,16 @@ class AdmittingEndpoint:
         """
         self.context = context
         self.method = method
+        self.methods = [method]
+        """Those of all endpoints at its path."""
+        self.route_options: dict[str, Any] = {}
+        """What FastAPI takes for its route besides the path."""
         self.access = access
-        self.signature = _signature(function, body)
-        self._head = HeadParser(self.signature)
-        self.head_names = self._head.names
+        # By these, FastAPI makes OpenAPI.
+        self.__name__ = function.__name__
+        self.__doc__ = inspect.cleandoc(function.__doc__ or "")
+        self.__signature__ = _signature(function, body)
+        self._head = HeadParser(self.__signature__)
         self.path_parameter = self._head.path_parameter
         self.body = body
         self.max_body = max_body if body is None else body.max_bytes
@@ -240,10 +255,15 @@ class AdmittingEndpoint:
 
 
 def _signature(function: Callable[..., Any], body: JsonBody[Any] | None) -> inspect.Signature:
-    """Return the signature of `function` with the model of `body`, which depends on limits."""
+    """Return what clients give of the signature of `function`, with the model of `body`.
+
+    That depends on limits.
+    """
     signature = inspect.signature(function, eval_str=True)
     found = []
     for each in signature.parameters.values():
+        if each.name == "raw":
+            continue
         # Else those without a default could not follow others.
         parameter = each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         if body is not None and each.name == "body":
@@ -377,3 +397,79 @@ class HandlerEndpoint(RawEndpoint):
         except Exception as exc:
             response = self.error_response(raw, exc)
         connection.respond(response)
+
+
+Sending = Callable[[Send], Awaitable[None]]
+"""Sends a response in pieces."""
+
+
+class PlainEndpoint(AdmittingEndpoint):
+    """An ordinary function with the annotations of FastAPI, for what is asked some times a second.
+
+    FastAPI reads a body before it solves parameters and dependencies, takes unknown and repeated
+    parameters, and parses a body in one turn of the event loop. So the function is called by what
+    was admitted and parsed here, with the request as `raw` if it has such a parameter. It returns a
+    model, a response, or what sends one.
+    """
+
+    def __init__(
+        self,
+        context: EndpointContext,
+        method: str,
+        handler: Callable[..., Awaitable[Any]],
+        access: Access | None,
+        *,
+        status_code: int = 200,
+        **options: Any,
+    ) -> None:
+        """Call `handler`, and send the models that it returns with `status_code`."""
+        super().__init__(context, method, handler, access, **options)
+        self._handler = handler
+        self._takes_raw = "raw" in inspect.signature(handler).parameters
+        self._status_code = status_code
+
+    async def serve(self, raw: AsgiRequest, receive: Receive, send: Send) -> None:
+        """Respond to one request."""
+        raw.receive = receive
+        refused = self.admit(raw) or await self.read_body(raw, receive)
+        if refused is None:
+            found = await self._answer(raw)
+        else:
+            if raw.has_any(_EXPECT) and not refused.is_last:
+                # What comes next may be the body that was not asked for, or another request.
+                refused.add_lines(CLOSE)
+            found = refused
+        if isinstance(found, RawResponse):
+            await send_or_give_up(send, found, self.context.unread)
+        else:
+            await found(send)
+
+    async def _answer(self, raw: AsgiRequest) -> RawResponse | Sending:
+        try:
+            # A copy: one that refers to the request would be a cycle.
+            values = {**raw.values}
+            if self._takes_raw:
+                values["raw"] = raw
+            if self.path_parameter:
+                values[self.path_parameter] = raw.path_value
+            if self.body is not None:
+                values["body"] = await self.body.parse_in_turns(raw.body)
+            found: BaseModel | RawResponse | Sending = await self._handler(**values)
+            if isinstance(found, BaseModel):
+                return RawResponse.from_json(self._status_code, found.model_dump_json().encode())
+        except Exception as exc:
+            return self.error_response(raw, exc)
+        return found
+
+
+_EXPECT: Final = frozenset({b"expect"})
+
+
+async def joined_in_turns(rows: Iterable[bytes]) -> bytes:
+    """Return encoded rows with commas between them: by pydantic, a thousand would be one turn."""
+    budget = TurnBudget()
+    found: list[bytes] = []
+    for row in rows:
+        found.append(row)
+        await budget.yield_if_spent()
+    return b",".join(found)

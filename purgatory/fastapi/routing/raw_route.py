@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from purgatory.fastapi.http.eager_send import send_response
+from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.problems import KINDS, MEDIA_TYPE, Problem, ProblemKind
 from purgatory.fastapi.http.raw_request import Access
 from purgatory.fastapi.http.schemas import ProblemDetails
-from purgatory.fastapi.routing.raw_endpoint import DEFAULT_PREFIX, AdmittingEndpoint
+from purgatory.fastapi.routing.raw_endpoint import (
+    DEFAULT_PREFIX,
+    AdmittingEndpoint,
+    EndpointContext,
+    PlainEndpoint,
+)
 from purgatory.fastapi.routing.request_internals import cached_body, effective_route, is_body_read
 
 Responses = dict[int | str, dict[str, Any]]
@@ -106,87 +112,54 @@ class _Delegated(Response):
         return receive_again
 
 
-class DeclaredEndpoint:
-    """The endpoint function as FastAPI sees it: described by its signature, and never called.
-
-    FastAPI may make a route anew from it when a router is included, so all that a RawRoute needs
-    is here.
-    """
-
-    def __init__(
-        self, name: str, raw: AdmittingEndpoint, *, allows_head: bool, **options: Any
-    ) -> None:
-        """Describe what `raw` serves; `name` is the operation id.
-
-        With `allows_head`, HEAD is served like GET: servers leave out the body. `options` are what
-        APIRoute takes besides a path.
-        """
-        self.__name__ = name
-        # That which FastAPI reads.
-        self.__signature__ = raw.signature
-        self.raw = raw
-        self.allows_head = allows_head
-        self.route_options = options
-        self.methods: list[str] = []
-        """Those of all routes at its path."""
-
-    def __call__(self) -> None:
-        """Raise: requests go to `raw`."""
-        raise AssertionError("a RawRoute hands requests to the raw endpoint")
-
-    async def refuse_method(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send 405 with the methods that the address takes."""
-        methods = ", ".join(self.methods)
-        problem = Problem(
-            "method-not-allowed",
-            f"{scope['method']} is not allowed at {scope['path']}; allowed: {methods}",
-            headers={"Allow": methods},
-        )
-        prefix = self.raw.context.prefix
-        await send_response(send, problem.response(prefix, scope["path"]))
-
-
 class RawRoute(APIRoute):
-    """A route whose requests go to the raw endpoint of a DeclaredEndpoint."""
+    """A route whose requests go to its endpoint, past FastAPI's handling."""
 
-    # {id of an inclusion of the router: the inclusion, the raw endpoint behind its dependencies}
+    # {id of an inclusion of the router: the inclusion, the endpoint behind its dependencies}
     _guarded: dict[int, tuple[Any, ASGIApp]] | None = None
 
     @property
-    def declared(self) -> DeclaredEndpoint:
-        """The endpoint, which FastAPI holds as any callable."""
-        endpoint = self.endpoint
-        assert isinstance(endpoint, DeclaredEndpoint)
-        return endpoint
+    def served(self) -> AdmittingEndpoint:
+        """The endpoint, which FastAPI holds as any callable.
+
+        FastAPI may make a route anew from it when a router is included: all that a route needs is
+        there.
+        """
+        assert isinstance(self.endpoint, AdmittingEndpoint)
+        return self.endpoint
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand the request to the raw endpoint, or refuse its method.
+        """Hand the request to the endpoint, or refuse its method.
 
         Dependencies of the application, or with which the router was included, come first.
         """
-        method = scope["method"]
+        method, endpoint = scope["method"], self.served
         # HEAD is no method of the route: FastAPI would put it into OpenAPI.
-        if method not in (self.methods or ()) and not (
-            method == "HEAD" and self.declared.allows_head
-        ):
-            await self.declared.refuse_method(scope, receive, send)
+        if method != endpoint.method and not (method == "HEAD" and endpoint.allows_head):
+            methods = ", ".join(endpoint.methods)
+            problem = Problem(
+                "method-not-allowed",
+                f"{method} is not allowed at {scope['path']}; allowed: {methods}",
+                headers={"Allow": methods},
+            )
+            await send_response(send, problem.response(endpoint.context.prefix, scope["path"]))
             return
         included = effective_route(scope) or self
-        raw = self._behind_dependencies(included) if included.dependencies else self.declared.raw
-        await raw(scope, receive, send)
+        app = self._behind_dependencies(included) if included.dependencies else endpoint
+        await app(scope, receive, send)
 
     def _behind_dependencies(self, included: Any) -> ASGIApp:
-        """Return the raw endpoint behind the dependencies of the application or of an inclusion.
+        """Return the endpoint behind the dependencies of the application or of an inclusion.
 
         FastAPI runs them, as in front of any endpoint, and responds to what they raise.
         """
         if self._guarded is None:
             self._guarded = {}
         if id(included) not in self._guarded:
-            raw = self.declared.raw
+            endpoint = self.served
 
             async def delegate(request: Request) -> Response:
-                return _Delegated(raw, request)
+                return _Delegated(endpoint, request)
 
             route = APIRoute(
                 included.path,
@@ -202,46 +175,71 @@ class RawRoute(APIRoute):
 def add_route(
     router: APIRouter,
     path: str,
-    function: Callable[..., Any],
-    raw: AdmittingEndpoint,
+    endpoint: AdmittingEndpoint,
     *,
-    allows_head: bool = False,
     problems: tuple[str, ...] = (),
     responses: Responses | None = None,
     **options: Any,
 ) -> None:
-    """Add a route at `path`, below the prefix of `router`: `raw` serves what `function` describes.
+    """Add a route at `path`, below the prefix of `router`, to `endpoint`.
 
-    OpenAPI has the name of the function as operation id, the first line of its docstring as
+    OpenAPI has the name of its function as operation id, the first line of its docstring as
     summary, and the others as description. `problems` are the kinds besides those of every
     endpoint, `responses` more about responses by status, and `options` those of APIRoute.
     """
-    summary, _, description = inspect.cleandoc(function.__doc__ or "").partition("\n")
-    endpoint = DeclaredEndpoint(
-        function.__name__,
-        raw,
-        allows_head=allows_head,
-        **options,
-        methods=[raw.method],
-        summary=summary.rstrip("."),
-        description=description.strip() or summary,
-        responses={
-            **problem_responses(*all_problems(raw.access, problems)),
-            **(responses or {}),
-        },
-        # Of the path as it is in the document: without the convertors.
-        generate_unique_id_function=partial(_operation_id, compile_path(path)[1]),
-        route_class_override=RawRoute,
-    )
+    summary, _, description = (endpoint.__doc__ or "").partition("\n")
     siblings = [
-        route.declared
+        route.served
         for route in router.routes
         if isinstance(route, RawRoute) and route.path == router.prefix + path
     ]
-    if siblings:
-        endpoint.methods = siblings[0].methods
-    endpoint.methods += [raw.method, "HEAD"] if allows_head else [raw.method]
+    methods = [endpoint.method, "HEAD"] if endpoint.allows_head else [endpoint.method]
+    endpoint.methods = siblings[0].methods if siblings else []
+    endpoint.methods += methods
+    endpoint.route_options = {
+        "methods": [endpoint.method],
+        "summary": summary.rstrip("."),
+        "description": description.strip() or summary,
+        "responses": {
+            **problem_responses(*all_problems(endpoint.access, problems)),
+            **(responses or {}),
+        },
+        # Of the path as it is in the document: without the convertors.
+        "generate_unique_id_function": partial(_operation_id, compile_path(path)[1]),
+        "route_class_override": RawRoute,
+        **options,
+    }
     router.add_api_route(path, endpoint, **endpoint.route_options)
+
+
+def add_handler(
+    router: APIRouter,
+    context: EndpointContext,
+    route: str,
+    handler: Callable[..., Awaitable[Any]],
+    access: Access | None,
+    *,
+    body: JsonBody[Any] | None = None,
+    max_body: int = 0,
+    status_code: int = 200,
+    allows_head: bool = False,
+    **described: Any,
+) -> PlainEndpoint:
+    """Add a `route` such as "GET /keys", whose requests `handler` responds to.
+
+    `described` is what `add_route` takes: `response_model` for a handler that returns no model.
+    """
+    method, _, path = route.partition(" ")
+    endpoint = PlainEndpoint(
+        context, method, handler, access, status_code=status_code, body=body, max_body=max_body
+    )
+    endpoint.allows_head = allows_head
+    returned = endpoint.__signature__.return_annotation
+    is_model = isinstance(returned, type) and issubclass(returned, BaseModel)
+    model = returned if is_model else None
+    options = {"status_code": status_code, "response_model": model, **described}
+    add_route(router, path, endpoint, **options)
+    return endpoint
 
 
 def include_in_app(app: FastAPI, router: APIRouter) -> None:
@@ -257,7 +255,7 @@ def include_in_app(app: FastAPI, router: APIRouter) -> None:
             route.endpoint,
             tags=router.tags,
             dependencies=router.dependencies,
-            **route.declared.route_options,
+            **route.served.route_options,
         )
     # Still with its lifespan.
     app.include_router(router)

@@ -1,22 +1,42 @@
-"""Routes that bypass the middleware stack and the routing of FastAPI."""
+"""Routes that bypass the middleware stack and the routing of FastAPI, and what is between these.
+
+The only user of the private names of an application. `is_supported` checks that they mean what they
+are taken for. If not, a warning says so and no request bypasses FastAPI: each is served through its
+public interface, which is slower.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
 
-from fastapi import FastAPI
+import fastapi
+import fastapi.routing
+from fastapi import APIRouter, Depends, FastAPI
+from starlette.applications import Starlette
 from starlette.convertors import PathConvertor
-from starlette.routing import Route, WebSocketRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.middleware.errors import ServerErrorMiddleware
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from purgatory.fastapi.http import eager_send
+from purgatory.fastapi.http.eager_send import unwrapped_send
 from purgatory.fastapi.http.raw_request import AsgiRequest
 from purgatory.fastapi.routing.raw_endpoint import RawEndpoint
-from purgatory.fastapi.routing.raw_route import RawRoute
-from purgatory.fastapi.servers import fastapi_internals
+
+logger = logging.getLogger("purgatory.fastapi")
+
+_STARLETTES_OWN = (ServerErrorMiddleware, ExceptionMiddleware)
+_HAS_TELEMETRY = find_spec("fastapi.telemetry") is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +71,12 @@ def find_fast_routes(app: Any) -> list[FastRoute]:
     is none; `bypass_middleware`, of `install`, says that middleware does not matter. To be called
     once the application has started.
     """
-    if not fastapi_internals.is_supported() or not fastapi_internals.is_plain(app):
+    if not is_supported() or not _is_plain(app):
         return []
-    has_middleware = fastapi_internals.has_middleware(app)
+    has_middleware = _has_middleware(app)
     found: list[FastRoute] = []
     earlier: list[Any] = []
-    for context in fastapi_internals.route_contexts(app):
+    for context in route_contexts(app):
         fast_route = _fast_route(context, app)
         if (
             fast_route is not None
@@ -73,11 +93,7 @@ def is_bare(app: Any) -> bool:
 
     To be called once the application has started.
     """
-    return (
-        fastapi_internals.is_supported()
-        and fastapi_internals.is_plain(app)
-        and not fastapi_internals.has_middleware(app)
-    )
+    return is_supported() and _is_plain(app) and not _has_middleware(app)
 
 
 @contextmanager
@@ -87,16 +103,16 @@ def fast_routes_installed(app: Any) -> Iterator[None]:
     For the application's lifespan. That saves nine frames and as many calls per request, and a
     parked request keeps its frames. Does nothing if there is no fast route.
     """
-    stack = fastapi_internals.middleware_stack(app)
+    stack: ASGIApp | None = getattr(app, "middleware_stack", None)
     fast_routes = [] if isinstance(stack, FastRouteStack) else find_fast_routes(app)
     if stack is None or not fast_routes:
         yield
         return
-    fastapi_internals.replace_middleware_stack(app, FastRouteStack(stack, fast_routes))
+    app.middleware_stack = FastRouteStack(stack, fast_routes)
     try:
         yield
     finally:
-        fastapi_internals.replace_middleware_stack(app, stack)
+        app.middleware_stack = stack
 
 
 class FastRouteStack:
@@ -136,10 +152,8 @@ def _path_in_app(path: str, root_path: str) -> str:
 
 def _fast_route(context: Any, app: FastAPI) -> FastRoute | None:
     """Return the fast way to a route of ours, whatever precedes it; None for other routes."""
-    if not isinstance(fastapi_internals.original_route(context), RawRoute) or context.dependencies:
-        return None
-    endpoint = getattr(context.endpoint, "raw", None)
-    if not isinstance(endpoint, RawEndpoint):
+    endpoint = getattr(context, "endpoint", None)
+    if not isinstance(endpoint, RawEndpoint) or context.dependencies:
         return None
     literal, brace, parameter = context.path.partition("{")
     convertors = context.param_convertors
@@ -149,14 +163,15 @@ def _fast_route(context: Any, app: FastAPI) -> FastRoute | None:
         or not parameter.endswith("}")
     ):
         return None
-    limits = (endpoint.max_body, *map(fastapi_internals.max_body_size, (context, app)))
+    # FastAPI before 0.164 knows no limit on bodies.
+    limits = [endpoint.max_body, *(getattr(each, "max_body_size", None) for each in (context, app))]
     [method] = context.methods
     return FastRoute(method, literal, endpoint, min(size for size in limits if size is not None))
 
 
 def _may_match(other: Any, fast_route: FastRoute) -> bool:
     """Return True unless a route certainly matches no request of `fast_route`."""
-    route = fastapi_internals.original_route(other)
+    route = _original_route(other)
     if isinstance(route, WebSocketRoute):
         return False
     if isinstance(route, Route) and other.methods and fast_route.method not in other.methods:
@@ -174,3 +189,150 @@ def _may_match(other: Any, fast_route: FastRoute) -> bool:
     if literal.startswith(fast_route.path):
         return True
     return bool(has_parameters) and fast_route.path.startswith(literal)
+
+
+@lru_cache(maxsize=1)
+def is_supported() -> bool:
+    """Return True iff this version of FastAPI has the insides that the functions here read."""
+    try:
+        missing = _unexpected()
+    except Exception as exc:
+        missing = repr(exc)
+    if missing is not None:
+        logger.warning(
+            "the insides of FastAPI %s are unknown (%s): requests are served through all of it, "
+            "which is slower",
+            fastapi.__version__,
+            missing,
+            extra={"action": "fastapi-unsupported"},
+        )
+    return missing is None
+
+
+def _is_plain(app: Any) -> bool:
+    """Return True iff `app` is a FastAPI application whose requests are not traced or measured."""
+    if not isinstance(app, FastAPI) or type(app).__call__ is not FastAPI.__call__:
+        return False
+    # Older versions have none.
+    telemetry: Any = app._native_telemetry if _HAS_TELEMETRY else None
+    return telemetry is None or not telemetry.enabled()
+
+
+def _has_middleware(app: FastAPI) -> bool:
+    """Return True iff `app` was given middleware that is neither FastAPI's own nor ours."""
+    layer: Any = app.middleware_stack
+    while layer is not app.router:
+        kind = type(layer)
+        is_own = kind.__module__.startswith(("fastapi.", "purgatory.fastapi."))
+        # FastAPI makes one of its own limit, which fast routes enforce.
+        is_limit = kind.__module__ == "starlette.middleware.body_limit" and (
+            layer.max_body_size == getattr(app, "max_body_size", None)
+        )
+        if not is_own and not is_limit and kind not in _STARLETTES_OWN:
+            return True
+        # None for a layer that hides the next one.
+        layer = getattr(layer, "app", None) or getattr(layer, "_app", None)
+        if layer is None:
+            return True
+    return False
+
+
+def route_contexts(app: FastAPI) -> Iterator[Any]:
+    """Yield the routes of `app`, each as it is after all inclusions of routers."""
+    # Before FastAPI 0.138 an included router is copied, and its routes are these.
+    return getattr(fastapi.routing, "iter_route_contexts", iter)(app.routes)
+
+
+def _original_route(context: Any) -> Any:
+    """Return the route as it was before its router was included; a copy in an old FastAPI."""
+    return context if isinstance(context, BaseRoute) else context.original_route
+
+
+def _unexpected() -> str | None:
+    """Return how a small application differs from what is expected of it; None if it does not."""
+    inner = APIRouter(prefix="/inner", dependencies=[Depends(_nothing)])
+    inner.add_api_route("/{key:path}", _nothing, methods=["PUT"])
+    app = FastAPI()
+    app.include_router(inner)
+    app.add_api_route("/plain", _nothing, methods=["GET"])
+    app.middleware_stack = app.build_middleware_stack()
+    *_, included, plain = route_contexts(app)
+    ways = (
+        (included.path, {*included.methods}, len(included.dependencies)),
+        (plain.path, {*plain.methods}, len(plain.dependencies)),
+    )
+    if ways != (("/inner/{key:path}", {"PUT"}, 1), ("/plain", {"GET"}, 0)):
+        return f"routes are {ways}"
+    if list(included.param_convertors) != ["key"] or plain.endpoint is not _nothing:
+        return "routes have other parameters or endpoints"
+    if type(_original_route(included)) is not type(inner.routes[0]) or getattr(
+        plain, "max_body_size", None
+    ):
+        return "routes have another origin"
+    if _has_middleware(app) or not isinstance(_is_plain(app), bool):
+        return "an application has middleware that nobody added"
+    app = FastAPI()
+    app.add_middleware(_Middleware)
+    app.middleware_stack = app.build_middleware_stack()
+    return None if _has_middleware(app) else "middleware is not found"
+
+
+async def _nothing() -> None:
+    pass
+
+
+class _Middleware:
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
+
+
+# Else this module's own name would make it one of ours.
+_Middleware.__module__ = "probe"
+
+
+def is_unwrapped(send: Any, own: Any) -> bool:
+    """Return True iff nothing between `send` and the server's `own` function needs the messages.
+
+    Middleware and routes that wrap `send` use the response, and must get it.
+    """
+    return bool(unwrapped_send(send, eager_send.OBSERVERS) == own)
+
+
+@lru_cache(maxsize=1)
+def can_see_through() -> bool:
+    """Return True iff `is_unwrapped` knows the wrappers of this version of Starlette.
+
+    Otherwise a warning says so, and the server releases no request: each keeps its task.
+    """
+    found: list[bool] = []
+
+    async def own(message: Message) -> None:
+        pass
+
+    class Probe(Response):
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            found.append(is_unwrapped(send, own))
+
+    async def endpoint(request: Request) -> Response:
+        return Probe()
+
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""}
+    app: Any = Starlette(routes=[Route("/", endpoint)])
+    call = app(scope, own, own)
+    try:
+        # Nothing in it waits: this runs it to its end.
+        call.send(None)
+    except StopIteration:
+        pass
+    finally:
+        call.close()
+    if found != [True]:
+        logger.warning(
+            "the wrappers of send in this version of Starlette are unknown: a DelayedResponse "
+            "keeps the task of its request",
+            extra={"action": "starlette-unsupported"},
+        )
+    return found == [True]

@@ -336,7 +336,6 @@ def add_stream_routes(router: APIRouter, registry: WaitRegistry) -> None:
     add_route(
         router,
         "/watch/{key:watch_key}",
-        waits.declared,
         StreamEndpoint(registry, waits.declared, streams, parser.parse, waits.parse),
         response_model=WatchResponse,
         response_description="How the wait ended: always this, whatever ended it.",
@@ -357,7 +356,6 @@ def add_stream_routes(router: APIRouter, registry: WaitRegistry) -> None:
     add_route(
         router,
         "/watch",
-        parser.declared,
         StreamEndpoint(registry, parser.declared, streams, parser.parse_several),
         response_model=None,
         response_description="The events, until the stream ends.",

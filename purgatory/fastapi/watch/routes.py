@@ -10,9 +10,8 @@ from fastapi import APIRouter, Path
 from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.raw_request import Access, Action, RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.plain_endpoint import AdmittedRequest, Answer, add_handler
 from purgatory.fastapi.routing.raw_endpoint import Connection, RawEndpoint
-from purgatory.fastapi.routing.raw_route import add_route, response_header
+from purgatory.fastapi.routing.raw_route import add_handler, add_route, response_header
 from purgatory.fastapi.watch.parked_requests import ParkedRequest, WaitRegistry
 from purgatory.fastapi.watch.request_parser import (
     WAIT_ID_PATTERN,
@@ -91,7 +90,6 @@ def add_watch_routes(router: APIRouter, registry: WaitRegistry) -> None:
     add_route(
         router,
         "/watch",
-        watch_keys,
         WatchEndpoint(registry, "POST", watch_keys, parser.parse_several, parser.body),
         response_model=WatchManyResponse,
         response_description="How the wait ended, with an entry for each key that fired.",
@@ -105,13 +103,13 @@ def add_watch_routes(router: APIRouter, registry: WaitRegistry) -> None:
         problems=("bad-json", *PROBLEMS, "body-too-large", "unsupported-media-type"),
     )
 
-    async def cancel_wait(request: AdmittedRequest, id: _EndedWaitId) -> Answer:  # noqa: A002 - as OpenAPI has it
+    async def cancel_wait(raw: RawRequest, id: _EndedWaitId) -> RawResponse:  # noqa: A002 - as OpenAPI has it
         """End a wait.
 
         End the wait of that Wait-Id: its response has the reason "cancelled".
         """
-        await registry.cancel(owned_wait_id(request.raw, parse_wait_id(id)))
-        return Answer(RawResponse.empty(204))
+        await registry.cancel(owned_wait_id(raw, parse_wait_id(id)))
+        return RawResponse.empty(204)
 
     add_handler(
         router,

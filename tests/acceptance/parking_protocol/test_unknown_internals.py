@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from purgatory import Purgatory
 from purgatory.fastapi import ParkDep, dependencies
 from purgatory.fastapi.http import eager_send
-from purgatory.fastapi.servers import fastapi_internals, parking_protocol
+from purgatory.fastapi.servers import fast_routes, parking_protocol
 from purgatory.fastapi.servers.fallback_protocol import missing_internals
 from purgatory.fastapi.servers.fast_routes import find_fast_routes, is_bare
 from purgatory.uvicorn import ParkingProtocol, choose_protocol
@@ -30,7 +30,7 @@ from tests.needs import ROUTE_CONTEXTS, TELEMETRY
 @pytest.fixture(autouse=True)
 def unchecked() -> Iterator[None]:
     """Have every check made anew, in this test and after it."""
-    checks = (fastapi_internals.is_supported, fastapi_internals.can_see_through)
+    checks = (fast_routes.is_supported, fast_routes.can_see_through)
     for check in checks:
         check.cache_clear()
     yield
@@ -61,7 +61,7 @@ def test_the_installed_versions_are_known(caplog: pytest.LogCaptureFixture) -> N
     """No check fails, and nothing is logged."""
     assert missing_internals() == []
     assert choose_protocol() is ParkingProtocol is parking_protocol.ParkingProtocol
-    assert fastapi_internals.is_supported() and fastapi_internals.can_see_through()
+    assert fast_routes.is_supported() and fast_routes.can_see_through()
     assert _warnings(caplog) == []
 
 
@@ -150,7 +150,7 @@ async def test_fastapi_with_other_insides(
     app = create_app(purgatory)
     with monkeypatch.context() as patch:
         change(patch)
-        assert not fastapi_internals.is_supported()
+        assert not fast_routes.is_supported()
     assert _warnings(caplog) == ["fastapi-unsupported"]
     assert find_fast_routes(app) == [] and not is_bare(app)
     assert not await _wait_and_fire(app, purgatory, PARKING[0])
@@ -162,7 +162,7 @@ async def test_starlette_with_another_wrapper_of_send(
 ) -> None:
     """No request is released: it keeps its task, and its response is the same."""
     monkeypatch.setattr(eager_send, "OBSERVERS", frozenset())
-    assert not fastapi_internals.can_see_through()
+    assert not fast_routes.can_see_through()
     assert _warnings(caplog) == ["starlette-unsupported"]
     orders = Orders()
     with serve(orders.app, orders.purgatory, PARKING[0]) as server:
