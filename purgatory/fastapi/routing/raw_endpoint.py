@@ -115,6 +115,7 @@ _NO_ENCODING: Final = frozenset({"identity", ""})
 # Of one header: what follows is none of the above.
 MAX_CODINGS: Final = 10
 _ENCODING: Final = frozenset({b"content-encoding"})
+_EXPECT: Final = frozenset({b"expect"})
 _ORIGINS: Final = frozenset({b"content-type", b"origin", b"sec-fetch-site"})
 
 
@@ -217,6 +218,14 @@ class AdmittingEndpoint:
         except Exception as exc:
             return self.error_response(raw, exc)
         return None
+
+    def admit_unread(self, raw: RawRequest) -> RawResponse | None:
+        """Admit a request whose body is not read, as `admit` does."""
+        refused = self.admit(raw)
+        if refused is not None and raw.has_any(_EXPECT) and not refused.is_last:
+            # What comes next may be the body that was not asked for, or another request.
+            refused.add_lines(CLOSE)
+        return refused
 
     # Not async: a parked request would keep one frame more.
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -340,7 +349,7 @@ class RawEndpoint(AdmittingEndpoint, ABC):
     def serve(self, raw: AsgiRequest, receive: Receive, send: Send) -> Awaitable[Any]:
         """Return what responds to one request, to be awaited."""
         # Before the body: a client without permission need not send one.
-        refused = self.admit(raw)
+        refused = self.admit_unread(raw)
         if refused is None and self.max_body:
             return self._read_and_respond(raw, receive, send)
         return self._respond(raw, refused, receive, send)
@@ -431,14 +440,8 @@ class PlainEndpoint(AdmittingEndpoint):
     async def serve(self, raw: AsgiRequest, receive: Receive, send: Send) -> None:
         """Respond to one request."""
         raw.receive = receive
-        refused = self.admit(raw) or await self.read_body(raw, receive)
-        if refused is None:
-            found = await self._answer(raw)
-        else:
-            if raw.has_any(_EXPECT) and not refused.is_last:
-                # What comes next may be the body that was not asked for, or another request.
-                refused.add_lines(CLOSE)
-            found = refused
+        refused = self.admit_unread(raw) or await self.read_body(raw, receive)
+        found = await self._answer(raw) if refused is None else refused
         if isinstance(found, RawResponse):
             await send_or_give_up(send, found, self.context.unread)
         else:
@@ -460,9 +463,6 @@ class PlainEndpoint(AdmittingEndpoint):
         except Exception as exc:
             return self.error_response(raw, exc)
         return found
-
-
-_EXPECT: Final = frozenset({b"expect"})
 
 
 async def joined_in_turns(rows: Iterable[bytes]) -> bytes:

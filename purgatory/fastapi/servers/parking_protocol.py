@@ -16,16 +16,7 @@ from purgatory.fastapi.http.eager_send import Respond, finish_in_task
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.servers.fallback_protocol import MAX_READ_AHEAD, FallbackProtocol
-from purgatory.fastapi.servers.request_reader import (
-    MAX_DROPPED,
-    DirectRequest,
-    DroppedBody,
-    DroppedRest,
-    PartialBody,
-    PartialHead,
-    Receiving,
-    Unread,
-)
+from purgatory.fastapi.servers.request_reader import DirectRequest, DroppedRest, PartialBody
 from purgatory.fastapi.servers.server_context import AccessEntry, plain_response, server_context
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.turn_budget import TurnBudget, is_turn_taken, resume_in_turn
@@ -42,7 +33,7 @@ class ParkingProtocol(asyncio.Protocol):
     uvicorn makes one per connection and calls it on its event loop. It reads requests that have a
     fast route and are plain: HTTP/1.1 or 1.0, of a bounded size, with a Content-Length or no body.
     Everything else goes, byte for byte, to a FallbackProtocol, made when it is first needed; so a
-    parked request costs this object, the transport and its operation.
+    parked request costs this object, the transport and its operation. So do heads in pieces.
 
     A request is admitted or refused by its head, before its body is read, and an incomplete one is
     among the server's `IncomingRequests`, which refuse it if it is late or takes too much memory.
@@ -89,8 +80,8 @@ class ParkingProtocol(asyncio.Protocol):
         self._parked: DelayedOperation | None = None
         # What was received behind the current request, and not read.
         self._unread: bytes | bytearray = b""
-        # An incomplete request, or one that was refused before its body came.
-        self._receiving: Receiving | None = None
+        # An incomplete request, or what follows one that was refused.
+        self._receiving: PartialBody | DroppedRest | None = None
         # The access log's entry of the current request.
         self._entry: AccessEntry | None = None
         self._keeps_alive = True
@@ -268,15 +259,13 @@ class ParkingProtocol(asyncio.Protocol):
             # Unread requests.
             self.give_up()
             return
-        if isinstance(receiving, DroppedBody):
+        request = receiving.request
+        if request is None:
             # It has its response.
             self._transport.close()
             return
-        prefix = instance = self._server.prefix
-        if receiving.request is not None:
-            instance = receiving.request.path
-            prefix = receiving.request.fast_route.endpoint.context.prefix
-        self._server.context.copy().run(self.respond, problem.response(prefix, instance))
+        prefix = request.fast_route.endpoint.context.prefix
+        self._server.context.copy().run(self.respond, problem.response(prefix, request.path))
 
     def release(self, fallback: FallbackProtocol, operation: DelayedOperation) -> Respond:
         """Wait for `operation` on behalf of a request that the application releases."""
@@ -357,24 +346,23 @@ class ParkingProtocol(asyncio.Protocol):
         begin, end, count = 0, len(data), 0
         budget: TurnBudget | None = None
         while begin < end:
+            refused: RawResponse | None = None
             if request is None:
-                found = server.reader.read(data, begin)
-                if not isinstance(found, DirectRequest) or (server.is_limited and server.is_full):
+                if not (server.is_limited and server.is_full):
+                    request = server.reader.read(data, begin)
+                if request is not None:
+                    refused = self._admit(request)
+                if request is None:
                     self._is_reading = False
-                    rest = data[begin:] if begin else data
-                    if found is Unread.INCOMPLETE or found is Unread.IN_HEAD:
-                        self._await(PartialHead(rest, found))
-                    else:
-                        self._hand_over(rest)
+                    self._hand_over(data[begin:] if begin else data)
                     return count > 0
-                request = found
                 if end - begin < request.length:
-                    self._begin_partial(request, data[begin:] if begin else data)
+                    self._await_body(PartialBody(data[begin:] if begin else data, request), refused)
                     break
-                if self._admit(request):
-                    self._begin(request, data, begin)
-            else:
+            if refused is None:
                 self._begin(request, data, begin)
+            else:
+                server.context.copy().run(self.respond, refused)
             begin += request.length
             request, count = None, count + 1
             if begin < end:
@@ -396,11 +384,8 @@ class ParkingProtocol(asyncio.Protocol):
             server.idle.add(self)
         return count > 0
 
-    def _admit(self, request: DirectRequest, missing: int = 0) -> bool:
-        """Return True iff a request is admitted by its head; if not, it has its response.
-
-        `missing` is the number of bytes of its body that have not arrived.
-        """
+    def _admit(self, request: DirectRequest) -> RawResponse | None:
+        """Begin a request; return its response if it is refused by its head."""
         self._is_responding = True
         self._keeps_alive = request.keeps_alive
         access_log = self._server.access_log
@@ -410,25 +395,19 @@ class ParkingProtocol(asyncio.Protocol):
         if endpoint.needs_client:
             client = access_log.client(request, self._transport)
             request.client = client[0] if client else ""
-        refused = endpoint.admit(request, request.body_length)
-        if refused is None:
-            return True
-        if missing:
-            self._receiving = DroppedBody(missing)
-            # A client that waits for 100 Continue may send the body, or another request.
-            self._keeps_alive &= missing <= MAX_DROPPED and not request.expects_continue
-        self._server.context.copy().run(self.respond, refused)
-        return False
+        return endpoint.admit(request, request.body_length)
 
-    def _begin_partial(self, request: DirectRequest, data: bytes) -> None:
-        """Admit a request whose body has not arrived, and await that; or drop it."""
-        if not self._admit(request, request.length - len(data)):
-            self._track(is_another=False)
+    def _await_body(self, receiving: PartialBody, refused: RawResponse | None) -> None:
+        """Await the rest of the body of an admitted request; close if it is `refused`."""
+        self._receiving = receiving
+        if refused is not None:
+            self._keeps_alive = False
+            self._server.context.copy().run(self.respond, refused)
             return
         self._is_responding = False
-        if request.expects_continue:
+        if receiving.request.expects_continue:
             self._server.writes.write(self._transport, _CONTINUE)
-        self._await(PartialBody(data, request))
+        self._track(is_another=False)
 
     def _begin(self, request: DirectRequest, data: bytes, begin: int) -> None:
         """Have an admitted request, which is in `data` from `begin` on, responded to."""
@@ -444,20 +423,15 @@ class ParkingProtocol(asyncio.Protocol):
             # It may be long until uvicorn's protocol is needed again.
             self._fallback = None
 
-    def _await(self, receiving: Receiving) -> None:
-        self._receiving = receiving
-        self._track(is_another=False)
-
-    def _receive(self, receiving: Receiving, data: bytes) -> None:
+    def _receive(self, receiving: PartialBody | DroppedRest, data: bytes) -> None:
         """Add `data` to an incomplete request, and read on if it suffices."""
-        incoming = self._server.incoming
         rest = receiving.append(data)
         if rest is None:
-            incoming.hold(self, receiving.held)
+            self._server.incoming.hold(self, receiving.held)
             return
         self._receiving = None
         is_another = True
-        if isinstance(receiving, DroppedRest):
+        if receiving.request is None:
             self._transport.close()
         elif self.is_write_paused:
             self._keep(rest)
@@ -483,7 +457,7 @@ class ParkingProtocol(asyncio.Protocol):
         """Close, once the client has read the response (RFC 9112, 9.6)."""
         if self._transport.can_write_eof():
             self._transport.write_eof()
-        self._receiving = DroppedRest(MAX_DROPPED)
+        self._receiving = DroppedRest()
         self._track(is_another=True)
 
     def _keep(self, data: bytes | bytearray) -> None:

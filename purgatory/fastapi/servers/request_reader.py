@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from enum import Enum
 from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote, unquote
@@ -159,15 +158,6 @@ MAX_HEAD: Final = 16 * 1024
 _REQUEST_LINE: Final = re.compile(
     rb"[A-Z]+ (/[!-\"$->@-~]*)(?:\?([!-\"$-~]*))? HTTP/1\.([01])(?=\r\n)"
 )
-_NO_HEAD: Final = re.compile(rb"[^\r]\n|\x00")
-
-
-class Unread(Enum):
-    """The reason why bytes were not read as a request."""
-
-    INCOMPLETE = "they may be the beginning of a request with a fast route"
-    IN_HEAD = "they are the beginning of the head of a request with a fast route"
-    NOT_OURS = "they are for uvicorn's parser"
 
 
 class DirectRequest(RawRequest):
@@ -263,32 +253,26 @@ class RequestReader:
         ]
         self._exact = {start: item for start, item in starts if not item.endpoint.path_parameter}
         self._starts = tuple(start for start, _ in starts)
-        self._longest_start = max(map(len, self._starts), default=0) + 1
         self._headers = HeaderReader()
 
-    def read(self, data: bytes, begin: int = 0) -> DirectRequest | Unread:
-        """Return the request in `data` from `begin` on, or the reason why there is none.
+    def read(self, data: bytes, begin: int = 0) -> DirectRequest | None:
+        """Return the request in `data` from `begin` on; None if that is for uvicorn's parser.
 
         If `data` ends before its `length`, the rest of the body is yet to come.
         """
         fast_route = self._fast_route(data, begin)
-        if fast_route is None:
-            rest = data[begin : begin + self._longest_start]
-            is_begun = any(start.startswith(rest) for start in self._starts)
-            return Unread.INCOMPLETE if is_begun else Unread.NOT_OURS
-        head_end = data.find(b"\r\n\r\n", begin)
-        if head_end < 0:
-            is_head = is_inside_head(data[begin:] if begin else data, 0)
-            return Unread.IN_HEAD if is_head else Unread.NOT_OURS
+        head_end = -1 if fast_route is None else data.find(b"\r\n\r\n", begin)
+        if fast_route is None or head_end < 0 or head_end + 4 - begin > MAX_HEAD:
+            return None
         match = _REQUEST_LINE.match(data, begin)
-        if match is None or head_end + 4 - begin > MAX_HEAD:
-            return Unread.NOT_OURS
+        if match is None:
+            return None
         block = data[match.end() : head_end]
         lines = self._headers.read(block)
         if lines is None or not lines.is_plain:
-            return Unread.NOT_OURS
+            return None
         if lines.content_length > fast_route.max_body and not fast_route.refuses_large_bodies:
-            return Unread.NOT_OURS
+            return None
         raw_path, query, minor_version = match.groups(b"")
         return DirectRequest(
             fast_route,
@@ -312,50 +296,6 @@ class RequestReader:
         return None
 
 
-def is_inside_head(data: bytes | bytearray, scanned: int) -> bool:
-    """Return True iff `data` may be the beginning of a head.
-
-    The first `scanned` bytes are known to be one, and are not searched again.
-    """
-    return (
-        len(data) <= MAX_HEAD
-        and data.find(b"\r\n\r\n", max(scanned - 3, 0)) < 0
-        and _NO_HEAD.search(data, max(scanned - 1, 0)) is None
-    )
-
-
-# Of a body that is not wanted, so many bytes are read and dropped: a connection that is closed
-# with unread data is reset, and the client may lose the response (RFC 9112, 9.6).
-MAX_DROPPED: Final = 16 * 1024 * 1024
-
-
-class PartialHead:
-    """The beginning of a head."""
-
-    __slots__ = ("_data", "_is_route_known")
-
-    request: DirectRequest | None = None
-
-    def __init__(self, data: bytes, reason: Unread) -> None:
-        """Keep `data`, which is incomplete for `reason`."""
-        self._data = bytearray(data)
-        self._is_route_known = reason is Unread.IN_HEAD
-
-    @property
-    def held(self) -> int:
-        """The number of bytes in memory."""
-        return len(self._data)
-
-    def append(self, data: bytes) -> bytes | None:
-        """Return all bytes if they are to be read again; None if more have to come first."""
-        # The search goes on where it ended: a head may come in very many pieces.
-        scanned = len(self._data)
-        self._data += data
-        if self._is_route_known and is_inside_head(self._data, scanned):
-            return None
-        return bytes(self._data)
-
-
 class PartialBody:
     """An admitted request, and the beginning of its body."""
 
@@ -377,29 +317,24 @@ class PartialBody:
         return bytes(self._data) if len(self._data) >= self.request.length else None
 
 
-class DroppedBody:
-    """The rest of a body that has its response already."""
+# Of what follows a request that is refused, so many bytes are read and dropped: a connection that
+# is closed with unread data is reset, and the client may lose the response (RFC 9112, 9.6).
+MAX_DROPPED: Final = 16 * 1024 * 1024
+
+
+class DroppedRest:
+    """All that still comes before the client closes; beyond MAX_DROPPED, the server closes."""
 
     __slots__ = ("_left",)
 
-    request: DirectRequest | None = None
+    request = None
     held = 0
 
-    def __init__(self, left: int) -> None:
-        """Drop the next `left` bytes."""
-        self._left = left
+    def __init__(self) -> None:
+        """Drop nothing yet."""
+        self._left = MAX_DROPPED
 
     def append(self, data: bytes) -> bytes | None:
-        """Return what follows the body; None before its end."""
-        left = self._left
+        """Return nothing, in bytes, once too much has come; None before."""
         self._left -= len(data)
-        return data[left:] if self._left <= 0 else None
-
-
-class DroppedRest(DroppedBody):
-    """All that still comes before the client closes; beyond a bound, the server closes."""
-
-    __slots__ = ()
-
-
-Receiving = PartialHead | PartialBody | DroppedBody
+        return b"" if self._left <= 0 else None

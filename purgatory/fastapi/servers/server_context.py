@@ -198,8 +198,6 @@ class ServerContext:
         if unread is None:
             unread = contexts[0].unread if contexts else UnreadResponses()
         self.unread = unread
-        # Of the kinds of problems, where a request is refused whose route is not known yet.
-        self.prefix = contexts[0].prefix if contexts else ""
         self._can_release = not is_traced and is_bare(app) and can_see_through()
 
     @property
