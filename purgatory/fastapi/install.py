@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 
@@ -21,7 +21,7 @@ from purgatory.fastapi.long_poll.endpoint_call import LongPollKey
 from purgatory.fastapi.long_poll.middleware import LongPollMiddleware
 from purgatory.fastapi.router import Authorize, EndpointGroup, create_router
 from purgatory.fastapi.routing.raw_endpoint import DEFAULT_PREFIX
-from purgatory.fastapi.routing.raw_route import RawRoute, include_in_app, response_header
+from purgatory.fastapi.routing.raw_route import RawRoute, include_in_app
 from purgatory.fastapi.servers.fast_routes import route_contexts
 from purgatory.fastapi.watch.settings import ClientOf, WaitSettings
 from purgatory.purgatory import Purgatory
@@ -97,19 +97,6 @@ def _check_names(key: LongPollKey, where: str, names: Any) -> None:
         )
 
 
-_REQUEST_HEADERS: Final = {
-    "Prefer": "`wait=25`: wait for a response with another ETag, for so many seconds.",
-    "If-None-Match": "The ETag of the response that the client has.",
-}
-_NOT_MODIFIED: Final = {
-    "description": "The ETag is still the same, at the end of the wait.",
-    "headers": {
-        **response_header("ETag", "For If-None-Match of the next request."),
-        **response_header("Preference-Applied", "The wait, or the maximum for a longer one."),
-    },
-}
-
-
 def document_tokens(app: FastAPI, prefix: str) -> None:
     """Declare bearer tokens for our operations in OpenAPI, so that its pages offer to send one."""
     described = app.openapi
@@ -125,40 +112,6 @@ def document_tokens(app: FastAPI, prefix: str) -> None:
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign] # FastAPI's documented way to extend it
-
-
-def document_long_polls(app: FastAPI) -> None:
-    """Declare the headers and the 304 of the endpoints that LongPollMiddleware parks by their key.
-
-    Those of `LongPollKey`: a key in a response's header is not known before.
-    """
-    described = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        schema = described()
-        if has_long_polls(app):
-            for route in route_contexts(app):
-                # Those of WebSockets have no methods.
-                if "GET" in (getattr(route, "methods", None) or ()) and any(declared_keys(route)):
-                    _declare_long_poll(schema["paths"].get(route.path_format, {}).get("get"))
-        return schema
-
-    app.openapi = openapi  # type: ignore[method-assign] # as above
-
-
-def _declare_long_poll(operation: dict[str, Any] | None) -> None:
-    if operation is None:
-        # A route that is not in the document.
-        return
-    parameters = operation.setdefault("parameters", [])
-    # One of the application's own may be a reference, which has neither.
-    declared = {each["name"].lower() for each in parameters if each.get("in") == "header"}
-    parameters += [
-        {"name": name, "in": "header", "description": description, "schema": {"type": "string"}}
-        for name, description in _REQUEST_HEADERS.items()
-        if name.lower() not in declared
-    ]
-    operation.setdefault("responses", {}).setdefault("304", _NOT_MODIFIED)
 
 
 def install(
@@ -259,7 +212,6 @@ def install(
     app.state.purgatory = purgatory
     if isinstance(authorize, BearerTokens):
         document_tokens(app, prefix)
-    document_long_polls(app)
     add_exception_handlers(app, prefix, problem_details)
 
 
