@@ -16,7 +16,12 @@ from purgatory.fastapi.http.eager_send import Respond, finish_in_task
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.servers.fallback_protocol import MAX_READ_AHEAD, FallbackProtocol
-from purgatory.fastapi.servers.request_reader import DirectRequest, DroppedRest, PartialBody
+from purgatory.fastapi.servers.request_reader import (
+    MAX_DROPPED,
+    DirectRequest,
+    DroppedBody,
+    PartialBody,
+)
 from purgatory.fastapi.servers.server_context import AccessEntry, plain_response, server_context
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.turn_budget import TurnBudget, is_turn_taken, resume_in_turn
@@ -80,8 +85,8 @@ class ParkingProtocol(asyncio.Protocol):
         self._parked: DelayedOperation | None = None
         # What was received behind the current request, and not read.
         self._unread: bytes | bytearray = b""
-        # An incomplete request, or what follows one that was refused.
-        self._receiving: PartialBody | DroppedRest | None = None
+        # An incomplete request, or the body of one that was refused.
+        self._receiving: PartialBody | DroppedBody | None = None
         # The access log's entry of the current request.
         self._entry: AccessEntry | None = None
         self._keeps_alive = True
@@ -357,7 +362,7 @@ class ParkingProtocol(asyncio.Protocol):
                     self._hand_over(data[begin:] if begin else data)
                     return count > 0
                 if end - begin < request.length:
-                    self._await_body(PartialBody(data[begin:] if begin else data, request), refused)
+                    self._await_body(request, data[begin:] if begin else data, refused)
                     break
             if refused is None:
                 self._begin(request, data, begin)
@@ -397,16 +402,19 @@ class ParkingProtocol(asyncio.Protocol):
             request.client = client[0] if client else ""
         return endpoint.admit(request, request.body_length)
 
-    def _await_body(self, receiving: PartialBody, refused: RawResponse | None) -> None:
-        """Await the rest of the body of an admitted request; close if it is `refused`."""
-        self._receiving = receiving
-        if refused is not None:
-            self._keeps_alive = False
+    def _await_body(self, request: DirectRequest, data: bytes, refused: RawResponse | None) -> None:
+        """Await the rest of the body of a request, to drop it if that is `refused`."""
+        if refused is None:
+            self._receiving = PartialBody(data, request)
+            self._is_responding = False
+            if request.expects_continue:
+                self._server.writes.write(self._transport, _CONTINUE)
+        else:
+            missing = request.length - len(data)
+            self._receiving = DroppedBody(missing)
+            # A client that waits for 100 Continue may send the body, or another request.
+            self._keeps_alive &= missing <= MAX_DROPPED and not request.expects_continue
             self._server.context.copy().run(self.respond, refused)
-            return
-        self._is_responding = False
-        if receiving.request.expects_continue:
-            self._server.writes.write(self._transport, _CONTINUE)
         self._track(is_another=False)
 
     def _begin(self, request: DirectRequest, data: bytes, begin: int) -> None:
@@ -423,7 +431,7 @@ class ParkingProtocol(asyncio.Protocol):
             # It may be long until uvicorn's protocol is needed again.
             self._fallback = None
 
-    def _receive(self, receiving: PartialBody | DroppedRest, data: bytes) -> None:
+    def _receive(self, receiving: PartialBody | DroppedBody, data: bytes) -> None:
         """Add `data` to an incomplete request, and read on if it suffices."""
         rest = receiving.append(data)
         if rest is None:
@@ -431,7 +439,7 @@ class ParkingProtocol(asyncio.Protocol):
             return
         self._receiving = None
         is_another = True
-        if receiving.request is None:
+        if isinstance(receiving, DroppedBody) and receiving.is_last:
             self._transport.close()
         elif self.is_write_paused:
             self._keep(rest)
@@ -457,7 +465,7 @@ class ParkingProtocol(asyncio.Protocol):
         """Close, once the client has read the response (RFC 9112, 9.6)."""
         if self._transport.can_write_eof():
             self._transport.write_eof()
-        self._receiving = DroppedRest()
+        self._receiving = DroppedBody(is_last=True)
         self._track(is_another=True)
 
     def _keep(self, data: bytes | bytearray) -> None:

@@ -322,19 +322,21 @@ class PartialBody:
 MAX_DROPPED: Final = 16 * 1024 * 1024
 
 
-class DroppedRest:
-    """All that still comes before the client closes; beyond MAX_DROPPED, the server closes."""
+class DroppedBody:
+    """A body that has its response already, or all that comes before the client closes."""
 
-    __slots__ = ("_left",)
+    __slots__ = ("_left", "is_last")
 
     request = None
     held = 0
 
-    def __init__(self) -> None:
-        """Drop nothing yet."""
-        self._left = MAX_DROPPED
+    def __init__(self, left: int = MAX_DROPPED, *, is_last: bool = False) -> None:
+        """Drop the next `left` bytes; close behind them if it `is_last`."""
+        self._left = left
+        self.is_last = is_last
 
     def append(self, data: bytes) -> bytes | None:
-        """Return nothing, in bytes, once too much has come; None before."""
+        """Return what follows the body; None before its end."""
+        left = self._left
         self._left -= len(data)
-        return b"" if self._left <= 0 else None
+        return data[left:] if self._left <= 0 else None
