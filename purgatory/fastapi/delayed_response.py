@@ -10,7 +10,6 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from purgatory.event_loop.parked_operations import cancelling_on_failure
-from purgatory.fastapi.dependencies import warn_of_transactions
 from purgatory.fastapi.http.asgi_connection import CLIENT_CLOSED_REQUEST, DisconnectListener
 from purgatory.fastapi.http.eager_send import EXTENSION, RELEASE, send_from_outside
 from purgatory.fastapi.watch.settings import installed_limit
@@ -57,7 +56,6 @@ class DelayedResponse(Response):
             # What follows the response is for this task: background tasks, and counting less.
             if self.background is None and client is None and waiting.release(operation):
                 return
-            warn_of_transactions(scope)
             await waiting.wait(operation)
         finally:
             if limit is not None:

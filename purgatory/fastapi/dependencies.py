@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
@@ -12,7 +11,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import Depends, HTTPException, Request
 from starlette.requests import ClientDisconnect, HTTPConnection
-from starlette.types import Receive, Scope
+from starlette.types import Receive
 
 from purgatory.errors import CursorExpiredError, LimitReachedError, WrongThreadError
 from purgatory.fastapi.http.asgi_connection import (
@@ -28,11 +27,9 @@ from purgatory.fastapi.routing.raw_endpoint import AdmittingEndpoint
 from purgatory.fastapi.routing.request_internals import (
     cache_body,
     cached_body,
-    effective_route,
     end_response,
     is_body_read,
     on_endpoint_end,
-    yield_dependencies,
 )
 from purgatory.fastapi.sse.routes import StreamEndpoint, split_keys
 from purgatory.fastapi.watch.settings import ParkedClient, installed_limit
@@ -83,53 +80,6 @@ async def get_accesses(request: Request) -> list[Access]:
 
 AccessesDep = Annotated[list[Access], Depends(get_accesses)]
 """The access that a request needs, as a parameter of an `authorize` of your own."""
-
-
-_WARNED: Final = "_purgatory_warned_of_transaction"
-
-
-def warn_of_transactions(scope: Scope) -> None:
-    """Log once for an endpoint if a dependency with `yield` is in a transaction while it parks.
-
-    A transaction has a connection of the pool, so that as many parked requests as there are
-    connections block all others. Recognized are objects that say so by `in_transaction` or
-    `is_in_transaction`: sessions and connections of SQLAlchemy, SQLModel, asyncpg and SQLite. Not
-    recognized are others, and those that no variable of the dependency holds.
-    """
-    # The route itself remembers it: neither routes nor all endpoints can be hashed.
-    route = scope.get("route")
-    if route is None or hasattr(route, _WARNED):
-        return
-    for name, variables in yield_dependencies(scope):
-        for value in variables.values():
-            if not _is_in_transaction(value):
-                continue
-            with contextlib.suppress(AttributeError):
-                setattr(route, _WARNED, True)
-            logger.warning(
-                "%s %s parks while its dependency %s holds a transaction of %s, and so a database "
-                "connection for each parked request: end it before (commit, rollback or close), or "
-                "read in a session of the endpoint's own that is closed by then",
-                scope.get("method"),
-                getattr(effective_route(scope), "path", route),
-                name,
-                type(value).__name__,
-                extra={"action": "parked-in-transaction"},
-            )
-            return
-
-
-def _is_in_transaction(value: object) -> bool:
-    for name in ("in_transaction", "is_in_transaction"):
-        # Of the class: a proxy or a mock would have an attribute of any name.
-        if hasattr(type(value), name):
-            try:
-                found = getattr(value, name)
-                return (found() if callable(found) else found) is True
-            except Exception:
-                # Such as a connection that is closed by now.
-                return False
-    return False
 
 
 # A stream whose response is complete, or whose client left, is cancelled by what sends it, within
@@ -281,7 +231,6 @@ class Park:
     ) -> Outcome:
         if not self._is_streaming:
             await self._read_body()
-        warn_of_transactions(self._request.scope)
         parking = self.purgatory.park(*keys, timeout=timeout, until=until, cursor=cursor)
         if not is_body_read(self._request):
             # What sends the stream reads the body meanwhile, and cancels this if the client leaves.

@@ -9,8 +9,8 @@ skipped, and with them perhaps an authorization: `require_effective_routes` refu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import lru_cache
 from typing import Any, Final
 
@@ -21,7 +21,6 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 _FUNCTION_STACK: Final = "fastapi_function_astack"
-_REQUEST_STACK: Final = "fastapi_inner_astack"
 
 
 def cached_body(request: Request) -> bytes | None:
@@ -45,26 +44,6 @@ def on_endpoint_end(scope: Scope, callback: Callable[[], object]) -> None:
     stack = scope.get(_FUNCTION_STACK)
     if isinstance(stack, AsyncExitStack):
         stack.callback(callback)
-
-
-def yield_dependencies(scope: Scope) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the name and the variables of each dependency with `yield` that has not ended."""
-    for name in (_FUNCTION_STACK, _REQUEST_STACK):
-        for _, callback in getattr(scope.get(name), "_exit_callbacks", ()):
-            yield from _generators(getattr(callback, "__self__", None))
-
-
-def _generators(manager: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    generator = getattr(manager, "gen", None)
-    frame = getattr(generator, "ag_frame", None) or getattr(generator, "gi_frame", None)
-    if frame is None:
-        return
-    variables = frame.f_locals
-    # First the inner ones: FastAPI wraps a dependency in context managers of its own.
-    for value in variables.values():
-        if isinstance(value, AbstractContextManager | AbstractAsyncContextManager):
-            yield from _generators(value)
-    yield getattr(generator, "__qualname__", repr(generator)), variables
 
 
 async def end_response(request: Request) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Annotated, Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -56,8 +55,6 @@ from purgatory.purgatory import Purgatory
 
 _EVENT_STREAM: Final = "text/event-stream"
 
-# Characters of a header: longer ones are parsed each time.
-_MAX_CACHED: Final = 256
 # Media ranges of a header: others are ignored.
 MAX_RANGES: Final = 100
 _ACCEPT: Final = frozenset({b"accept"})
@@ -74,7 +71,7 @@ def wants_events(raw: RawRequest) -> bool:
     if not raw.has_any(_ACCEPT):
         return False
     line = ",".join(raw.headers_named(b"accept")).lower()
-    return line == _EVENT_STREAM or (_EVENT_STREAM in line and _are_preferred(line))
+    return line == _EVENT_STREAM or (_EVENT_STREAM in line and are_preferred(line))
 
 
 def are_preferred(line: str) -> bool:
@@ -89,13 +86,6 @@ def are_preferred(line: str) -> bool:
     events = weights.get(_EVENT_STREAM, 0.0)
     json = next((weights[name] for name in _JSON_RANGES if name in weights), 0.0)
     return events > 0 and events >= json
-
-
-_are_preferred_cached = lru_cache(maxsize=256)(are_preferred)
-
-
-def _are_preferred(line: str) -> bool:
-    return (_are_preferred_cached if len(line) <= _MAX_CACHED else are_preferred)(line)
 
 
 def _weight(parameters: list[str]) -> float:
