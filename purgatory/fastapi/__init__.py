@@ -15,22 +15,26 @@ except ImportError as exc:
 
 from purgatory.environment import warn_of_another_distribution as _warn_of_another_distribution
 from purgatory.fastapi.access import BearerTokens, TrustedHosts, new_token
-from purgatory.fastapi.delayed_response import DelayedResponse
-from purgatory.fastapi.dependencies import (
+from purgatory.fastapi.http.requests import ALLOW_ANYONE, Access, Action
+from purgatory.fastapi.http.responses import Problem
+from purgatory.fastapi.install import install
+from purgatory.fastapi.long_poll.endpoint_call import LongPollKey
+from purgatory.fastapi.long_poll.middleware import LongPollMiddleware
+from purgatory.fastapi.parking import (
     AccessesDep,
+    DelayedResponse,
     FollowDep,
     ParkDep,
     PurgatoryDep,
     get_park,
     get_purgatory,
 )
-from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.http.raw_request import ALLOW_ANYONE, Access, Action
-from purgatory.fastapi.install import install
-from purgatory.fastapi.lifespan import create_health_router, create_lifespan
-from purgatory.fastapi.long_poll.endpoint_call import LongPollKey
-from purgatory.fastapi.long_poll.middleware import LongPollMiddleware
-from purgatory.fastapi.router import EndpointGroup, create_router
+from purgatory.fastapi.router import (
+    EndpointGroup,
+    create_health_router,
+    create_lifespan,
+    create_router,
+)
 from purgatory.fastapi.watch.settings import WaitSettings
 
 __all__ = [

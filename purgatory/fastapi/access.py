@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from fastapi import Depends, Request
 
-from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.http.raw_request import (
+from purgatory.fastapi.http.requests import (
     IDENTITY,
     UNRESTRICTED,
     Access,
@@ -25,6 +24,7 @@ from purgatory.fastapi.http.raw_request import (
     Permit,
     RawRequest,
 )
+from purgatory.fastapi.http.responses import Problem
 
 MAX_TOKENS: Final = 10_000
 MIN_TOKEN_LENGTH: Final = 16

@@ -17,11 +17,10 @@ from fastapi import Path as InPath
 from pydantic import BaseModel, ConfigDict, Field
 
 from purgatory.errors import PurgatoryError
-from purgatory.fastapi.http.problems import KINDS, Problem
-from purgatory.fastapi.http.raw_request import READ, Access, Action, RawRequest
-from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.raw_endpoint import EndpointContext
-from purgatory.fastapi.routing.raw_route import add_handler
+from purgatory.fastapi.http.requests import READ, Access, Action, RawRequest
+from purgatory.fastapi.http.responses import KINDS, Problem, RawResponse
+from purgatory.fastapi.routing.endpoints import EndpointContext
+from purgatory.fastapi.routing.routes import add_handler
 from purgatory.fastapi.servers.server_process import running_workers
 from purgatory.purgatory import LevelStatistics, Purgatory
 from purgatory.signals import SignalStatistics

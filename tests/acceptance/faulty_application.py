@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse
 
 from purgatory import DelayedOperation, Purgatory, Status, WrongThreadError
 from purgatory.fastapi import DelayedResponse, ParkDep
-from purgatory.fastapi.delayed_response import Respond
+from purgatory.fastapi.parking import Respond
 from purgatory.operations import OperationEvent
 from tests.acceptance.application import create_app
 

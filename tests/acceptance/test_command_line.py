@@ -19,7 +19,7 @@ from purgatory import Limits, Purgatory
 from purgatory.__main__ import main
 from purgatory.client import Client
 from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, install
-from purgatory.fastapi.lifespan import create_health_router
+from purgatory.fastapi.router import create_health_router
 from purgatory.jobs import MemoryJobStore
 from purgatory.jobs.clients import SyncJobClient
 from purgatory.jobs.sql import SqlJobStore

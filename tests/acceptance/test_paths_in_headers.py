@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, install
-from purgatory.fastapi.http.raw_response import encoded, header_lines
+from purgatory.fastapi.http.responses import encoded, header_lines
 from purgatory.jobs import MemoryJobStore
 from tests.acceptance.client import Connection
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve

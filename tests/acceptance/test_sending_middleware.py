@@ -11,7 +11,7 @@ from fastapi import Depends, FastAPI, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from purgatory.fastapi import LongPollKey, LongPollMiddleware
-from purgatory.fastapi.http import eager_send
+from purgatory.fastapi.http import asgi
 from tests.acceptance.client import Connection
 from tests.acceptance.orders_application import Orders
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, each_kind, serve
@@ -89,7 +89,7 @@ async def test_without_middleware_no_task_is_made(
     def fail(*arguments: Any) -> None:
         raise AssertionError("a response is sent in a task")
 
-    monkeypatch.setattr(eager_send, "run_in_task", fail)
+    monkeypatch.setattr(asgi, "run_in_task", fail)
     with serve(orders.app, orders.purgatory, kind) as running:
         async with await Connection.open(running.address) as connection:
             assert await _responses(connection) == [200, 200, 304]

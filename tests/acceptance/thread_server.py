@@ -192,8 +192,7 @@ class ThreadServer:
 def _registries(app: FastAPI) -> list[WaitRegistry]:
     """The wait registries behind an application's routes: nothing public leads to them."""
     endpoints = (getattr(context, "endpoint", None) for context in route_contexts(app))
-    raw_endpoints = (getattr(endpoint, "raw", None) for endpoint in endpoints)
-    return list({raw.registry for raw in raw_endpoints if isinstance(raw, WatchEndpoint)})
+    return list({each.registry for each in endpoints if isinstance(each, WatchEndpoint)})
 
 
 @contextmanager

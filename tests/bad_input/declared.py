@@ -12,7 +12,7 @@ import jsonschema_rs
 from fastapi import FastAPI
 
 from purgatory.fastapi.http.parameters import ENTITY_TAGS_PATTERN
-from purgatory.fastapi.routing.raw_endpoint import AdmittingEndpoint
+from purgatory.fastapi.routing.endpoints import AdmittingEndpoint
 from purgatory.fastapi.servers.fast_routes import route_contexts
 from tests.acceptance.client import Connection, Reply
 

@@ -16,9 +16,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from purgatory import Limits, Purgatory, PurgatoryError
 from purgatory.fastapi import BearerTokens, Problem, WaitSettings
-from purgatory.fastapi.http.exception_handlers import problem_of_error
+from purgatory.fastapi.http.errors import problem_of_error
 from purgatory.fastapi.http.idempotency import parse_idempotency_key
-from purgatory.fastapi.http.json_bodies import JsonBody
+from purgatory.fastapi.http.json_bodies import JsonBody, pointer
 from purgatory.fastapi.http.parameters import (
     MAX_LIMIT,
     ParameterErrors,
@@ -28,10 +28,8 @@ from purgatory.fastapi.http.parameters import (
     read_query,
     wait_seconds,
 )
-from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.http.schemas import pointer
-from purgatory.fastapi.keys.endpoints import KeyEndpoints
-from purgatory.fastapi.keys.schemas import MAX_BATCH, batch_json, signal_json
+from purgatory.fastapi.http.requests import RawRequest
+from purgatory.fastapi.keys import MAX_BATCH, KeyEndpoints, batch_json, signal_json
 from purgatory.fastapi.watch.request_parser import WatchParser, parse_etag_cursor, parse_wait_id
 from purgatory.fastapi.watch.schemas import watch_json
 from tests.cases import cases

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from purgatory.fastapi.sse.streams import ParkedStream
+from purgatory.fastapi.watch.streams import ParkedStream
 from purgatory.pipeline.advise.advice import (
     LEAST_FIRED,
     Ended,

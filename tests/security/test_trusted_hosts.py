@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from purgatory import Purgatory
 from purgatory.fastapi import TrustedHosts, install
 from purgatory.fastapi.access import MAX_REMEMBERED
-from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.http.requests import RawRequest
+from purgatory.fastapi.http.responses import Problem
 from tests.acceptance.client import Connection
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
 from tests.cases import cases

@@ -16,7 +16,7 @@ import purgatory
 from purgatory import Limits, Purgatory
 from purgatory.event_loop.thread_calls import ThreadCall
 from purgatory.fastapi import WaitSettings
-from purgatory.fastapi.dependencies import Park
+from purgatory.fastapi.parking import Park
 from purgatory.jobs.callbacks import sign, verify_signature
 from purgatory.journal.redis_stream import RedisStream
 from purgatory.ownership.redis import RedisLeaseStore

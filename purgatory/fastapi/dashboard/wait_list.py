@@ -20,10 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from purgatory.event_loop.inspection import Inspection, started_ms
 from purgatory.fastapi.dashboard.snapshots import WorkerName
-from purgatory.fastapi.http.json_bodies import JsonBody
+from purgatory.fastapi.http.json_bodies import JsonBody, RequestBody
 from purgatory.fastapi.http.parameters import MAX_LIMIT
-from purgatory.fastapi.http.raw_request import Access, Action
-from purgatory.fastapi.http.schemas import RequestBody
+from purgatory.fastapi.http.requests import Access, Action
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.purgatory import Purgatory
 from purgatory.turn_budget import TurnBudget

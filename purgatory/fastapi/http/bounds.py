@@ -17,8 +17,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from starlette.types import Receive, Scope
 
-from purgatory.fastapi.http.problems import Problem, draining_problem
-from purgatory.fastapi.http.raw_response import retry_after
+from purgatory.fastapi.http.responses import Problem, draining_problem, retry_after
 from purgatory.turn_budget import TurnBudget
 
 logger = logging.getLogger("purgatory.fastapi")

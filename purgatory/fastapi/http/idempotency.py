@@ -13,9 +13,8 @@ from typing import Annotated, Final
 from pydantic import PlainValidator
 
 from purgatory.fastapi.http.parameters import optional
-from purgatory.fastapi.http.problems import Problem, bad_parameter
-from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.http.requests import RawRequest
+from purgatory.fastapi.http.responses import Problem, RawResponse, bad_parameter
 from purgatory.signals.model import REPEAT_S
 from purgatory.timer import Clock
 

@@ -27,9 +27,9 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from purgatory.fastapi.http.problems import Problem, bad_parameter, release_frames
-from purgatory.fastapi.http.raw_request import RawRequest, only_line
-from purgatory.fastapi.http.schemas import KEY_PATTERN, allowed_words
+from purgatory.fastapi.http.json_bodies import KEY_PATTERN, allowed_words
+from purgatory.fastapi.http.requests import RawRequest, only_line
+from purgatory.fastapi.http.responses import Problem, bad_parameter, release_frames
 from purgatory.operations.watch_key import MAX_KEY_LENGTH
 
 # etagc: no spaces and no quotes; commas are allowed, so that a list cannot be split at them.

@@ -14,9 +14,9 @@ from fastapi import Header, Path, Query
 from pydantic import PlainValidator
 
 from purgatory.errors import BadCursorError, InvalidKeyError, PurgatoryError
-from purgatory.fastapi.http.exception_handlers import problem_of_error
+from purgatory.fastapi.http.errors import problem_of_error
 from purgatory.fastapi.http.idempotency import IdempotencyKeyText, request_name
-from purgatory.fastapi.http.json_bodies import bad_field
+from purgatory.fastapi.http.json_bodies import Location, bad_field
 from purgatory.fastapi.http.parameters import (
     ENTITY_TAGS_PATTERN,
     SEVERAL_LINES,
@@ -28,11 +28,14 @@ from purgatory.fastapi.http.parameters import (
     parse_entity_tags,
     parse_prefer,
 )
-from purgatory.fastapi.http.problems import ALLOWED_KEY, Problem, bad_parameter, release_frames
-from purgatory.fastapi.http.raw_request import Access, Action, AsgiRequest, Permit, RawRequest
-from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.http.schemas import Location
-from purgatory.fastapi.jobs.responses import entity_tag, job_response, listed_job, watch_job
+from purgatory.fastapi.http.requests import Access, Action, AsgiRequest, Permit, RawRequest
+from purgatory.fastapi.http.responses import (
+    ALLOWED_KEY,
+    Problem,
+    RawResponse,
+    bad_parameter,
+    release_frames,
+)
 from purgatory.fastapi.jobs.schemas import (
     CallbackBody,
     JobBody,
@@ -40,8 +43,12 @@ from purgatory.fastapi.jobs.schemas import (
     RescheduleBody,
     RetriedResponse,
     State,
+    entity_tag,
+    job_response,
+    listed_job,
+    watch_job,
 )
-from purgatory.fastapi.routing.raw_endpoint import joined_in_turns
+from purgatory.fastapi.routing.endpoints import joined_in_turns
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
 from purgatory.jobs import (
     DuplicateJobError,

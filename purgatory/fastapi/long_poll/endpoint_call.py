@@ -15,8 +15,8 @@ from typing import Final
 from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
 
-from purgatory.fastapi.http.asgi_connection import InterruptibleReceive
-from purgatory.fastapi.routing.request_internals import effective_route
+from purgatory.fastapi.http.asgi import InterruptibleReceive
+from purgatory.fastapi.routing.routes import effective_route
 
 logger = logging.getLogger("purgatory.fastapi")
 

@@ -1,21 +1,421 @@
-"""LongPollMiddleware: any GET with an ETag as a long poll."""
+"""LongPollMiddleware: any GET with an ETag as a long poll, and one request that waits."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from purgatory.fastapi.http.parameters import EntityTags, parse_preferences
-from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.long_poll.endpoint_call import WATCHED_KEYS, without_key_header
-from purgatory.fastapi.long_poll.long_poll_request import LongPoll, LongPollRequest, UnparkedRoutes
-from purgatory.fastapi.routing.raw_endpoint import DEFAULT_PREFIX
-from purgatory.fastapi.watch.settings import ClientOf, PerClientLimit, WaitSettings, installed_limit
+from purgatory.errors import PurgatoryClosedError, PurgatoryError
+from purgatory.fastapi.http.asgi import (
+    CLIENT_CLOSED_REQUEST,
+    may_have_body,
+    send_from_outside,
+    send_response,
+)
+from purgatory.fastapi.http.errors import problem_of_error
+from purgatory.fastapi.http.parameters import EntityTags, jittered, opaque_tag, parse_preferences
+from purgatory.fastapi.http.responses import (
+    Problem,
+    RawResponse,
+    draining_problem,
+    encoded,
+    retry_after,
+)
+from purgatory.fastapi.long_poll.endpoint_call import (
+    WATCHED_KEYS,
+    EndpointCall,
+    Headers,
+    RequestMessages,
+    without_key_header,
+)
+from purgatory.fastapi.routing.endpoints import DEFAULT_PREFIX
+from purgatory.fastapi.routing.routes import RawRoute, effective_route
+from purgatory.fastapi.watch.settings import (
+    ClientOf,
+    ParkedClient,
+    PerClientLimit,
+    WaitSettings,
+    installed_limit,
+)
+from purgatory.operations import DelayedOperation
+from purgatory.outcome import Status
 from purgatory.purgatory import Purgatory
+from purgatory.signals import MemorySignals, WaitOperation
+from purgatory.timer.clock import NS_PER_MS
 
 logger = logging.getLogger("purgatory.fastapi")
+
+# Headers of the body, which is not sent. All others stay: those for caches (Cache-Control,
+# Content-Location, ETag, Expires, Vary), as the RFC asks, and those for browsers (CORS, cookies,
+# policies), without which a page could not even read the 304.
+_OF_A_BODY: Final = frozenset(
+    {
+        b"accept-ranges",
+        b"content-digest",
+        b"content-disposition",
+        b"content-encoding",
+        b"content-language",
+        b"content-length",
+        b"content-md5",
+        b"content-range",
+        b"content-type",
+        b"digest",
+        b"last-modified",  # weaker than the ETag
+        b"repr-digest",
+        b"trailer",
+        b"transfer-encoding",
+    }
+)
+
+
+def not_modified(headers: Iterable[tuple[bytes, bytes]], more: Mapping[str, str]) -> RawResponse:
+    """Return the 304 for a response that had `headers`, with `more` headers."""
+    kept = [(name, value) for name, value in headers if name.lower() not in _OF_A_BODY]
+    return RawResponse(304, [*kept, *encoded(more)], b"")
+
+
+NO_KEY: Final = (
+    "it names no key: give it Depends(LongPollKey(...)), or its response the header Long-Poll-Key"
+)
+NO_ETAG: Final = 'its response has no ETag such as "1" or W/"1", in quotes'
+CLOSED: Final = "the client gets 503"
+BAD_KEY: Final = "it names a key that cannot be watched"
+
+
+class UnparkedRoutes:
+    """Logs why requests with `Prefer: wait` do not wait: once per route and reason."""
+
+    def __init__(self) -> None:
+        # Bounded by the routes of the application: no part of it comes from clients.
+        self._said: set[tuple[str, str]] = set()
+
+    def say(self, scope: Scope, reason: str, detail: object = "") -> None:
+        """Log `reason` for the route of `scope`, unless that was logged before."""
+        route = scope.get("route")
+        if isinstance(route, RawRoute):
+            # One of ours parks by itself, or has nothing to wait for.
+            return
+        route = effective_route(scope)
+        name = getattr(route, "path", None) or repr(scope.get("endpoint"))
+        if (name, reason) in self._said:
+            return
+        self._said.add((name, reason))
+        logger.warning(
+            "a client wants to wait at %s, which responds at once: %s%s",
+            name,
+            reason,
+            f" ({detail})" if detail else "",
+            extra={"action": "long-poll-not-parked"},
+        )
+
+
+class LongPollOperation(WaitOperation):
+    """Fires once anything happened to its keys since a position, though not before `begin`.
+
+    A key whose history was trimmed counts, although it cannot be read: the response may have
+    changed all the same.
+    """
+
+    kind: ClassVar[str] = "long-poll"
+
+    __slots__ = ("_is_begun", "_report")
+
+    def __init__(
+        self,
+        delay_ms: int,
+        signals: MemorySignals,
+        keys: tuple[str, ...],
+        positions: int | tuple[int, ...],
+        on_end: Callable[[Status], object],
+    ) -> None:
+        """Call `on_end` once with the status, unless the wait is abandoned; `keys` are unique."""
+        super().__init__(delay_ms, signals, keys, positions)
+        self._report = on_end
+        self._is_begun = False
+
+    def begin(self) -> None:
+        """Fire from now on, and at once for what has happened already.
+
+        Until then only the deadline counts: the endpoint cannot be called again before the first
+        call has returned.
+        """
+        self._is_begun = True
+        self.try_complete()
+
+    def try_complete(self) -> bool:
+        """Complete if anything happened to a key."""
+        if not self._is_begun:
+            return False
+        if super().try_complete():
+            return True
+        earliest = self.signals.earliest
+        where = zip(self.watched_keys, self.positions, strict=True)
+        is_forgotten = any(earliest(key) > position for key, position in where)
+        return is_forgotten and self.force_complete()
+
+    def _settle(self, status: Status) -> bool:
+        # Never outdated: the endpoint, which is called again, reads the state rather than signals.
+        return DelayedOperation._settle(self, status)
+
+    def on_complete(self) -> None:
+        """Report the status."""
+        if not self.is_abandoned:
+            self._report(self.status)
+
+
+NS_PER_SECOND: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LongPollRequest:
+    """The request of a client for a response with none of `tags`, within `wait` seconds."""
+
+    tags: EntityTags
+    wait: float
+
+
+class LongPoll:
+    """Calls the endpoint, and parks for as long as its response is one that the client has.
+
+    All calls are made in the request's own task. While the request is parked, that waits in
+    `receive()` for the client to leave: a key that fires interrupts it, and the endpoint is called
+    again; any other end of the wait sends the 304 from outside, which makes `receive()` return.
+
+    Nothing is lost between a response and the parking: a signal after the position that was noted
+    before the call ends the wait at once.
+    """
+
+    __slots__ = (
+        "_app",
+        "_call",
+        "_came_while_draining",
+        "_clients",
+        "_counted",
+        "_deadline_ns",
+        "_has_failed",
+        "_headers",
+        "_mark",
+        "_messages",
+        "_operation",
+        "_prefix",
+        "_pristine",
+        "_purgatory",
+        "_request",
+        "_scope",
+        "_send",
+        "_sending",
+        "_unparked",
+        "_was_parked",
+    )
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        purgatory: Purgatory,
+        request: LongPollRequest,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        prefix: str,
+        clients: PerClientLimit,
+        unparked: UnparkedRoutes,
+    ) -> None:
+        """Respond with the response of `app`, or with problems whose types are under `prefix`."""
+        self._app = app
+        self._purgatory = purgatory
+        self._request = request
+        self._scope = scope
+        # As it is before the first call stores something in it.
+        self._pristine = {**scope}
+        if "state" in scope:
+            self._pristine["state"] = scope["state"].copy()
+        self._messages = RequestMessages(receive)
+        self._send = send
+        self._prefix = prefix
+        self._clients = clients
+        self._counted: ParkedClient | None = None
+        self._unparked = unparked
+        timeout_ns = round(jittered(request.wait) * NS_PER_SECOND)
+        self._deadline_ns = purgatory.clock.now_ns() + timeout_ns
+        self._came_while_draining = purgatory.is_draining
+        self._has_failed = False
+        self._headers: Headers = []
+        self._call: EndpointCall | None = None
+        self._was_parked = False
+        self._operation: LongPollOperation | None = None
+        # The task that sends the response, where there has to be one.
+        self._sending: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Respond, and return once the last call of the endpoint has returned."""
+        try:
+            if not may_have_body(self._scope):
+                await self._messages.next()
+            while await self._ask() and await self._park():
+                pass
+        finally:
+            if self._operation is not None:
+                self._operation.abandon()
+                # Its callback refers to this: a cycle, which would keep the request.
+                self._operation = None
+            self._clients.leave(self._counted)
+
+    async def _ask(self) -> bool:
+        """Call the endpoint; return True iff the request is to be parked."""
+        self._operation = None
+        # Before the endpoint reads anything: it may not see what fires from now on.
+        self._mark = self._purgatory.signals.mark()
+        self._call = call = EndpointCall(
+            self._pristine,
+            self._messages,
+            self._send,
+            should_keep_back=self._should_keep_back,
+            keep_back=self._keep_back,
+        )
+        try:
+            await self._app(call.scope, call.receive, call.send)
+        except ClientDisconnect:
+            # The client has left, or EndpointCall pretended so.
+            if not call.is_kept_back:
+                raise
+        except Exception:
+            await self._respond_before_failing()
+            raise
+        finally:
+            call.give_scope_back(self._scope)
+            # A parked request should hold no more than it needs.
+            self._call = None
+        return self._operation is not None
+
+    async def _park(self) -> bool:
+        """Wait; return True iff a key fired, False if the client has its response or has left."""
+        operation = self._operation
+        assert operation is not None
+        operation.begin()
+        while operation.status is not Status.FIRED and not self._has_failed:
+            message = await self._messages.next()
+            if message is not None and message["type"] == "http.disconnect":
+                await self._leave(operation)
+                return False
+        return operation.status is Status.FIRED
+
+    async def _leave(self, operation: LongPollOperation) -> None:
+        has_answer = operation.is_completed and operation.status is not Status.FIRED
+        operation.abandon()
+        if not has_answer:
+            # Nobody reads it, but middleware takes a missing response for a failure.
+            await self._respond(RawResponse.empty(CLIENT_CLOSED_REQUEST))
+        elif self._sending is not None:
+            await self._sending
+
+    def _should_keep_back(self, call: EndpointCall) -> bool:
+        """Return True iff the client has this response, and can wait for another one."""
+        if self._is_comparable(call) and (
+            call.status == 304 or self._request.tags.match(call.etag)
+        ):
+            return True
+        if self._was_parked:
+            call.headers.append((b"preference-applied", self._applied.encode()))
+        call.give_scope_back(self._scope)
+        return False
+
+    def _is_comparable(self, call: EndpointCall) -> bool:
+        # Preconditions are for responses that would be successful (RFC 9110, section 13.2.1).
+        if call.status != 304 and not 200 <= call.status < 300:
+            return False
+        if not call.keys:
+            self._unparked.say(call.scope, NO_KEY)
+        elif call.status != 304 and opaque_tag(call.etag) is None:
+            self._unparked.say(call.scope, NO_ETAG)
+        else:
+            try:
+                self._purgatory.positions(call.keys)
+            except ValueError as exc:
+                self._unparked.say(call.scope, BAD_KEY, exc)
+            else:
+                return self._messages.is_repeatable
+        return False
+
+    async def _keep_back(self, call: EndpointCall) -> None:
+        """Begin to wait, or respond at once if the wait is over or refused.
+
+        While the endpoint still runs, for the rest of a stream or background tasks, only the
+        deadline counts.
+        """
+        purgatory = self._purgatory
+        self._headers = call.headers
+        remaining_ms = -(-(self._deadline_ns - purgatory.clock.now_ns()) // NS_PER_MS)
+        if remaining_ms <= 0:
+            await self._respond(self._not_modified(Status.EXPIRED))
+        elif purgatory.is_draining and not self._came_while_draining:
+            await self._respond(self._not_modified(Status.DRAINED))
+        else:
+            keys = tuple(dict.fromkeys(call.keys))
+            since = purgatory.signals.since_mark(self._mark, keys)
+            operation = LongPollOperation(
+                remaining_ms, purgatory.signals, keys, since, self._on_end
+            )
+            try:
+                if purgatory.is_draining:
+                    raise draining_problem()
+                if self._counted is None:
+                    self._counted = self._clients.enter(self._clients.key_of(call.scope))
+                purgatory.park_operation(operation, operation.watched_keys)
+            except (Problem, PurgatoryError) as exc:
+                if type(exc) is PurgatoryClosedError:
+                    # The client is not told how the application is made.
+                    self._unparked.say(call.scope, CLOSED, exc)
+                problem = exc if isinstance(exc, Problem) else problem_of_error(exc)
+                await self._respond(problem.response(self._prefix, self._scope["path"]))
+            else:
+                self._operation = operation
+                self._was_parked = True
+
+    def _on_end(self, status: Status) -> None:
+        if status is Status.FIRED:
+            self._messages.interrupt()
+        else:
+            responding = self._respond(self._not_modified(status))
+            self._sending = send_from_outside(self._send, responding, self._give_up)
+
+    def _give_up(self) -> None:
+        # The server failed to send the response: the request's task has nothing left to wait for.
+        self._has_failed = True
+        self._messages.interrupt()
+
+    async def _respond_before_failing(self) -> None:
+        # An endpoint that fails in a background task has responded all the same.
+        operation = self._operation
+        if operation is not None and not operation.is_completed:
+            operation.abandon()
+            await self._respond(self._not_modified(Status.EXPIRED))
+
+    async def _respond(self, response: RawResponse) -> None:
+        if self._call is not None:
+            self._call.give_scope_back(self._scope)
+        try:
+            await send_response(self._send, response)
+        except OSError:
+            # A server of ASGI 2.4 raises this when the client has left.
+            pass
+
+    def _not_modified(self, status: Status) -> RawResponse:
+        more = {"Preference-Applied": self._applied}
+        if status is Status.DRAINED:
+            more |= {**retry_after(), "Connection": "close"}
+        return not_modified(self._headers, more)
+
+    @property
+    def _applied(self) -> str:
+        return f"wait={self._request.wait:g}"
+
 
 # In the scope of a lifespan that has passed through one of these.
 _PASSED: Final = "purgatory.long_poll"

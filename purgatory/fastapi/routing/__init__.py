@@ -1,4 +1,4 @@
-"""Routes of FastAPI whose requests go to raw ASGI endpoints, declared once for OpenAPI and parsers.
+"""Routes of FastAPI whose requests go to our endpoints, declared once for OpenAPI and parsers.
 
 Not here: what an endpoint takes and does (`watch`, `keys`, `jobs`), and how values are parsed
 (`http`).

@@ -3,7 +3,7 @@
 Here: stop signals, worker counts, the fast way past FastAPI's routing, the ASGI extension
 `purgatory.park`, and the connections of `ParkingProtocol`: requests read, and responses written,
 without ASGI. Users import `purgatory.uvicorn`, which chooses the class. Private names of FastAPI
-are used in `fast_routes` only, of Starlette there and in `http.eager_send`, of uvicorn in
+are used in `fast_routes` only, of Starlette there and in `http.asgi`, of uvicorn in
 `fallback_protocol`; each checks at start-up that they behave as expected and otherwise logs a
 warning and leaves the requests to public API.
 

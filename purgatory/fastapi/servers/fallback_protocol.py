@@ -16,10 +16,9 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from purgatory.fastapi.http.asgi import EXTENSION, RELEASE, Respond, run_in_task
 from purgatory.fastapi.http.bounds import IncomingRequests
-from purgatory.fastapi.http.eager_send import EXTENSION, RELEASE, Respond, run_in_task
-from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.http.raw_response import status_line
+from purgatory.fastapi.http.responses import Problem, status_line
 from purgatory.fastapi.servers.fast_routes import is_unwrapped
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.turn_budget import TurnBudget, is_turn_taken, resume_in_turn

@@ -28,10 +28,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from purgatory.fastapi.http import eager_send
-from purgatory.fastapi.http.eager_send import unwrapped_send
-from purgatory.fastapi.http.raw_request import AsgiRequest
-from purgatory.fastapi.routing.raw_endpoint import RawEndpoint
+from purgatory.fastapi.http import asgi
+from purgatory.fastapi.http.asgi import unwrapped_send
+from purgatory.fastapi.http.requests import AsgiRequest
+from purgatory.fastapi.routing.endpoints import RawEndpoint
 
 logger = logging.getLogger("purgatory.fastapi")
 
@@ -298,7 +298,7 @@ def is_unwrapped(send: Any, own: Any) -> bool:
 
     Middleware and routes that wrap `send` use the response, and must get it.
     """
-    return bool(unwrapped_send(send, eager_send.OBSERVERS) == own)
+    return bool(unwrapped_send(send, asgi.OBSERVERS) == own)
 
 
 @lru_cache(maxsize=1)

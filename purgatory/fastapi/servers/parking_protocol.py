@@ -11,10 +11,8 @@ from starlette.responses import Response
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from purgatory.fastapi.http.asgi_connection import Stream
-from purgatory.fastapi.http.eager_send import Respond, finish_in_task
-from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.http.asgi import Respond, Stream, finish_in_task
+from purgatory.fastapi.http.responses import Problem, RawResponse
 from purgatory.fastapi.servers.fallback_protocol import MAX_READ_AHEAD, FallbackProtocol
 from purgatory.fastapi.servers.request_reader import (
     MAX_DROPPED,

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote, unquote
 
-from purgatory.fastapi.http.raw_request import UNRESTRICTED, RawRequest
+from purgatory.fastapi.http.requests import UNRESTRICTED, RawRequest
 from purgatory.fastapi.servers.fast_routes import FastRoute
 
 # RFC 9112, and stricter: no line folding, no bare line feed.

@@ -28,7 +28,7 @@ from purgatory.fastapi.http.bounds import (
     IncomingRequests,
     UnreadResponses,
 )
-from purgatory.fastapi.http.raw_response import RawResponse, status_line
+from purgatory.fastapi.http.responses import RawResponse, status_line
 from purgatory.fastapi.servers.fallback_protocol import FallbackProtocol, Release
 from purgatory.fastapi.servers.fast_routes import can_see_through, find_fast_routes, is_bare
 from purgatory.fastapi.servers.request_reader import DirectRequest, RequestReader

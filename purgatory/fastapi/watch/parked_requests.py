@@ -9,11 +9,16 @@ from json.encoder import encode_basestring_ascii as _json_string
 from typing import Any, ClassVar, Final
 
 from purgatory.errors import PurgatoryClosedError, PurgatoryError
-from purgatory.fastapi.http.exception_handlers import problem_of_error, problem_of_exception
-from purgatory.fastapi.http.problems import Problem, draining_problem
-from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.http.raw_response import CLOSE, RawResponse, poll_after_drain_ms
-from purgatory.fastapi.routing.raw_endpoint import Connection, EndpointContext
+from purgatory.fastapi.http.errors import problem_of_error, problem_of_exception
+from purgatory.fastapi.http.requests import RawRequest
+from purgatory.fastapi.http.responses import (
+    CLOSE,
+    Problem,
+    RawResponse,
+    draining_problem,
+    poll_after_drain_ms,
+)
+from purgatory.fastapi.routing.endpoints import Connection, EndpointContext
 from purgatory.fastapi.watch.request_parser import WatchRequest, WatchTerms
 from purgatory.fastapi.watch.settings import ClientOf, ParkedClient, PerClientLimit, WaitSettings
 from purgatory.outcome import Status

@@ -14,8 +14,8 @@ from fastapi import Header, Query
 from pydantic import PlainValidator, WithJsonSchema
 
 from purgatory.errors import BadCursorError, PurgatoryError
-from purgatory.fastapi.http.exception_handlers import problem_of_error
-from purgatory.fastapi.http.json_bodies import MAX_ERRORS_SHOWN, bad_field
+from purgatory.fastapi.http.errors import problem_of_error
+from purgatory.fastapi.http.json_bodies import MAX_ERRORS_SHOWN, bad_field, pointer
 from purgatory.fastapi.http.parameters import (
     SEVERAL_LINES,
     WAIT_PATTERN,
@@ -30,9 +30,8 @@ from purgatory.fastapi.http.parameters import (
     wait_seconds,
     whole_number,
 )
-from purgatory.fastapi.http.problems import Problem, bad_parameter
-from purgatory.fastapi.http.raw_request import Action, RawRequest
-from purgatory.fastapi.http.schemas import pointer
+from purgatory.fastapi.http.requests import Action, RawRequest
+from purgatory.fastapi.http.responses import Problem, bad_parameter
 from purgatory.fastapi.watch.schemas import (
     CountOfKeys,
     WatchBody,

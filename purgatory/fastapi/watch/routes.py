@@ -1,27 +1,52 @@
-"""The routes of waits, and the endpoint that parks requests."""
+"""The routes of waits and streams, and the endpoints that park requests."""
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, Final
+from urllib.parse import unquote_to_bytes
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 
+from purgatory.errors import BadCursorError, PurgatoryError
+from purgatory.fastapi.http.errors import problem_of_error
 from purgatory.fastapi.http.json_bodies import JsonBody
-from purgatory.fastapi.http.raw_request import Access, Action, RawRequest
-from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.raw_endpoint import Connection, RawEndpoint
-from purgatory.fastapi.routing.raw_route import add_handler, add_route, response_header
+from purgatory.fastapi.http.parameters import (
+    MAX_QUERY_FIELDS,
+    HeadParser,
+    ParameterErrors,
+)
+from purgatory.fastapi.http.requests import Access, Action, RawRequest
+from purgatory.fastapi.http.responses import ALLOWED_KEY, RawResponse, bad_parameter
+from purgatory.fastapi.routing.endpoints import Connection, RawEndpoint
+from purgatory.fastapi.routing.routes import add_handler, add_route, response_header
 from purgatory.fastapi.watch.parked_requests import ParkedRequest, WaitRegistry
 from purgatory.fastapi.watch.request_parser import (
     WAIT_ID_PATTERN,
+    LastEventId,
+    WaitId,
     WatchParser,
     WatchRequest,
+    WatchTerms,
     owned_wait_id,
     parse_wait_id,
+    wait_text_of,
     watch_keys,
 )
-from purgatory.fastapi.watch.schemas import WatchBody, WatchManyResponse
+from purgatory.fastapi.watch.schemas import WatchBody, WatchManyResponse, WatchResponse
+from purgatory.fastapi.watch.settings import WaitSettings
+from purgatory.fastapi.watch.streams import (
+    END_ID,
+    EventStreams,
+    ParkedStream,
+    StreamRequest,
+    positions_of_cursor,
+)
+from purgatory.limits import Limits
+from purgatory.operations.watch_key import check_key
+from purgatory.purgatory import Purgatory
 
 Parse = Callable[[RawRequest], WatchRequest]
 
@@ -120,4 +145,308 @@ def add_watch_routes(router: APIRouter, registry: WaitRegistry) -> None:
         status_code=204,
         response_description="The wait has ended, and its request has a response.",
         problems=("unknown-wait", "signals-unavailable"),
+    )
+
+
+_EVENT_STREAM: Final = "text/event-stream"
+
+# Media ranges of a header: others are ignored.
+MAX_RANGES: Final = 100
+_ACCEPT: Final = frozenset({b"accept"})
+# The ranges that cover the other response at the same address, the most specific first.
+_JSON_RANGES: Final = ("application/json", "application/*", "*/*")
+# Commas and semicolons within a quoted string separate nothing. One that does not end is taken up
+# to the end of the line: to look for its end from each quote in it would take quadratic time.
+_QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+_WEIGHT: Final = re.compile(r"(?:0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)")
+
+
+def wants_events(raw: RawRequest) -> bool:
+    """Return True iff Accept names `text/event-stream`, and prefers nothing else here to it."""
+    if not raw.has_any(_ACCEPT):
+        return False
+    line = ",".join(raw.headers_named(b"accept")).lower()
+    return line == _EVENT_STREAM or (_EVENT_STREAM in line and are_preferred(line))
+
+
+def are_preferred(line: str) -> bool:
+    """Return True iff an Accept header of lower case names events, and not below JSON.
+
+    A range such as `text/*` names nothing: clients that write it expect no stream without an end.
+    """
+    weights: dict[str, float] = {}
+    for item in _QUOTED.sub("", line).split(",", MAX_RANGES)[:MAX_RANGES]:
+        name, *parameters = (part.strip() for part in item.split(";", MAX_RANGES))
+        weights[name] = max(weights.get(name, 0.0), _weight(parameters))
+    events = weights.get(_EVENT_STREAM, 0.0)
+    json = next((weights[name] for name in _JSON_RANGES if name in weights), 0.0)
+    return events > 0 and events >= json
+
+
+def _weight(parameters: list[str]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip() == "q":
+            # What is no weight is ignored, as if there were none.
+            return float(value) if _WEIGHT.fullmatch(value.strip()) else 1.0
+    return 1.0
+
+
+ParseStream = Callable[[RawRequest], StreamRequest | None]
+
+
+class StreamEndpoint(WatchEndpoint):
+    """Streams events."""
+
+    def __init__(
+        self,
+        registry: WaitRegistry,
+        function: Callable[..., object],
+        streams: EventStreams,
+        parse_stream: ParseStream,
+        parse: Parse | None = None,
+    ) -> None:
+        """Stream what `function` declares and `parse_stream` has checked.
+
+        With `parse`, requests that do not ask for events are waits, as of a WatchEndpoint.
+        """
+        super().__init__(registry, "GET", function, _no_wait if parse is None else parse)
+        self._streams = streams
+        self._parse_stream = parse_stream
+        self._is_shared = parse is not None
+
+    def begin(self, raw: RawRequest, connection: Connection) -> ParkedRequest | None:
+        """Park a stream, or refuse it; a request that does not ask for events is a wait."""
+        if self._is_shared and not wants_events(raw):
+            return super().begin(raw, connection)
+        try:
+            request = self._parse_stream(raw)
+            if request is None:
+                connection.respond(RawResponse.empty(204))
+                return None
+            stream = ParkedStream(request, self._streams, connection)
+            self.registry.park(stream, self.registry.client(raw))
+        except Exception as exc:
+            connection.respond(self._streams.refusal(raw, exc))
+            return None
+        if not stream.is_completed:
+            stream.begin(request.is_from_now)
+        return stream
+
+
+def _no_wait(raw: RawRequest) -> WatchRequest:
+    raise AssertionError("every request at this address is for a stream")
+
+
+# A part for each log of signals that has a key, 40 characters at most.
+MAX_CURSOR: Final = 4000
+
+_Cursor = Annotated[
+    str | None,
+    Query(
+        description="The id of an event, or a cursor of these keys; 0: the earliest that has all "
+        "signals of each key; without it: from now.",
+        examples=["8c1f0a9be2d4-1"],
+        json_schema_extra={"maxLength": MAX_CURSOR},
+    ),
+]
+
+
+def declare_follow(limits: Limits, settings: WaitSettings) -> Callable[..., None]:
+    """Return what declares `GET .../watch`, by the keys of `limits` and the time of `settings`."""
+
+    def follow_keys(
+        key: Any,
+        cursor: _Cursor = None,
+        wait: Any = None,
+        last_event_id: LastEventId = None,
+        wait_id: WaitId = None,
+    ) -> None:
+        """Follow keys.
+
+        A stream of server-sent events, one for each signal of the keys.
+
+        The id of an event is a cursor: a client that reconnects with `Last-Event-ID`, as
+        EventSource does, misses nothing. What a client can repair by reconnecting, and
+        `cursor-expired`, are events, too; other errors have their own status.
+        """
+
+    keys = Query(
+        description="A key; several as several parameters.",
+        min_length=1,
+        max_length=limits.max_keys_per_operation,
+        examples=[["a", "b"]],
+    )
+    follow_keys.__annotations__ |= {
+        "key": Annotated[list[str], keys],
+        "wait": wait_text_of(
+            f"Seconds that the stream lasts at most: {settings.max_stream:g} by default, and more "
+            "is taken as that. 0 sends what there is, and ends.",
+            "600",
+        ),
+    }
+    return follow_keys
+
+
+def _without_keys(signature: inspect.Signature) -> inspect.Signature:
+    """Return what remains of the parameters of a stream once its keys are split off."""
+    return signature.replace(
+        parameters=[each for each in signature.parameters.values() if each.name != "key"]
+    )
+
+
+def split_keys(query_string: bytes, max_keys: int) -> tuple[tuple[str, ...], bytes]:
+    """Return the keys in a query, each once, and the query without them; raise Problem."""
+    found: dict[str, None] = {}
+    rest: list[bytes] = []
+    if query_string.count(b"&") >= max_keys + MAX_QUERY_FIELDS:
+        raise bad_parameter(
+            "query",
+            f"the query has {query_string.count(b'&') + 1} parameters",
+            f"1 to {max_keys} keys, and up to {MAX_QUERY_FIELDS} others",
+        )
+    for field in query_string.split(b"&"):
+        name, _, value = field.partition(b"=")
+        if name != b"key":
+            rest.append(field)
+            continue
+        try:
+            found[unquote_to_bytes(value.replace(b"+", b" ")).decode()] = None
+        except UnicodeDecodeError:
+            raise bad_parameter("key", "a key in the query is not UTF-8", ALLOWED_KEY) from None
+    if not 1 <= len(found) <= max_keys:
+        raise bad_parameter(
+            "key",
+            f"the query has {len(found)} keys",
+            f"1 to {max_keys} keys, as in ?key=a&key=b",
+        )
+    return tuple(found), b"&".join(rest)
+
+
+class StreamParser:
+    """Parses the requests of one router for streams."""
+
+    def __init__(self, purgatory: Purgatory, settings: WaitSettings) -> None:
+        """Parse by the limits and cursors of `purgatory`."""
+        self._purgatory = purgatory
+        self._settings = settings
+        self.declared = declare_follow(purgatory.limits, settings)
+        self._head = HeadParser(_without_keys(inspect.signature(self.declared, eval_str=True)))
+        self._max_keys = purgatory.limits.max_keys_per_operation
+        # Most streams last as long as they may: they share one object.
+        self._terms = WatchTerms(settings.max_stream)
+
+    def parse(self, raw: RawRequest) -> StreamRequest | None:
+        """Return what `GET .../watch/{key}` asks for; raise Problem.
+
+        None for a client that reconnects to a stream that has ended for good.
+        """
+        return self._parse(raw, (raw.key(),), raw.query_string)
+
+    def parse_several(self, raw: RawRequest) -> StreamRequest | None:
+        """Return what `GET .../watch?key=a&key=b` asks for; as `parse`."""
+        keys, rest = split_keys(raw.query_string, self._max_keys)
+        return self._parse(raw, keys, rest)
+
+    def _parse(
+        self, raw: RawRequest, keys: tuple[str, ...], query_string: bytes
+    ) -> StreamRequest | None:
+        # First: whether a cursor is valid says something about the key.
+        raw.permit.check_keys(Action.WAIT, keys)
+        errors = ParameterErrors()
+        values: dict[str, Any] = {}
+        for key in keys:
+            errors.collect(_check, key)
+        self._head.parse_query(query_string, values, errors)
+        self._head.parse_headers(raw, values, errors)
+        errors.raise_if_any()
+        header = "Last-Event-ID" if values.get("last_event_id") else ""
+        cursor: str | None = values["last_event_id"] if header else values.get("cursor")
+        if cursor == END_ID:
+            return None
+        wait_id = values.get("wait_id")
+        watch = WatchRequest(
+            keys,
+            self._positions(keys, cursor, header),
+            self._terms_of(values.get("wait")),
+            None if wait_id is None else owned_wait_id(raw, wait_id),
+        )
+        return StreamRequest(watch, cursor is None)
+
+    def _terms_of(self, wait: float | None) -> WatchTerms:
+        longest = self._settings.max_stream
+        return self._terms if wait is None or wait >= longest else WatchTerms(wait)
+
+    def _positions(self, keys: tuple[str, ...], cursor: str | None, header: str) -> tuple[int, ...]:
+        try:
+            if cursor is not None and len(cursor) > MAX_CURSOR:
+                raise BadCursorError(f"the cursor has {len(cursor)} characters: too many")
+            return positions_of_cursor(self._purgatory.signals, keys, cursor)
+        except PurgatoryError as exc:
+            raise problem_of_error(exc, header) from exc
+
+
+def _check(key: str) -> None:
+    try:
+        check_key(key)
+    except PurgatoryError as exc:
+        raise problem_of_error(exc) from exc
+
+
+_EXAMPLE: Final = """\
+id: 8c1f0a9be2d4-1
+event: signal
+data: {"key":"order:42:paid","seq":1,"cursor":"8c1f0a9be2d4-1","at":"2026-11-21T15:04:05.678Z",\
+"value":{"by":"card"}}
+
+"""
+# As OpenAPI 3.2 (4.14.4) and FastAPI describe an event.
+_EVENT: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string", "description": "A cursor; `end` of a stream that is over."},
+        "event": {"type": "string", "description": "`signal`, or why the stream ends."},
+        "data": {"type": "string", "description": "JSON: a signal, the cursor, or a problem."},
+        "retry": {"type": "integer", "minimum": 0, "description": "Milliseconds."},
+    },
+}
+EVENT_STREAM: Final[dict[str, Any]] = {"text/event-stream": {"schema": _EVENT, "example": _EXAMPLE}}
+
+
+def add_stream_routes(router: APIRouter, registry: WaitRegistry) -> None:
+    """Add the routes of streams to `router`, and of waits for one key."""
+    streams = EventStreams(registry)
+    waits = WatchParser(registry.purgatory, registry.settings)
+    parser = StreamParser(registry.purgatory, registry.settings)
+    add_route(
+        router,
+        "/watch/{key:watch_key}",
+        StreamEndpoint(registry, waits.declared, streams, parser.parse, waits.parse),
+        response_model=WatchResponse,
+        response_description="How the wait ended: always this, whatever ended it.",
+        responses={
+            200: {"headers": ETAG | PREFERENCE_APPLIED, "content": EVENT_STREAM},
+            204: {
+                "description": "Nothing fired, with `Prefer: return=minimal`; or a stream that has "
+                "ended for good.",
+                "headers": ETAG | PREFERENCE_APPLIED | PURGATORY_CURSOR,
+            },
+            304: {
+                "description": "Nothing fired, with `If-None-Match`.",
+                "headers": ETAG | PREFERENCE_APPLIED,
+            },
+        },
+        problems=PROBLEMS,
+    )
+    add_route(
+        router,
+        "/watch",
+        StreamEndpoint(registry, parser.declared, streams, parser.parse_several),
+        response_model=None,
+        response_description="The events, until the stream ends.",
+        responses={
+            200: {"content": EVENT_STREAM},
+            204: {"description": "The stream has ended for good: do not reconnect."},
+        },
+        problems=PROBLEMS,
     )

@@ -16,17 +16,17 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from purgatory.fastapi.http.json_bodies import JsonBody
-from purgatory.fastapi.http.parameters import ALLOWED_WAIT, is_wait
-from purgatory.fastapi.http.schemas import (
+from purgatory.fastapi.http.json_bodies import (
     ENVELOPE,
     KEY_PATTERN,
     KEY_ROOM,
     Cursor,
+    JsonBody,
     RequestBody,
     Timestamp,
     with_fields,
 )
+from purgatory.fastapi.http.parameters import ALLOWED_WAIT, is_wait
 from purgatory.limits import Limits
 
 

@@ -15,7 +15,7 @@ from purgatory.fastapi.http.bounds import (
     DEFAULT_MAX_UNREAD_BYTES,
     DEFAULT_TIMEOUT,
 )
-from purgatory.fastapi.http.raw_request import IDENTITY, AsgiRequest, RawRequest
+from purgatory.fastapi.http.requests import IDENTITY, AsgiRequest, RawRequest
 from purgatory.purgatory import Purgatory
 from purgatory.timer.clock import SecondsField
 

@@ -13,8 +13,8 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from purgatory import Purgatory
-from purgatory.fastapi import ParkDep, dependencies
-from purgatory.fastapi.http import eager_send
+from purgatory.fastapi import ParkDep, parking
+from purgatory.fastapi.http import asgi
 from purgatory.fastapi.servers import fast_routes, parking_protocol
 from purgatory.fastapi.servers.fallback_protocol import missing_internals
 from purgatory.fastapi.servers.fast_routes import find_fast_routes, is_bare
@@ -161,7 +161,7 @@ async def test_starlette_with_another_wrapper_of_send(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No request is released: it keeps its task, and its response is the same."""
-    monkeypatch.setattr(eager_send, "OBSERVERS", frozenset())
+    monkeypatch.setattr(asgi, "OBSERVERS", frozenset())
     assert not fast_routes.can_see_through()
     assert _warnings(caplog) == ["starlette-unsupported"]
     orders = Orders()
@@ -177,7 +177,7 @@ async def test_starlette_with_another_wrapper_of_send(
 
 async def test_a_body_that_starlette_caches_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """An endpoint that parks before its body is read gets its outcome all the same."""
-    monkeypatch.setattr(dependencies, "is_body_read", lambda request: False)
+    monkeypatch.setattr(parking, "is_body_read", lambda request: False)
     purgatory = Purgatory()
     app = create_app(purgatory)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory.fastapi.sse.routes import are_preferred
+from purgatory.fastapi.watch.routes import are_preferred
 
 EVENTS = "text/event-stream"
 WEIGHTS = ["", ";q=0", ";q=0.001", ";q=0.5", ";q=1", ";q=1.000"]

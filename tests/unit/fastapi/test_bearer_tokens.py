@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from purgatory.fastapi import Access, Action, BearerTokens, Problem, new_token
 from purgatory.fastapi.access import Scope
-from purgatory.fastapi.http.raw_request import READ, Permit, RawRequest
+from purgatory.fastapi.http.requests import READ, Permit, RawRequest
 from tests.cases import cases
 
 TOKENS = [f"a-token-for-tests-{number}" for number in range(5)]

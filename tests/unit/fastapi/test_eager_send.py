@@ -11,16 +11,16 @@ import anyio.lowlevel
 import pytest
 from starlette.types import Message
 
-from purgatory.fastapi.http import eager_send as module
-from purgatory.fastapi.http.bounds import UnreadResponses
-from purgatory.fastapi.http.eager_send import (
+from purgatory.fastapi.http import asgi as module
+from purgatory.fastapi.http.asgi import (
     PIECE,
     ResponseUnreadError,
     send_eagerly,
     send_from_outside,
     send_response,
 )
-from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.http.bounds import UnreadResponses
+from purgatory.fastapi.http.responses import RawResponse
 from tests.cases import cases
 from tests.conftest import anyio_backend as anyio_backend  # both loops
 from tests.patience import PATIENCE_S, until_in_turns

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException
 
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, ParkDep, create_router, install
-from purgatory.fastapi.http.problems import KINDS
+from purgatory.fastapi.http.responses import KINDS
 from purgatory.jobs import JobContext, MemoryJobStore
 from purgatory.jobs.callbacks import CALLBACK
 from tests.cases import cases

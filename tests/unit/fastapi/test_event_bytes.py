@@ -7,8 +7,8 @@ import json
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from purgatory.fastapi.sse.streams import EventEncoder
 from purgatory.fastapi.watch.parked_requests import WatchResponses
+from purgatory.fastapi.watch.streams import EventEncoder
 from purgatory.signals import MemorySignals
 from purgatory.testing import MockClock
 

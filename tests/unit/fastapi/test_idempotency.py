@@ -10,8 +10,8 @@ from purgatory.fastapi import Problem
 from purgatory.fastapi.access import IdentifiedPermit
 from purgatory.fastapi.http import idempotency
 from purgatory.fastapi.http.idempotency import RepeatedRequests, parse_idempotency_key
-from purgatory.fastapi.http.raw_request import UNRESTRICTED, Permit, RawRequest
-from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.http.requests import UNRESTRICTED, Permit, RawRequest
+from purgatory.fastapi.http.responses import RawResponse
 from purgatory.testing import MockClock
 from tests.patience import PATIENCE_S
 

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from purgatory import Purgatory, turn_budget
 from purgatory.fastapi import ALLOW_ANYONE, AccessesDep, install
 from purgatory.fastapi.http.json_bodies import JsonBody
-from purgatory.fastapi.http.raw_request import Access, Action
+from purgatory.fastapi.http.requests import Access, Action
 from purgatory.jobs import JobContext, MemoryJobStore
 from tests.cases import cases
 from tests.unit.exchange import Exchange, Reply

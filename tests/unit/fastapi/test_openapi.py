@@ -18,11 +18,11 @@ from purgatory.fastapi import (
     create_router,
     install,
 )
-from purgatory.fastapi.http.problems import KINDS
-from purgatory.fastapi.http.schemas import KEY_PATTERN, ProblemDetails
+from purgatory.fastapi.http.json_bodies import KEY_PATTERN, ProblemDetails
+from purgatory.fastapi.http.responses import KINDS
 from purgatory.fastapi.jobs.schemas import JobBody, JobResponse, ListedJob, RescheduleBody
-from purgatory.fastapi.keys.schemas import BatchItem, FireResponse, SignalBody
-from purgatory.fastapi.routing.raw_route import problem_responses
+from purgatory.fastapi.keys import BatchItem, FireResponse, SignalBody
+from purgatory.fastapi.routing.routes import problem_responses
 from purgatory.fastapi.service_routes import StatisticsResponse
 from purgatory.fastapi.watch.request_parser import ETAG_CURSOR_PATTERN
 from purgatory.fastapi.watch.schemas import WatchBody, WatchManyResponse, WatchResponse

@@ -18,8 +18,8 @@ from purgatory.fastapi.http.parameters import (
     WholeNumber,
     parse_prefer,
 )
-from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.http.requests import RawRequest
+from purgatory.fastapi.http.responses import Problem
 from purgatory.fastapi.watch.request_parser import WatchParser, WatchRequest
 from purgatory.fastapi.watch.settings import WaitSettings
 from tests.cases import cases

@@ -11,8 +11,8 @@ from fastapi import FastAPI, HTTPException
 
 from purgatory import Purgatory, PurgatoryError, errors
 from purgatory.fastapi import ALLOW_ANYONE, Problem, install
-from purgatory.fastapi.http.exception_handlers import problem_of_error
-from purgatory.fastapi.http.problems import KINDS, draining_problem
+from purgatory.fastapi.http.errors import problem_of_error
+from purgatory.fastapi.http.responses import KINDS, draining_problem
 from purgatory.jobs import (
     InvalidDeadlineError,
     JobConflictError,

@@ -12,9 +12,9 @@ from fastapi import FastAPI, HTTPException
 
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, create_router
-from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.raw_endpoint import EndpointContext, HandlerEndpoint
+from purgatory.fastapi.http.requests import RawRequest
+from purgatory.fastapi.http.responses import RawResponse
+from purgatory.fastapi.routing.endpoints import EndpointContext, HandlerEndpoint
 from purgatory.testing import AutojumpEventLoop
 from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange

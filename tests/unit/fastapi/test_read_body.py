@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from purgatory.fastapi.http.bounds import MAX_DISCARDED, IncomingRequests, read_body
-from purgatory.fastapi.http.problems import Problem
+from purgatory.fastapi.http.responses import Problem
 from tests.cases import cases
 from tests.unit.exchange import Exchange
 

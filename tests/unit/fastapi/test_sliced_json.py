@@ -17,9 +17,9 @@ from purgatory import turn_budget
 from purgatory.fastapi.dashboard.wait_list import actions_json
 from purgatory.fastapi.http import json_bodies
 from purgatory.fastapi.http.json_bodies import JsonBody
-from purgatory.fastapi.http.problems import Problem
+from purgatory.fastapi.http.responses import Problem
 from purgatory.fastapi.jobs.schemas import job_json
-from purgatory.fastapi.keys.schemas import batch_json, signal_json
+from purgatory.fastapi.keys import batch_json, signal_json
 from purgatory.fastapi.watch.schemas import watch_json
 from purgatory.jobs import JobLimits
 from purgatory.json_value import MAX_DOCUMENT_DEPTH

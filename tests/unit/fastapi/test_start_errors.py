@@ -26,7 +26,7 @@ def test_the_traceback_ends_where_the_purgatory_is_opened(tmp_path: Path) -> Non
     install(app, Purgatory(jobs=SqlJobStore(f"sqlite+aiosqlite:///{tmp_path}/none.db")))
     with pytest.raises(StoreNotReadyError, match="there is no SQLite file") as caught:
         TestClient(app).__enter__()
-    assert traceback.extract_tb(caught.value.__traceback__)[-1].filename.endswith("lifespan.py")
+    assert traceback.extract_tb(caught.value.__traceback__)[-1].filename.endswith("router.py")
     assert caught.value.__suppress_context__
 
 

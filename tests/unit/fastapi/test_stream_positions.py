@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory.fastapi.sse.streams import (
+from purgatory.fastapi.watch.streams import (
     Reading,
     cursor_of_positions,
     positions_of_cursor,

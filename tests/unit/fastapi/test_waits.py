@@ -14,10 +14,10 @@ from starlette.types import Message
 
 from purgatory import Limits, Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, WaitSettings, create_router
-from purgatory.fastapi.http.asgi_connection import AsgiConnection
+from purgatory.fastapi.http.asgi import AsgiConnection
 from purgatory.fastapi.http.bounds import UnreadResponses
-from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.raw_endpoint import EndpointContext
+from purgatory.fastapi.http.responses import RawResponse
+from purgatory.fastapi.routing.endpoints import EndpointContext
 from purgatory.fastapi.watch.parked_requests import ParkedRequest, WaitRegistry
 from purgatory.fastapi.watch.request_parser import WatchRequest, WatchTerms
 from purgatory.jobs import MemoryJobStore

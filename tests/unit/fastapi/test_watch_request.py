@@ -10,10 +10,10 @@ import pytest
 
 from purgatory import Purgatory
 from purgatory.fastapi import BearerTokens
-from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.sse.routes import StreamParser
+from purgatory.fastapi.http.requests import RawRequest
+from purgatory.fastapi.http.responses import Problem
 from purgatory.fastapi.watch.request_parser import WatchParser, WatchRequest
+from purgatory.fastapi.watch.routes import StreamParser
 from purgatory.fastapi.watch.settings import WaitSettings
 from tests.cases import cases
 

@@ -27,7 +27,7 @@ from purgatory.fastapi import (
     get_purgatory,
     install,
 )
-from purgatory.fastapi.http.asgi_connection import InterruptibleReceive
+from purgatory.fastapi.http.asgi import InterruptibleReceive
 from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange, ask
 from tests.unit.long_poll.order import until_parked

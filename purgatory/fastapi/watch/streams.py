@@ -9,11 +9,10 @@ from typing import ClassVar, Final, NamedTuple
 
 from purgatory.errors import CursorExpiredError
 from purgatory.fastapi.http.bounds import Deadlines
-from purgatory.fastapi.http.exception_handlers import problem_of_error, problem_of_exception
-from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.http.raw_response import CLOSE, RawResponse, poll_after_drain_ms
-from purgatory.fastapi.routing.raw_endpoint import Connection
+from purgatory.fastapi.http.errors import problem_of_error, problem_of_exception
+from purgatory.fastapi.http.requests import RawRequest
+from purgatory.fastapi.http.responses import CLOSE, Problem, RawResponse, poll_after_drain_ms
+from purgatory.fastapi.routing.endpoints import Connection
 from purgatory.fastapi.watch.parked_requests import ParkedRequest, WaitRegistry, WatchResponses
 from purgatory.fastapi.watch.request_parser import WatchRequest
 from purgatory.operations import DelayedOperation

@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from starlette.types import Receive, Scope
 
-from purgatory.fastapi.http.problems import bad_parameter
+from purgatory.fastapi.http.responses import bad_parameter
 
 
 class Action(StrEnum):

@@ -15,26 +15,24 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.types import Receive, Scope, Send
 
 from purgatory.errors import PurgatoryClosedError
-from purgatory.fastapi.http.asgi_connection import AsgiConnection, Stream
+from purgatory.fastapi.http.asgi import AsgiConnection, Resumed, Stream, send_or_give_up
 from purgatory.fastapi.http.bounds import (
     IncomingRequests,
     UnreadResponses,
     body_too_large,
     read_body,
 )
-from purgatory.fastapi.http.eager_send import Resumed, send_or_give_up
-from purgatory.fastapi.http.exception_handlers import problem_of_exception
+from purgatory.fastapi.http.errors import problem_of_exception
 from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.parameters import HeadParser
-from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.http.raw_request import (
+from purgatory.fastapi.http.requests import (
     ALLOW_ANYONE,
     Access,
     AsgiRequest,
     Authenticate,
     RawRequest,
 )
-from purgatory.fastapi.http.raw_response import CLOSE, RawResponse
+from purgatory.fastapi.http.responses import CLOSE, Problem, RawResponse
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.purgatory import Purgatory
 from purgatory.turn_budget import TurnBudget

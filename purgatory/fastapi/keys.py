@@ -1,4 +1,7 @@
-"""The handlers of keys: fire, describe, drop, list."""
+"""The endpoints of keys: fire, describe, drop, list, with their JSON.
+
+Not here: waiting for a key (`watch`).
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from heapq import nsmallest
 from typing import Annotated, Any, Final
 from zlib import compress, decompressobj
 from zlib import error as ZlibError  # noqa: N812 - an error, and named like one here
 
 from fastapi import APIRouter, Header, Query
-from pydantic import PlainValidator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from purgatory.errors import (
     InvalidKeyError,
@@ -23,7 +26,7 @@ from purgatory.errors import (
     SignalsError,
     SignalsNotReadyError,
 )
-from purgatory.fastapi.http.exception_handlers import problem_of_error
+from purgatory.fastapi.http.errors import problem_of_error
 from purgatory.fastapi.http.idempotency import (
     IdempotencyKeyText,
     RepeatedRequests,
@@ -31,7 +34,17 @@ from purgatory.fastapi.http.idempotency import (
     key_reused,
     request_name,
 )
-from purgatory.fastapi.http.json_bodies import bad_field
+from purgatory.fastapi.http.json_bodies import (
+    ENVELOPE,
+    ESCAPED,
+    KEY_ROOM,
+    JsonBody,
+    Key,
+    RequestBody,
+    any_json,
+    bad_field,
+    with_fields,
+)
 from purgatory.fastapi.http.parameters import (
     SEVERAL_LINES,
     EntityTags,
@@ -41,39 +54,169 @@ from purgatory.fastapi.http.parameters import (
     optional,
     parse_entity_tags,
 )
-from purgatory.fastapi.http.problems import (
+from purgatory.fastapi.http.requests import READ, Access, Action, RawRequest
+from purgatory.fastapi.http.responses import (
     ALLOWED_KEY,
     ALLOWED_VALUE,
     Problem,
+    RawResponse,
     bad_parameter,
     draining_problem,
 )
-from purgatory.fastapi.http.raw_request import READ, Access, Action, RawRequest
-from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.keys.schemas import (
-    MAX_BATCH,
-    BatchItem,
-    DropKeyResponse,
-    FireBatchResponse,
-    FireResponse,
-    KeyResponse,
-    SignalBody,
-    WaitingCount,
-    WatchedKey,
-    WatchedKeysResponse,
-    batch_json,
-    fired_json,
-    has_fired,
-    signal_json,
-)
-from purgatory.fastapi.routing.raw_endpoint import EndpointContext, HandlerEndpoint
-from purgatory.fastapi.routing.raw_route import add_handler, add_route
+from purgatory.fastapi.routing.endpoints import EndpointContext, HandlerEndpoint
+from purgatory.fastapi.routing.routes import add_handler, add_route
 from purgatory.json_value import decode_json
+from purgatory.limits import Limits
 from purgatory.operations.watch_key import check_key
 from purgatory.outcome import FireResult
 from purgatory.purgatory import Purgatory
 from purgatory.signals.model import Idempotency
 from purgatory.turn_budget import TurnBudget
+
+# Signals in one request.
+MAX_BATCH: Final = 1000
+MIN_BATCH_BODY: Final = 1024 * 1024
+
+
+class SignalBody(RequestBody):
+    """A signal to fire."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"value": {"by": "card"}}]})
+
+    value: Any = Field(None, description="Any JSON value.")
+
+
+class BatchItem(RequestBody):
+    """One signal of a batch."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"key": "order:42:paid", "value": {"by": "card"}}]}
+    )
+
+    key: Key
+    value: Any = Field(None, description="Any JSON value.")
+
+
+@lru_cache(maxsize=64)
+def signal_json(limits: Limits) -> JsonBody[SignalBody]:
+    """Return the body of a fire, which may be left out."""
+    model = with_fields(SignalBody, value=any_json(limits.max_value_bytes))
+    return JsonBody(
+        model,
+        max_bytes=_max_signal_bytes(limits),
+        max_value_bytes=limits.max_value_bytes,
+        default=model(),
+    )
+
+
+@lru_cache(maxsize=64)
+def batch_json(limits: Limits) -> JsonBody[list[BatchItem]]:
+    """Return the body of several fires: many small values, or one of the largest."""
+    item: Any = with_fields(BatchItem, value=any_json(limits.max_value_bytes))
+    return JsonBody(
+        list[item],
+        max_bytes=max(MIN_BATCH_BODY, _max_signal_bytes(limits) + KEY_ROOM),
+        max_value_bytes=limits.max_value_bytes,
+        bounds={"min_length": 1, "max_length": MAX_BATCH},
+    )
+
+
+def _max_signal_bytes(limits: Limits) -> int:
+    return ESCAPED * limits.max_value_bytes + ENVELOPE
+
+
+class FireResponse(BaseModel):
+    """The signal is kept, and its waiters are woken."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"cursor": "8c1f0a9be2d4-1", "seq": 1, "completed": 1}]}
+    )
+
+    cursor: str = Field(
+        description="The cursor just after the signal.", examples=["8c1f0a9be2d4-1"]
+    )
+    seq: int = Field(description="The signal's number: counts up within its key.")
+    completed: int = Field(description="Operations of this process that it completed.")
+    jobs: int = Field(0, description="Delayed jobs that it decided; left out if 0.")
+    jobs_pending: bool = Field(
+        False,
+        description="The job store is away: the delayed jobs on the key that were deferred before "
+        "this fire are decided when it is back. With shared signals this survives the process, "
+        "otherwise it does not. Left out if false.",
+    )
+
+
+class FireBatchResponse(BaseModel):
+    """One entry for each signal, in the order of the request."""
+
+    results: list[FireResponse] = Field(description="In the order of the request.")
+
+
+class WaitingCount(BaseModel):
+    """The number of waiters on a key."""
+
+    here: int = Field(description="In this process.")
+    everywhere: int = Field(description="In all processes.")
+
+
+class KeyResponse(BaseModel):
+    """The cursors and waiters of a key."""
+
+    key: str = Field(examples=["order:42:paid"], description="The key.")
+    cursor: str = Field(
+        description="To continue from now, as the `cursor` of a wait.",
+        examples=["8c1f0a9be2d4-1"],
+    )
+    earliest: str = Field(
+        description="To continue from the earliest signal that is kept.",
+        examples=["8c1f0a9be2d4-0"],
+    )
+    waiting: WaitingCount
+
+
+class DropKeyResponse(BaseModel):
+    """The waits on the key have ended, and its history is dropped."""
+
+    cancelled: int = Field(description="Waits that were ended.")
+    cursor: str = Field(description="From now on.", examples=["8c1f0a9be2d4-1"])
+
+
+class WatchedKey(BaseModel):
+    """A watched key."""
+
+    key: str = Field(examples=["order:42:paid"], description="The key.")
+    waiting: int = Field(description="The number of its waiters.")
+
+
+class WatchedKeysResponse(BaseModel):
+    """Watched keys."""
+
+    keys: list[WatchedKey] = Field(description="In order.")
+    more: bool = Field(description="There are more than `limit`.")
+
+
+def fired_json(fired: FireResult) -> bytes:
+    """Return the JSON of what a fire did."""
+    return b'{"cursor":"%b","seq":%d,"completed":%d%b%b}' % (
+        fired.cursor.encode(),
+        fired.seq,
+        fired.completed,
+        b',"jobs":%d' % fired.jobs if fired.jobs else b"",
+        b',"jobs_pending":true' if fired.jobs_pending else b"",
+    )
+
+
+def has_fired(purgatory: Purgatory, key: str) -> Problem:
+    """Return the problem of a fire whose If-Match names a cursor from before the last one."""
+    signals = purgatory.signals
+    head = signals.cursor(signals.last(key))
+    return Problem(
+        "precondition-failed",
+        f"key {key!r} has fired since the cursor of If-Match; its cursor is {head!r} now: "
+        "read the state again, then fire with that",
+        head=head,
+    )
+
 
 logger = logging.getLogger("purgatory.fastapi")
 
