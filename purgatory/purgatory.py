@@ -28,6 +28,7 @@ from purgatory.event_loop.parking import Parking
 from purgatory.event_loop.sliced_runner import SlicedRunner
 from purgatory.event_loop.thread_calls import ThreadCalls
 from purgatory.job_errors import JobsNotFiredError, NoJobStoreError, StoreError
+from purgatory.job_statistics import JobStatistics
 from purgatory.json_value import json_value, stored_value
 from purgatory.limits import Limits
 from purgatory.operations.delayed_operation import DelayedOperation
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from purgatory.jobs.handlers import JobHandlers
     from purgatory.jobs.model import JobOptions
     from purgatory.jobs.stores.protocol import StoredFire
-    from purgatory.jobs.worker import JobStatistics
     from purgatory.signals.redis import RedisSignals
 
 logger = logging.getLogger("purgatory")

@@ -8,13 +8,13 @@ import logging
 import os
 import sys
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter
 from fastapi import Path as InPath
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, RootModel
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.http.requests import READ, Access, Action, RawRequest
@@ -22,9 +22,7 @@ from purgatory.fastapi.http.responses import KINDS, Problem, RawResponse
 from purgatory.fastapi.routing.endpoints import EndpointContext
 from purgatory.fastapi.routing.routes import add_handler
 from purgatory.fastapi.servers.server_process import running_workers
-from purgatory.purgatory import LevelStatistics, Purgatory
-from purgatory.signals import SignalStatistics
-from purgatory.signals.model import SharedSignalStatistics
+from purgatory.purgatory import Purgatory, Statistics
 
 if TYPE_CHECKING:
     from purgatory.metrics import PurgatoryCollector
@@ -162,111 +160,11 @@ async def problem(slug: _Slug) -> RawResponse:
     return RawResponse.of(200, body, {"Content-Type": "text/plain; charset=utf-8"})
 
 
-class LatenessStatistics(BaseModel):
-    """How late this process started jobs after they were due."""
-
-    p50_ms: int = Field(description="The median of the last 1,024.")
-    p99_ms: int = Field(description="The 99th percentile of the last 1,024.")
-    longest_ms: int = Field(
-        description="The longest since the start, without jobs that were due while no process ran."
-    )
-
-
-class RecoveryStatistics(BaseModel):
-    """The recovery of jobs that were due while no process ran."""
-
-    is_finished: bool = Field(description="All of them have been claimed.")
-    overdue: int = Field(description="Jobs claimed so far that were due before the start.")
-    missed: int = Field(description='Of those, the ones that were skipped: `"misfire": "skip"`.')
-    spread: int = Field(description='Of those, the ones that were put off: `"misfire": "spread"`.')
-
-
-class JobStatisticsResponse(BaseModel):
-    """The delayed jobs of this process since its start, and the jobs of all processes."""
-
-    held: int = Field(description="Claimed by this process: due soon, or running.")
-    running: int = Field(description="Of those, the ones that are running now.")
-    waiting: int = Field(description="Of those, the ones that are due and wait for a slot.")
-    done: int = Field(description="Runs that succeeded.")
-    failed: int = Field(description="Jobs that failed and are not retried.")
-    retried: int = Field(description="Runs that failed and are retried.")
-    again: int = Field(description="Runs after which the job waits again.")
-    given_back: int = Field(description="Jobs left to other processes, on shutdown.")
-    put_off: int = Field(
-        description="Jobs that were due and found no room to wait for a slot: they are claimed "
-        "again a little later, and no attempt is counted."
-    )
-    lost: int = Field(
-        description="Runs whose result the store refused, as a rule because another process had "
-        "the lease."
-    )
-    lateness: LatenessStatistics
-    recovery: RecoveryStatistics
-    outages: int = Field(description="How often the job store was unavailable.")
-    store_error: str | None = Field(
-        description="The last error of the store if it is failing now, else null."
-    )
-    states: dict[str, int] | None = Field(
-        description="Jobs in each state, in all processes; null if the store does not respond. "
-        "`blocked` are those of them that are due and wait for a place or until their handler is "
-        "resumed, and `quarantined` records that are not jobs.",
-        examples=[
-            {
-                "waiting": 3,
-                "running": 1,
-                "done": 9,
-                "failed": 0,
-                "cancelled": 2,
-                "quarantined": 0,
-                "blocked": 1,
-            }
-        ],
-    )
-
-
-class StatisticsResponse(BaseModel):
+class StatisticsResponse(RootModel[Statistics]):
     """This process now and since its start."""
 
-    # Also of the dataclasses in it: OpenAPI describes their attributes by their docstrings.
+    # OpenAPI describes the attributes of these dataclasses by their docstrings.
     model_config = ConfigDict(use_attribute_docstrings=True)
-
-    parked: int = Field(description="Operations that are waiting now: parked requests, as a rule.")
-    keys: int = Field(description="Keys that are watched now.")
-    watched: int = Field(description="Watches now: an operation counts once for each of its keys.")
-    parked_bytes: int = Field(
-        description="Bytes that the keys of operations with several keys take, about."
-    )
-    fires: int = Field(description="Signals that this process has fired.")
-    fired: int = Field(description="Operations that a key completed.")
-    expired: int = Field(description="Operations that reached their deadline.")
-    cancelled: int = Field(description="Operations that were cancelled, or whose client left.")
-    drained: int = Field(description="Operations that ended because the process shuts down.")
-    outdated: int = Field(
-        description="Operations that ended, with 410, because signals were lost or are no longer "
-        "kept."
-    )
-    is_draining: bool = Field(description="The process is shutting down.")
-    signals: SignalStatistics
-    shared_signals: SharedSignalStatistics | None = Field(
-        description="Signals exchanged with other processes; null if they are in memory."
-    )
-    timers: int = Field(
-        description="Timers that are pending now; one of them ages the signals that are kept."
-    )
-    levels: list[LevelStatistics] = Field(description="The timing wheel, the finest level first.")
-    wake_ups: int = Field(description="How often the event loop was woken for the timer.")
-    longest_turn_ms: float = Field(
-        description="The longest time for which expirations blocked the event loop."
-    )
-    longest_lateness_ms: int = Field(description="The longest delay of a timer after its deadline.")
-    is_compiled: bool = Field(description="The core runs compiled, not as plain Python.")
-    jobs: JobStatisticsResponse | None = Field(
-        description="Delayed jobs; null without a job store."
-    )
-    refused: dict[str, int] = Field(
-        description="How often each limit on parked requests was reached, by its name.",
-        examples=[{"max_parked_per_client": 7}],
-    )
 
 
 # Seconds that statistics wait for the job store.
@@ -282,10 +180,11 @@ def add_statistics_route(router: APIRouter, context: EndpointContext) -> None:
 
         Return exact counts of this process, of now and since its start. Does not park.
         """
-        document = asdict(purgatory.statistics())
-        if document["jobs"] is not None:
-            document["jobs"]["states"] = await _job_states(purgatory)
-        return StatisticsResponse(**document)
+        found = purgatory.statistics()
+        if found.jobs is not None:
+            jobs = replace(found.jobs, states=await _job_states(purgatory))
+            found = replace(found, jobs=jobs)
+        return StatisticsResponse(found)
 
     add_handler(
         router,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from purgatory.errors import PurgatoryDrainingError
 from purgatory.job_errors import InvalidJobError, JobError, StoreError, StoreUnavailableError
+from purgatory.job_statistics import JobStatistics
 from purgatory.jobs.commands import JobCommands
 from purgatory.jobs.end_listeners import on_job_end
 from purgatory.jobs.handlers.registry import JobHandlers
@@ -25,7 +26,7 @@ from purgatory.jobs.store_opener import OtherWorkers, StoreOpener, overlap_ms
 from purgatory.jobs.stores.memory import MemoryJobStore
 from purgatory.jobs.stores.protocol import CanHurry, JobStore, ListsWorkers, Outbox
 from purgatory.jobs.worker.scheduler import JobScheduler
-from purgatory.jobs.worker.settings import JobStatistics, WorkerCounters, WorkerSettings
+from purgatory.jobs.worker.settings import WorkerCounters, WorkerSettings
 from purgatory.jobs.worker.signals_since import AddResult, MissedFires, SignalHistory
 from purgatory.jobs.worker.worker_store import OUTAGES, StoreClock
 from purgatory.json_value import VALUE, encode_json

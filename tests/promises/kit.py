@@ -17,6 +17,7 @@ import pytest
 
 from purgatory import Purgatory, Status
 from purgatory.errors import SignalsUnavailableError
+from purgatory.job_statistics import JobStatistics
 from purgatory.jobs import (
     Job,
     JobContext,
@@ -29,7 +30,6 @@ from purgatory.jobs import (
 from purgatory.jobs.model.steps import Fire, Step
 from purgatory.jobs.owed_fires import PendingFire
 from purgatory.jobs.stores.protocol import StoredFire, TakenFire, TakenFires
-from purgatory.jobs.worker.settings import JobStatistics
 from purgatory.operations import OperationEvent
 from purgatory.signals.model import EntryType
 from purgatory.testing import AutojumpEventLoop

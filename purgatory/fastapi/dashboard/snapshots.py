@@ -10,7 +10,6 @@ import socket
 from collections.abc import Callable, Hashable
 from contextvars import Context
 from dataclasses import asdict, dataclass
-from functools import cache
 from heapq import nlargest
 from secrets import token_hex
 from typing import Any, Final
@@ -364,14 +363,7 @@ class _PeerSnapshot:
     missing: list[str]
 
 
-@cache
-def _peer_adapter() -> TypeAdapter[_PeerSnapshot]:
-    # Imported here: a purgatory without jobs has no use for it, and `Statistics` only names it.
-    from purgatory.jobs.worker import JobStatistics
-
-    adapter = TypeAdapter(_PeerSnapshot)
-    adapter.rebuild(_types_namespace={**globals(), JobStatistics.__name__: JobStatistics})
-    return adapter
+_PEER: Final = TypeAdapter(_PeerSnapshot)
 
 
 async def _parsed(texts: list[str]) -> tuple[list[dict[str, Any]], int]:
@@ -391,7 +383,7 @@ async def _parsed(texts: list[str]) -> tuple[list[dict[str, Any]], int]:
             continue
         try:
             snapshot = decode_json(text.encode())
-            _peer_adapter().validate_json(text, strict=True)
+            _PEER.validate_json(text, strict=True)
         except ValueError as exc:
             malformed += 1
             logger.warning(

@@ -6,8 +6,9 @@ Not here: what a step does with a job (`jobs.model`), how a store keeps it (`job
 handlers themselves (`jobs.handlers`).
 """
 
+from purgatory.job_statistics import JobStatistics, Lateness, Recovery
 from purgatory.jobs.worker.scheduler import JobScheduler
-from purgatory.jobs.worker.settings import JobStatistics, Lateness, Recovery, WorkerSettings
+from purgatory.jobs.worker.settings import WorkerSettings
 
 __all__ = [
     "JobScheduler",

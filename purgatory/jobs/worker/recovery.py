@@ -7,11 +7,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+from purgatory.job_statistics import Recovery
 from purgatory.jobs.model.job import Job, JobState, Misfire
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import Finish, GiveBack
 from purgatory.jobs.worker.result_reporter import ResultReporter
-from purgatory.jobs.worker.settings import Recovery, WorkerSettings
+from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.jobs.worker.worker_store import WorkerStore
 
 logger = logging.getLogger("purgatory.jobs")

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from purgatory.errors import PurgatoryClosedError
 from purgatory.group_commit import CLOSE_S
 from purgatory.job_errors import JobError
+from purgatory.job_statistics import JobStatistics
 from purgatory.jobs.handlers.handler import JobThreads
 from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.model.job import JobClaim
@@ -21,7 +22,7 @@ from purgatory.jobs.worker.leased_jobs import JobLeaseRenewer, LeasedJob, Leased
 from purgatory.jobs.worker.recovery import JobRecovery
 from purgatory.jobs.worker.result_reporter import OnJobEnd, ResultReporter
 from purgatory.jobs.worker.run_queue import JobRunQueue
-from purgatory.jobs.worker.settings import JobStatistics, WorkerCounters, WorkerSettings
+from purgatory.jobs.worker.settings import WorkerCounters, WorkerSettings
 from purgatory.jobs.worker.signals_since import MissedFires
 from purgatory.jobs.worker.worker_store import StoreClock, StoreRetry, WorkerStore
 from purgatory.timer import SystemTimer

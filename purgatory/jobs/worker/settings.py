@@ -1,4 +1,4 @@
-"""Settings and statistics of a worker."""
+"""Settings of a worker, and what it counts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from purgatory.job_statistics import Lateness
 from purgatory.retry_policy import RetryPolicy
 
 _RETRY: Final = RetryPolicy(first_ms=1_000, max_ms=15 * 60 * 1_000)
@@ -51,62 +52,6 @@ class WorkerSettings:
 
 # Enough for a meaningful 99th percentile.
 _SAMPLES = 1_024
-
-
-@dataclass(frozen=True, slots=True)
-class Lateness:
-    """How long after they were due jobs started here, in ms: the last 1,024, and the maximum."""
-
-    p50_ms: int
-    p99_ms: int
-    longest_ms: int
-    """Since the start; jobs that were missed while no worker ran do not count."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """Progress with the jobs that were due while no worker ran."""
-
-    is_finished: bool
-    overdue: int
-    """Jobs claimed so far that were due before this process claimed."""
-    missed: int
-    """Of those, the jobs that were skipped; also after an outage of the store."""
-    spread: int
-    """Of those, the jobs that were put off; also after an outage of the store."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobStatistics:
-    """The jobs of one process at one moment.
-
-    A result is counted when the store has acknowledged it.
-    """
-
-    held: int
-    """Leased by this process: they wait in its timer, or run."""
-    running: int
-    """Of those, the jobs that are being started, run, or recorded."""
-    waiting: int
-    """Of those, the jobs that are due and wait for a slot."""
-    done: int
-    failed: int
-    retried: int
-    again: int
-    """Runs that ended with another wait: `JobContext.again`."""
-    given_back: int
-    """Released to others: on draining, or because this process lacks their handler."""
-    put_off: int
-    """Jobs that were due and found no room to wait for a slot; they are due again a little later,
-    and were not started."""
-    lost: int
-    """Runs whose result the store did not accept: another worker had taken over the lease, or an
-    earlier call, whose response was lost, had released the job."""
-    lateness: Lateness
-    recovery: Recovery
-    outages: int
-    store_error: str | None
-    """The store's last error, while it fails."""
 
 
 class LatenessRecord:
