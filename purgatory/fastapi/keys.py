@@ -128,10 +128,6 @@ def _max_signal_bytes(limits: Limits) -> int:
 class FireResponse(BaseModel):
     """The signal is kept, and its waiters are woken."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"cursor": "8c1f0a9be2d4-1", "seq": 1, "completed": 1}]}
-    )
-
     cursor: str = Field(
         description="The cursor just after the signal.", examples=["8c1f0a9be2d4-1"]
     )

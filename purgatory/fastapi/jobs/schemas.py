@@ -238,39 +238,8 @@ class JobCallback(BaseModel):
 State = Literal["waiting", "running", "done", "failed", "cancelled"]
 
 
-# With a value in every field: FastAPI leaves null out of examples.
-_LISTED_EXAMPLE: dict[str, Any] = {
-    "id": "019aa6d0f48b3f6c2e9d1a7b4c5d6e7f",
-    "handler": CALLBACK,
-    "state": "done",
-    "outcome": "fired",
-    "by_hand": False,
-    "version": 6,
-    "deadline": "2026-11-21T15:19:05.678Z",
-    "due": "2026-11-21T15:06:10.345Z",
-    "created": "2026-11-21T15:04:05.678Z",
-    "finished": "2026-11-21T15:06:10.567Z",
-    "ceiling": "2026-11-21T16:04:05.678Z",
-    "keys": ["order:42:paid"],
-    "until": "any",
-    "on_fire": "run",
-    "dedupe_key": "order:42",
-    "concurrency_key": "customer:7",
-    "misfire": "run",
-    "round": 0,
-    "attempt": 2,
-    "max_attempts": DEFAULT_ATTEMPTS,
-    "fired_key": "order:42:paid",
-    "fired_keys": ["order:42:paid"],
-    "lateness_ms": 2,
-    "error": "POST https://shop.example/hook returned 503",
-}
-
-
 class ListedJob(BaseModel):
     """A job, without its payload and values, which may be large."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_LISTED_EXAMPLE]})
 
     id: str = Field(
         description="Opaque; sorts by the time of adding.",
@@ -330,23 +299,6 @@ class ListedJob(BaseModel):
 
 class JobResponse(ListedJob):
     """A job."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    **_LISTED_EXAMPLE,
-                    "callback": {
-                        "url": "https://shop.example/hook",
-                        "method": "POST",
-                        "headers": ["Authorization"],
-                    },
-                    "payload": {"order": 42},
-                    "fired_value": {"by": "card"},
-                }
-            ]
-        }
-    )
 
     callback: JobCallback | None = Field(
         description="The request that it makes; null for a job with a handler of its own."

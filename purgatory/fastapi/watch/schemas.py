@@ -133,33 +133,11 @@ class Signal(BaseModel):
     value: Any = Field(description="The value with which it was fired: any JSON value.")
 
 
-_SIGNAL_EXAMPLE: dict[str, Any] = {
-    "seq": 1,
-    "cursor": "8c1f0a9be2d4-1",
-    "at": "2026-11-21T15:04:05.678Z",
-    "value": {"by": "card"},
-}
-
 Reason = Literal["fired", "expired", "cancelled", "drained"]
 
 
 class WatchResponse(BaseModel):
     """How a wait ended: always this, whatever ended it."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "key": "order:42:paid",
-                    "signals": [_SIGNAL_EXAMPLE],
-                    "cursor": "8c1f0a9be2d4-1",
-                    "reason": "fired",
-                    "more": False,
-                    "poll_after_ms": 0,
-                }
-            ]
-        }
-    )
 
     key: str = Field(examples=["order:42:paid"], description="The key.")
     signals: list[Signal] = Field(description="Oldest first; empty if the key did not fire.")
@@ -190,28 +168,6 @@ class KeySignals(BaseModel):
 
 class WatchManyResponse(BaseModel):
     """How a wait for several keys ended."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "keys": {
-                        "order:42:paid": {
-                            "signals": [_SIGNAL_EXAMPLE],
-                            "cursor": "8c1f0a9be2d4-1",
-                            "more": False,
-                        }
-                    },
-                    "cursors": {
-                        "order:42:paid": "8c1f0a9be2d4-1",
-                        "order:42:sent": "8c1f0a9be2d4-1",
-                    },
-                    "reason": "fired",
-                    "poll_after_ms": 0,
-                }
-            ]
-        }
-    )
 
     keys: dict[str, KeySignals] = Field(description="The keys that fired.")
     cursors: dict[str, str] = Field(description="For the next wait: a cursor for every key.")

@@ -20,12 +20,12 @@ from purgatory.fastapi import (
 )
 from purgatory.fastapi.http.json_bodies import KEY_PATTERN, ProblemDetails
 from purgatory.fastapi.http.responses import KINDS
-from purgatory.fastapi.jobs.schemas import JobBody, JobResponse, ListedJob, RescheduleBody
-from purgatory.fastapi.keys import BatchItem, FireResponse, SignalBody
+from purgatory.fastapi.jobs.schemas import JobBody, RescheduleBody
+from purgatory.fastapi.keys import BatchItem, SignalBody
 from purgatory.fastapi.routing.routes import problem_responses
 from purgatory.fastapi.service_routes import StatisticsResponse
 from purgatory.fastapi.watch.request_parser import ETAG_CURSOR_PATTERN
-from purgatory.fastapi.watch.schemas import WatchBody, WatchManyResponse, WatchResponse
+from purgatory.fastapi.watch.schemas import WatchBody
 from purgatory.jobs import JobLimits, MemoryJobStore
 from tests.cases import cases
 from tests.needs import DESCRIBED_DATACLASSES
@@ -308,13 +308,10 @@ def test_no_answer_is_just_a_success(document: dict[str, Any]) -> None:
 
 def test_examples_fit_what_they_are_examples_of(document: dict[str, Any]) -> None:
     """Whoever tries one out is not refused."""
-    bodies = (SignalBody, BatchItem, WatchBody, JobBody, RescheduleBody)
-    answers = (WatchResponse, WatchManyResponse, FireResponse, JobResponse, ListedJob)
-    for model in (*bodies, *answers):
+    for model in (SignalBody, BatchItem, WatchBody, JobBody, RescheduleBody):
         schema = document["components"]["schemas"][model.__name__]
         [example] = schema["examples"]
         model.model_validate_json(json.dumps(example))
-        assert model in bodies or set(schema["required"]) <= example.keys()
 
 
 async def test_the_statistics_are_what_is_documented_of_them() -> None:
