@@ -83,7 +83,7 @@ class SignalBody(RequestBody):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"value": {"by": "card"}}]})
 
-    value: Any = Field(None, description="Any JSON value.")
+    value: Any = None
 
 
 class BatchItem(RequestBody):
@@ -94,7 +94,7 @@ class BatchItem(RequestBody):
     )
 
     key: Key
-    value: Any = Field(None, description="Any JSON value.")
+    value: Any = None
 
 
 @lru_cache(maxsize=64)
@@ -553,7 +553,6 @@ def _refuse_condition(raw: RawRequest) -> None:
 
 _KEY_PATH: Final = "/keys/{key:watch_key}"
 _STORING: Final = ("not-open", "signals-unavailable")
-_WRITING: Final = ("bad-json", "body-too-large", "unsupported-media-type", *_STORING)
 
 
 def add_key_routes(router: APIRouter, context: EndpointContext) -> None:
@@ -572,9 +571,8 @@ def add_key_routes(router: APIRouter, context: EndpointContext) -> None:
         ),
         status_code=201,
         response_model=FireResponse,
-        response_description="The signal is kept, and the waiters are woken.",
         problems=(
-            *_WRITING,
+            *_STORING,
             "draining",
             "bad-cursor",
             "cursor-expired",
@@ -590,25 +588,21 @@ def add_key_routes(router: APIRouter, context: EndpointContext) -> None:
         body=batch_json(context.purgatory.limits),
         status_code=201,
         response_model=FireBatchResponse,
-        response_description="All of them have fired.",
-        problems=(*_WRITING, "draining", "idempotency-conflict"),
+        problems=(*_STORING, "draining", "idempotency-conflict"),
     )
     add(
         f"GET {_KEY_PATH}",
         endpoints.describe_key,
         Access(Action.WAIT),
-        response_description="The cursor of the key, and the number of its waiters.",
     )
     add(
         f"DELETE {_KEY_PATH}",
         endpoints.drop_key,
         Access(Action.OPERATE),
-        response_description="Its waits have ended, and its history is gone.",
         problems=_STORING,
     )
     add(
         "GET /keys",
         endpoints.list_keys,
         READ,
-        response_description="The first of them, in order.",
     )

@@ -36,7 +36,7 @@ from purgatory.fastapi.routing.routes import (
     is_body_read,
     on_endpoint_end,
 )
-from purgatory.fastapi.watch.routes import StreamEndpoint, split_keys
+from purgatory.fastapi.watch.routes import WatchEndpoint, split_keys
 from purgatory.fastapi.watch.settings import ParkedClient, installed_limit
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.outcome import Outcome, Status
@@ -61,7 +61,7 @@ async def get_accesses(request: Request) -> list[Access]:
         return [Access(action, key)]
     if "id" in request.path_params and action in (Action.DEFER, Action.OPERATE):
         return [Access(action, job=request.path_params["id"])]
-    if isinstance(endpoint, StreamEndpoint):
+    if isinstance(endpoint, WatchEndpoint) and request.method == "GET":
         maximum = endpoint.context.purgatory.limits.max_keys_per_operation
         keys, _ = split_keys(request.scope["query_string"], maximum)
         return [Access(action, key) for key in keys]
@@ -209,7 +209,22 @@ class Park:
         Raises HTTPException when the client leaves, and LimitReachedError if it waits too often.
         """
         with self.counted() if timeout > 0 else nullcontext():
-            return await self._until_outcome(keys, timeout, until, cursor)
+            if not self._is_streaming:
+                await self._read_body()
+            parking = self.purgatory.park(*keys, timeout=timeout, until=until, cursor=cursor)
+            if not is_body_read(self._request):
+                # What sends the stream reads the body meanwhile, and cancels this if the client
+                # leaves.
+                return await parking
+            outcome = await _WaitingEndpoint(self._request.receive).wait_for(parking)
+        if outcome is None:
+            if self._is_streaming:
+                await asyncio.sleep(CANCELLATION_S)
+                # hypercorn says once that the client has left, which what sends the stream did not
+                # hear then: it ends without an error if this is cancelled.
+                raise asyncio.CancelledError
+            raise HTTPException(CLIENT_CLOSED_REQUEST, "the client left, or has its response")
+        return outcome
 
     @contextmanager
     def counted(self) -> Iterator[None]:
@@ -227,29 +242,6 @@ class Park:
             self._waits -= 1
             if not self._waits:
                 limit.leave(self._client)
-
-    async def _until_outcome(
-        self,
-        keys: tuple[str, ...],
-        timeout: float,
-        until: Callable[[], object] | None,
-        cursor: str | Mapping[str, str | None] | None,
-    ) -> Outcome:
-        if not self._is_streaming:
-            await self._read_body()
-        parking = self.purgatory.park(*keys, timeout=timeout, until=until, cursor=cursor)
-        if not is_body_read(self._request):
-            # What sends the stream reads the body meanwhile, and cancels this if the client leaves.
-            return await parking
-        outcome = await _WaitingEndpoint(self._request.receive).wait_for(parking)
-        if outcome is None:
-            if self._is_streaming:
-                await asyncio.sleep(CANCELLATION_S)
-                # hypercorn says once that the client has left, which what sends the stream did not
-                # hear then: it ends without an error if this is cancelled.
-                raise asyncio.CancelledError
-            raise HTTPException(CLIENT_CLOSED_REQUEST, "the client left, or has its response")
-        return outcome
 
     def _begin_stream(self) -> None:
         self._is_streaming = True
@@ -275,12 +267,9 @@ class _WaitingEndpoint(DisconnectListener):
     `receive()` stays in the task of the request, where middleware expects it.
     """
 
-    __slots__ = ("_cancelling", "_parking", "_receive", "_task")
+    __slots__ = ("_parking",)
 
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._task = None
-        self._parking: asyncio.Task[Outcome]
+    _parking: asyncio.Task[Outcome]
 
     async def wait_for(self, parking: Coroutine[Any, Any, Outcome]) -> Outcome | None:
         """Return the outcome; None if the client leaves before."""
@@ -429,24 +418,20 @@ class _WaitingRequest(DisconnectListener):
     """The parts of a waiting request that its response needs."""
 
     __slots__ = (
-        "_cancelling",
         "_context",
         "_early",
         "_end",
         "_is_done",
         "_messages",
-        "_receive",
         "_respond",
         "_sending",
-        "_task",
     )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        super().__init__(receive)
         self._messages: tuple[Scope, Receive, Send] | None = (scope, receive, send)
-        self._receive = receive
         # The operation has one of its own, but may be anywhere when it calls `respond`.
         self._context = copy_context()
-        self._task = None
         # A response before the task waits, which is for the task to send.
         self._early: Response | None = None
         self._is_done = False

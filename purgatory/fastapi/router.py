@@ -42,7 +42,7 @@ from purgatory.fastapi.service_routes import (
     metrics_collector,
 )
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
-from purgatory.fastapi.watch.routes import add_stream_routes, add_watch_routes
+from purgatory.fastapi.watch.routes import add_watch_routes
 from purgatory.fastapi.watch.settings import CLIENTS_STATE_KEY, ClientOf, WaitSettings
 from purgatory.purgatory import Purgatory
 
@@ -367,9 +367,8 @@ def _add_routes(
     # Imported if offered: their models take half of the time to import this package.
     context = registry.context
     if "watch" in offered:
-        add_stream_routes(router, registry)
-        add_javascript_route(router, context)
         add_watch_routes(router, registry)
+        add_javascript_route(router, context)
     if "keys" in offered:
         from purgatory.fastapi.keys import add_key_routes
 

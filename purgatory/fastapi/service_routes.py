@@ -192,7 +192,6 @@ def add_statistics_route(router: APIRouter, context: EndpointContext) -> None:
         "GET /statistics",
         statistics,
         READ,
-        response_description="Counts of this process, and the jobs of all.",
     )
 
 

@@ -385,12 +385,10 @@ class _Viewer(DisconnectListener):
     def __init__(
         self, snapshots: Snapshots, receive: Receive, send: Send, unread: UnreadResponses
     ) -> None:
+        super().__init__(receive)
         self._snapshots = snapshots
-        self._receive = receive
         self._send = send
         self._unread = unread
-        self._task = None
-        self._cancelling = 0
         self._sent: bytes | None = None
 
     async def serve(self, session: dict[str, Any], limit: int | None, max_stream: float) -> None:
@@ -497,7 +495,6 @@ def add_dashboard_routes(router: APIRouter, registry: WaitRegistry, groups: froz
         Waits(waits).list_waits,
         READ,
         response_model=WaitsResponse,
-        response_description="A page of waits.",
         problems=("signals-unavailable",),
     )
     add(
@@ -522,8 +519,6 @@ def add_dashboard_routes(router: APIRouter, registry: WaitRegistry, groups: froz
         Actions(context, waits, groups).dashboard_actions,
         Access(Action.OPERATE),
         body=actions_json(context.purgatory.limits.max_value_bytes),
-        response_description="What became of each target, whether it was refused or not.",
-        problems=("bad-json", "body-too-large", "unsupported-media-type"),
     )
     types = ("image/svg+xml", "text/css", "text/html", "text/javascript")
     add(

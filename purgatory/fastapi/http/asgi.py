@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from purgatory.fastapi.http.bounds import UnreadResponses
+from purgatory.fastapi.http.bounds import OfTask, UnreadResponses
 from purgatory.fastapi.http.responses import RawResponse
 
 Result = TypeVar("Result")
@@ -108,36 +108,29 @@ def sending(size: int, unread: UnreadResponses) -> Iterator[_Sending]:
     this = _Sending(size)
     try:
         unread.hold(this, size)
-        if this.is_given_up:
+        if this.is_ended:
             raise ResponseUnreadError
         yield this
     except asyncio.CancelledError:
-        # Somebody else may have cancelled the task as well.
-        if not this.is_given_up or this.task.uncancel() > 0:
+        if not this.catches():
             raise
         raise ResponseUnreadError from None
     finally:
         unread.release(this)
 
 
-class _Sending:
+class _Sending(OfTask):
     """A response that is sent by the current task."""
 
-    __slots__ = ("is_given_up", "task", "unread_bytes")
+    __slots__ = ("unread_bytes",)
 
     def __init__(self, size: int) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self.task = task
+        super().__init__()
         self.unread_bytes = size
-        self.is_given_up = False
 
     def give_up(self) -> None:
         """Have `sending` raise ResponseUnreadError."""
-        self.is_given_up = True
-        # While the task itself is in `hold`, a cancellation would come later.
-        if self.task is not asyncio.current_task():
-            self.task.cancel()
+        self.end()
 
 
 def send_from_outside(
@@ -317,35 +310,34 @@ class Interruptible:
 
     The task is cancelled, and the cancellation ends at the wait, as in `asyncio.timeout`. Servers
     expect that of `receive()`: Starlette's streams and `is_disconnected` cancel it all the time.
-
-    Without slots of its own, so that an operation can be its own wait: subclasses define `_task`,
-    None at first, and `_cancelling`.
     """
 
-    __slots__ = ()
+    __slots__ = ("_cancelling", "_task")
 
-    # The task that waits; None before and after, and once it is interrupted.
-    _task: asyncio.Task[Any] | None
-    # The requests for its cancellation that were there before.
-    _cancelling: int
+    def __init__(self) -> None:
+        """Wait for nothing yet."""
+        # The task that waits; None before and after, and once it is interrupted.
+        self._task: asyncio.Task[Any] | None = None
+        # The requests for its cancellation that were there before.
+        self._cancelling = 0
 
     def interrupt(self) -> None:
         """End the wait that is under way, if any; a later one is not affected."""
         task = self._task
-        self._task = None  # type: ignore[misc] # a slot of the subclass
+        self._task = None
         if task is not None:
             task.cancel()
 
     def _begin_wait(self) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._task = task  # type: ignore[misc] # a slot of the subclass
-        self._cancelling = task.cancelling()  # type: ignore[misc] # a slot of the subclass
+        self._task = task
+        self._cancelling = task.cancelling()
 
     def _end_wait(self) -> bool:
         """End the wait; return True iff it was interrupted, and nobody else cancels the task."""
         if self._task is not None:
-            self._task = None  # type: ignore[misc] # a slot of the subclass
+            self._task = None
             return False
         task = asyncio.current_task()
         assert task is not None
@@ -353,14 +345,14 @@ class Interruptible:
 
 
 class DisconnectListener(Interruptible):
-    """Waits in `receive()`, so that a client that leaves is noticed, and ends an operation.
+    """Waits in `receive()`, so that a client that leaves is noticed, and ends an operation."""
 
-    Subclasses define the slots of Interruptible, and `_receive`.
-    """
+    __slots__ = ("_receive",)
 
-    __slots__ = ()
-
-    _receive: Receive
+    def __init__(self, receive: Receive) -> None:
+        """Wait in `receive`."""
+        super().__init__()
+        self._receive = receive
 
     async def read_empty_body(self) -> None:
         """Read the one message of a request without a body, which the server has at once."""
@@ -435,12 +427,9 @@ class AsgiConnection(DisconnectListener):
     """
 
     __slots__ = (
-        "_cancelling",
         "_pieces",
-        "_receive",
         "_scope",
         "_send",
-        "_task",
         "_unread",
         "_work",
     )
@@ -450,11 +439,12 @@ class AsgiConnection(DisconnectListener):
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, unread: UnreadResponses) -> None:
         """Prepare to respond through `send`; long responses are among `unread`."""
-        self._scope = scope
+        # Not by way of the classes above: calls for each request.
+        self._task = None
         self._receive = receive
+        self._scope = scope
         self._send = send
         self._unread = unread
-        self._task = None
         # What the task does instead of waiting or, once it has waited, what it awaits besides: the
         # task that sends the response, where there has to be one.
         self._work: Awaitable[Any] | None = None
@@ -559,11 +549,12 @@ class InterruptibleReceive:
         """Wait in `receive`."""
         self._receive = receive
         # {wait: None}: in the order of their begin.
-        self._waits: dict[_Wait, None] = {}
+        self._waits: dict[Interruptible, None] = {}
 
     async def __call__(self) -> Message | None:
         """Return the next message, or None if interrupted."""
-        wait = _Wait()
+        wait = Interruptible()
+        wait._begin_wait()
         self._waits[wait] = None
         try:
             message = await self._receive()
@@ -581,10 +572,3 @@ class InterruptibleReceive:
         """End every wait that is under way; later ones are not affected."""
         for wait in self._waits:
             wait.interrupt()
-
-
-class _Wait(Interruptible):
-    __slots__ = ("_cancelling", "_task")
-
-    def __init__(self) -> None:
-        self._begin_wait()

@@ -335,8 +335,7 @@ async def read_body(
     try:
         body = await reading.read(receive, limit, incoming)
     except asyncio.CancelledError:
-        # Somebody else may have cancelled the task as well.
-        if not reading.is_refused or reading.task.uncancel() > 0:
+        if not reading.catches():
             raise
     else:
         _check_whole(scope, announced, len(body))
@@ -347,22 +346,39 @@ async def read_body(
     raise reading.take_problem()
 
 
-class _BodyReading:
-    """A body that is read by the current task."""
+class OfTask:
+    """What the current task receives or sends; it is ended by cancelling the task."""
 
-    __slots__ = ("_body", "_problem", "task")
+    __slots__ = ("_task", "is_ended")
 
     def __init__(self) -> None:
+        """Be of the current task."""
         task = asyncio.current_task()
         assert task is not None
-        self.task = task
+        self._task = task
+        self.is_ended = False
+
+    def end(self) -> None:
+        """Have the task stop, unless it is running: then it sees `is_ended`."""
+        self.is_ended = True
+        # A cancellation would come later: in what the task does next.
+        if self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    def catches(self) -> bool:
+        """Return True iff the cancellation that was raised is by `end`, and nobody else's too."""
+        return self.is_ended and self._task.uncancel() <= 0
+
+
+class _BodyReading(OfTask):
+    """A body that is read by the current task."""
+
+    __slots__ = ("_body", "_problem")
+
+    def __init__(self) -> None:
+        super().__init__()
         self._body = bytearray()
         self._problem: Problem | None = None
-
-    @property
-    def is_refused(self) -> bool:
-        """True iff `refuse` was called."""
-        return self._problem is not None
 
     def take_problem(self) -> Problem:
         """Return the problem of a refused body, which is not kept.
@@ -377,9 +393,7 @@ class _BodyReading:
         """Free the body, and have `read_body` raise `problem`."""
         self._problem = problem
         self._body.clear()
-        # While the task itself is in `hold`, a cancellation would come later: in the endpoint.
-        if self.task is not asyncio.current_task():
-            self.task.cancel()
+        self.end()
 
     async def read(self, receive: Receive, limit: int, incoming: IncomingRequests) -> bytes:
         """Return the whole body; raise Problem, or CancelledError once it is refused."""
@@ -387,7 +401,7 @@ class _BodyReading:
         received = 0
         while True:
             incoming.hold(self, len(body))
-            if self.is_refused:
+            if self.is_ended:
                 raise self.take_problem()
             message = await receive()
             if message["type"] == "http.disconnect":

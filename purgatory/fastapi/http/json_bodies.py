@@ -9,6 +9,7 @@ import inspect
 import json
 import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Final, Generic, NoReturn, TypeVar
@@ -91,8 +92,12 @@ def any_json(max_bytes: int) -> tuple[Any, Any]:
     return Any, Field(None, description=description)
 
 
-def with_fields(model: type[Model], **fields: Any) -> type[Model]:
-    """Return `model` with some of its fields replaced, each by a type and a `Field`."""
+def with_fields(model: type[Model], **changed: Any) -> type[Model]:
+    """Return `model` with other types of some fields, or pairs of a type and another `Field`."""
+    fields: Any = {
+        name: each if isinstance(each, tuple) else (each, copy(model.model_fields[name]))
+        for name, each in changed.items()
+    }
     # Under the same name: what it is called in OpenAPI does not depend on anyone's limits.
     made: type[Model] = create_model(
         model.__name__, __base__=model, __doc__=model.__doc__, __module__=model.__module__, **fields

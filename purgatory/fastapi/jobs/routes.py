@@ -270,11 +270,9 @@ _JSON_LINES: Final = "application/jsonl"
 _ETAG: Final = response_header("ETag", "The job's version, in quotes.")
 _LOCATION: Final = response_header("Location", "The address of the job.")
 _LINK: Final = response_header("Link", 'The next page, with rel="next".')
-_BODY: Final = ("bad-json", "body-too-large", "unsupported-media-type")
 _STORE: Final = ("not-open", "store-unavailable")
 _READING: Final = ("unknown-job", *_STORE)
 _CHANGING: Final = (*_READING, "job-decided", "job-changed")
-_WITHOUT_BODY: Final = (*_STORE, "unsupported-media-type")
 _DEFER: Final = Access(Action.DEFER)
 _OPERATE: Final = Access(Action.OPERATE)
 _JOB: Final[dict[str, Any]] = {
@@ -311,7 +309,6 @@ def add_job_routes(router: APIRouter, registry: WaitRegistry, limits: JobLimits)
         body=job_json(limits),
         status_code=201,
         response_model=JobResponse,
-        response_description="The job is stored.",
         responses={
             200: {
                 "model": JobResponse,
@@ -321,7 +318,6 @@ def add_job_routes(router: APIRouter, registry: WaitRegistry, limits: JobLimits)
             201: {"headers": _ETAG | _LOCATION},
         },
         problems=(
-            *_BODY,
             *_STORE,
             "duplicate-job",
             "unknown-handler",
@@ -337,7 +333,6 @@ def add_job_routes(router: APIRouter, registry: WaitRegistry, limits: JobLimits)
         jobs.list_jobs,
         READ,
         response_model=JobsResponse,
-        response_description="A page of jobs.",
         responses={200: {"headers": _LINK}},
         problems=_STORE,
     )
@@ -348,7 +343,7 @@ def add_job_routes(router: APIRouter, registry: WaitRegistry, limits: JobLimits)
         max_body=batch.max_body,
         response_description="The result of each line.",
         responses={200: {"content": _RESULTS}},
-        problems=("body-too-large", *_WITHOUT_BODY),
+        problems=_STORE,
         openapi_extra={"requestBody": _LINES},
     )
     added.accesses_of_lines = batch.accesses
@@ -358,7 +353,6 @@ def add_job_routes(router: APIRouter, registry: WaitRegistry, limits: JobLimits)
         jobs.get_job,
         _DEFER,
         response_model=JobResponse,
-        response_description="The job as it is.",
         responses={
             200: {"headers": _ETAG},
             304: {"description": "It has not changed.", "headers": _ETAG},
@@ -371,15 +365,13 @@ def add_job_routes(router: APIRouter, registry: WaitRegistry, limits: JobLimits)
         _DEFER,
         body=RESCHEDULE_JSON,
         **_JOB,
-        response_description="The job with its new deadline.",
-        problems=(*_CHANGING, *_BODY),
+        problems=_CHANGING,
     )
     add(
         "DELETE /jobs/{id}",
         jobs.cancel_job,
         _DEFER,
         **_JOB,
-        response_description="The job, which never runs from now on.",
         problems=_CHANGING,
     )
     add(
@@ -387,27 +379,21 @@ def add_job_routes(router: APIRouter, registry: WaitRegistry, limits: JobLimits)
         jobs.run_job,
         _DEFER,
         **{**_JOB, "response_model": RunJobResponse},
-        response_description="The job, which is due now.",
-        problems=(*_CHANGING, "unsupported-media-type"),
+        problems=_CHANGING,
     )
     add(
         "POST /jobs/{id}/retry",
         jobs.retry_job,
         _OPERATE,
         **_JOB,
-        response_description="The job, which is due now.",
-        problems=(*_CHANGING, "unsupported-media-type"),
+        problems=_CHANGING,
     )
     add(
         "POST /jobs:retry",
         jobs.retry_jobs,
         _OPERATE,
-        response_description="How many run again.",
-        problems=_WITHOUT_BODY,
+        problems=_STORE,
     )
-    for route, handler, access, problems in (
-        ("GET /jobs:paused", jobs.paused_handlers, READ, _STORE),
-        ("POST /jobs:pause", jobs.pause_handler, _OPERATE, _WITHOUT_BODY),
-        ("POST /jobs:resume", jobs.resume_handler, _OPERATE, _WITHOUT_BODY),
-    ):
-        add(route, handler, access, response_description="What is paused.", problems=problems)
+    add("GET /jobs:paused", jobs.paused_handlers, READ, problems=_STORE)
+    add("POST /jobs:pause", jobs.pause_handler, _OPERATE, problems=_STORE)
+    add("POST /jobs:resume", jobs.resume_handler, _OPERATE, problems=_STORE)

@@ -116,7 +116,7 @@ class JobBody(RequestBody):
 
     handler: Key | None = Field(None, description="The name of a handler. This or `callback`.")
     callback: CallbackBody | None = Field(None, description="This or `handler`.")
-    payload: Any = Field(None, description="Any JSON value.")
+    payload: Any = None
     delay: Delay = None
     at: At = None
     keys: list[Key] = Field(
@@ -173,43 +173,25 @@ class RescheduleBody(RequestBody):
 
 
 @lru_cache(maxsize=64)
-def job_body(limits: JobLimits) -> type[JobBody]:
-    """Return JobBody with the bounds on its payload, keys and attempts."""
-    declared = JobBody.model_fields
-    return with_fields(
+def job_json(limits: JobLimits) -> JsonBody[JobBody]:
+    """Return the body of one job, with the bounds on its payload, keys and attempts."""
+    model = with_fields(
         JobBody,
         payload=any_json(limits.max_payload_bytes),
-        since=(
-            Cursor | Annotated[_CursorOfKeys, Field(max_length=limits.max_keys)] | None,
-            Field(None, description=declared["since"].description),
-        ),
-        keys=(
-            list[Key],
-            Field(
-                default_factory=list,
-                max_length=limits.max_keys,
-                description=declared["keys"].description,
-            ),
-        ),
+        since=Cursor | Annotated[_CursorOfKeys, Field(max_length=limits.max_keys)] | None,
+        keys=Annotated[list[Key], Field(max_length=limits.max_keys)],
         max_attempts=(
             StrictInt,
             Field(
-                min(declared["max_attempts"].default, limits.max_attempts),
+                min(DEFAULT_ATTEMPTS, limits.max_attempts),
                 ge=1,
                 le=limits.max_attempts,
-                description=declared["max_attempts"].description,
+                description=JobBody.model_fields["max_attempts"].description,
             ),
         ),
     )
-
-
-@lru_cache(maxsize=64)
-def job_json(limits: JobLimits) -> JsonBody[JobBody]:
-    """Return the body of one job."""
     return JsonBody(
-        job_body(limits),
-        max_bytes=_max_job_bytes(limits),
-        max_value_bytes=limits.max_payload_bytes,
+        model, max_bytes=_max_job_bytes(limits), max_value_bytes=limits.max_payload_bytes
     )
 
 
@@ -493,13 +475,12 @@ async def watch_job(
 class _JobWatch(DisconnectListener):
     """One request's wait, in its own task."""
 
-    __slots__ = ("_cancelling", "_client", "_receive", "_tags", "_task")
+    __slots__ = ("_client", "_tags")
 
     def __init__(self, tags: EntityTags, receive: Receive, *, client: str | None) -> None:
+        super().__init__(receive)
         self._tags = tags
         self._client = client
-        self._receive = receive
-        self._task = None
 
     def is_news(self, job: Job) -> bool:
         """Return True iff the client does not have the job as it is."""

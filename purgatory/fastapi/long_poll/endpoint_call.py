@@ -171,20 +171,6 @@ class EndpointCall:
     That ends a stream as it would end without the middleware; background tasks run.
     """
 
-    __slots__ = (
-        "_keep_back",
-        "_messages",
-        "_replay",
-        "_send",
-        "_should_keep_back",
-        "_swallowed",
-        "headers",
-        "is_kept_back",
-        "keys",
-        "scope",
-        "status",
-    )
-
     def __init__(
         self,
         scope: Scope,

@@ -191,29 +191,6 @@ class LongPoll:
     before the call ends the wait at once.
     """
 
-    __slots__ = (
-        "_app",
-        "_call",
-        "_came_while_draining",
-        "_clients",
-        "_counted",
-        "_deadline_ns",
-        "_has_failed",
-        "_headers",
-        "_mark",
-        "_messages",
-        "_operation",
-        "_prefix",
-        "_pristine",
-        "_purgatory",
-        "_request",
-        "_scope",
-        "_send",
-        "_sending",
-        "_unparked",
-        "_was_parked",
-    )
-
     def __init__(
         self,
         app: ASGIApp,

@@ -10,6 +10,7 @@ dependencies given at `include_router` would be skipped, and with them perhaps a
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -176,12 +177,17 @@ def problem_responses(*slugs: str) -> Responses:
     return responses
 
 
-def all_problems(access: Access | None, problems: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the kinds of problems of an endpoint, in the order in which requests are checked."""
-    of_access = () if access is None else ("unauthorized", "forbidden")
-    # Of requests with a body.
-    receiving = ("request-timeout", "receiving-full") if "body-too-large" in problems else ()
-    return (*of_access, "bad-parameter", *problems, *receiving)
+def admission_problems(endpoint: AdmittingEndpoint) -> list[str]:
+    """Return the kinds of problems of requests that are not admitted, or whose body is not read."""
+    found = [] if endpoint.access is None else ["unauthorized", "forbidden"]
+    found.append("bad-parameter")
+    if endpoint.method in ("PATCH", "POST"):
+        found.append("unsupported-media-type")
+    if endpoint.body is not None:
+        found.append("bad-json")
+    if endpoint.max_body:
+        found += ("body-too-large", "request-timeout", "receiving-full")
+    return found
 
 
 def _description(kinds: list[ProblemKind]) -> str:
@@ -297,9 +303,13 @@ def add_route(
 
     OpenAPI has the name of its function as operation id, the first line of its docstring as
     summary, and the others as description. `problems` are the kinds besides those of every
-    endpoint, `responses` more about responses by status, and `options` those of APIRoute.
+    endpoint, `responses` more about responses by status, and `options` those of APIRoute, of which
+    the docstring of a `response_model` is the description of the response.
     """
     summary, _, description = (endpoint.__doc__ or "").partition("\n")
+    model = options.get("response_model")
+    if model is not None:
+        options.setdefault("response_description", inspect.getdoc(model))
     siblings = [
         route.served
         for route in router.routes
@@ -313,7 +323,7 @@ def add_route(
         "summary": summary.rstrip("."),
         "description": description.strip() or summary,
         "responses": {
-            **problem_responses(*all_problems(endpoint.access, problems)),
+            **problem_responses(*admission_problems(endpoint), *problems),
             **(responses or {}),
         },
         # Of the path as it is in the document: without the convertors.

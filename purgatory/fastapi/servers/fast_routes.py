@@ -47,13 +47,6 @@ class FastRoute:
     path: str
     """The whole path or, if the endpoint has a path parameter, the part before it."""
     endpoint: RawEndpoint
-    max_body: int
-    """Bytes; the application refuses longer bodies."""
-
-    @property
-    def refuses_large_bodies(self) -> bool:
-        """True iff bodies above `max_body` are refused by the endpoint, not by the application."""
-        return 0 < self.max_body == self.endpoint.max_body
 
     def is_found_at(self, server_root: str, root_path: str) -> bool:
         """Return True iff Starlette finds it at `path` below `server_root`, whatever its parameter.
@@ -124,9 +117,6 @@ class FastRouteStack:
         # {method: path, name of the path parameter, endpoint}
         self._fast_routes: dict[str, list[tuple[str, str, RawEndpoint]]] = {}
         for fast_route in fast_routes:
-            if fast_route.max_body < fast_route.endpoint.max_body:
-                # The application has a lower limit, and enforces it as it reads.
-                continue
             self._fast_routes.setdefault(fast_route.method, []).append(
                 (fast_route.path, fast_route.endpoint.path_parameter, fast_route.endpoint)
             )
@@ -155,6 +145,9 @@ def _fast_route(context: Any, app: FastAPI) -> FastRoute | None:
     endpoint = getattr(context, "endpoint", None)
     if not isinstance(endpoint, RawEndpoint) or context.dependencies:
         return None
+    # FastAPI from 0.164 on: a limit of a router on bodies.
+    if getattr(context, "max_body_size", None) is not None:
+        return None
     literal, brace, parameter = context.path.partition("{")
     convertors = context.param_convertors
     if brace and (
@@ -163,10 +156,8 @@ def _fast_route(context: Any, app: FastAPI) -> FastRoute | None:
         or not parameter.endswith("}")
     ):
         return None
-    # FastAPI before 0.164 knows no limit on bodies.
-    limits = [endpoint.max_body, *(getattr(each, "max_body_size", None) for each in (context, app))]
     [method] = context.methods
-    return FastRoute(method, literal, endpoint, min(size for size in limits if size is not None))
+    return FastRoute(method, literal, endpoint)
 
 
 def _may_match(other: Any, fast_route: FastRoute) -> bool:
@@ -224,11 +215,7 @@ def _has_middleware(app: FastAPI) -> bool:
     while layer is not app.router:
         kind = type(layer)
         is_own = kind.__module__.startswith(("fastapi.", "purgatory.fastapi."))
-        # FastAPI makes one of its own limit, which fast routes enforce.
-        is_limit = kind.__module__ == "starlette.middleware.body_limit" and (
-            layer.max_body_size == getattr(app, "max_body_size", None)
-        )
-        if not is_own and not is_limit and kind not in _STARLETTES_OWN:
+        if not is_own and kind not in _STARLETTES_OWN:
             return True
         # None for a layer that hides the next one.
         layer = getattr(layer, "app", None) or getattr(layer, "_app", None)

@@ -271,7 +271,7 @@ class RequestReader:
         lines = self._headers.read(block)
         if lines is None or not lines.is_plain:
             return None
-        if lines.content_length > fast_route.max_body and not fast_route.refuses_large_bodies:
+        if lines.content_length and not fast_route.endpoint.max_body:
             return None
         raw_path, query, minor_version = match.groups(b"")
         return DirectRequest(

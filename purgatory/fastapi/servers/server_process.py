@@ -48,24 +48,33 @@ def running_workers(
     Servers read the number from options, variables, files and arguments of functions, and tell the
     application nothing: it is in the objects of the code that runs the event loop.
     """
-    while frame is not None:
-        module = str(frame.f_globals.get("__name__"))
-        if module.partition(".")[0] in SERVERS:
-            for config in _configurations(module, frame.f_locals):
+    for each in _outward(frame):
+        if _is_of_server(each):
+            for config in _configurations(_module(each), each.f_locals):
                 count = getattr(config, "workers", None)
                 if isinstance(count, int):
                     return max(1, count)
-        frame = frame.f_back
     return _granian_workers(argv, environ)
+
+
+def _outward(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame and those that call it, the innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__"))
+
+
+def _is_of_server(frame: FrameType) -> bool:
+    return _module(frame).partition(".")[0] in SERVERS
 
 
 def is_uvicorn_worker(frame: FrameType | None) -> bool:
     """Return True iff the code that calls `frame` runs in a process that uvicorn has started."""
-    while frame is not None:
-        if frame.f_globals.get("__name__") == "uvicorn._subprocess":
-            return True
-        frame = frame.f_back
-    return False
+    return any(_module(each) == "uvicorn._subprocess" for each in _outward(frame))
 
 
 def is_later_uvicorn_worker(frame: FrameType | None) -> bool:
@@ -79,11 +88,9 @@ def is_later_uvicorn_worker(frame: FrameType | None) -> bool:
 
 def uvicorn_server(frame: FrameType | None) -> Any:
     """Return the `uvicorn.Server` whose event loop calls `frame`, or None."""
-    while frame is not None:
-        if frame.f_globals.get("__name__") == "uvicorn.server":
-            return frame.f_locals.get("self")
-        frame = frame.f_back
-    return None
+    servers = (each for each in _outward(frame) if _module(each) == "uvicorn.server")
+    found = next(servers, None)
+    return None if found is None else found.f_locals.get("self")
 
 
 SERVERS = frozenset({"uvicorn", "gunicorn", "hypercorn", "granian"})
@@ -333,7 +340,7 @@ def _find_server() -> Callable[[], Any] | None:
     Servers tell the application nothing. In their code, the object or the function that waits for
     the start-up has the lifespan as `lifespan`, and will have the sockets as `servers`.
     """
-    callers = list(_callers())
+    callers = [frame for frame in _outward(sys._getframe()) if _is_of_server(frame)]
     lifespans = [frame.f_locals.get("self") for frame in callers]
     found = None
     for frame in (*callers, *_awaiting()):
@@ -367,15 +374,6 @@ class _Server:
         return getattr(self._owner, "servers", None)
 
 
-def _callers() -> Iterator[FrameType]:
-    """Yield the frames of servers whose code calls this, the innermost first."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if _is_of_server(frame):
-            yield frame
-        frame = frame.f_back
-
-
 def _awaiting() -> Iterator[FrameType]:
     """Yield the frames of servers that wait in some task of the running loop."""
     for task in asyncio.all_tasks():
@@ -384,7 +382,3 @@ def _awaiting() -> Iterator[FrameType]:
             if _is_of_server(frame):
                 yield frame
             coroutine = coroutine.cr_await
-
-
-def _is_of_server(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).partition(".")[0] in SERVERS

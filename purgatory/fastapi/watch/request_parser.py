@@ -269,7 +269,7 @@ class WatchParser:
             keys,
             self._position(key, cursor, header),
             terms,
-            None if wait_id is None else owned_wait_id(raw, wait_id),
+            owned_wait_id(raw, wait_id),
         )
 
     def _terms(
@@ -290,9 +290,9 @@ class WatchParser:
             wait,
             values.get("limit", 100),
             values.get("min", 1),
-            is_conditional,
-            preferences.is_minimal,
-            applied,
+            is_conditional=is_conditional,
+            is_minimal=preferences.is_minimal,
+            applied=applied,
         )
         return terms, cursor
 
@@ -322,12 +322,11 @@ class WatchParser:
             is_minimal=preferences.is_minimal,
             applied=applied,
         )
-        wait_id = values.get("wait_id")
         return WatchRequest(
             tuple(positions),
             tuple(positions.values()),
             terms,
-            None if wait_id is None else owned_wait_id(raw, wait_id),
+            owned_wait_id(raw, values.get("wait_id")),
         )
 
     def _granted_wait(
@@ -346,30 +345,14 @@ class WatchParser:
         return granted, applied
 
 
-def owned_wait_id(raw: RawRequest, wait_id: str) -> str:
+def owned_wait_id(raw: RawRequest, wait_id: str | None) -> str | None:
     """Return a wait id with its owner, so that no client can end the wait of another."""
     owner = raw.permit.identity
-    return wait_id if owner is None else f"{owner}/{wait_id}"
+    return wait_id if wait_id is None or owner is None else f"{owner}/{wait_id}"
 
 
 # Cached: each poll has another cursor, as a rule, and the terms of the one before.
-@lru_cache(maxsize=1024)
-def _shared_terms(
-    wait: float,
-    limit: int,
-    min_signals: int,
-    is_conditional: bool,
-    is_minimal: bool,
-    applied: tuple[str, ...],
-) -> WatchTerms:
-    return WatchTerms(
-        wait,
-        limit,
-        min_signals,
-        is_conditional=is_conditional,
-        is_minimal=is_minimal,
-        applied=applied,
-    )
+_shared_terms = lru_cache(maxsize=1024)(WatchTerms)
 
 
 def _checked(key: str) -> tuple[str]:

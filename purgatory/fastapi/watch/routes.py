@@ -48,106 +48,6 @@ from purgatory.limits import Limits
 from purgatory.operations.watch_key import check_key
 from purgatory.purgatory import Purgatory
 
-Parse = Callable[[RawRequest], WatchRequest]
-
-
-class WatchEndpoint(RawEndpoint):
-    """Parks requests."""
-
-    def __init__(
-        self,
-        registry: WaitRegistry,
-        method: str,
-        function: Callable[..., Any],
-        parse: Parse,
-        body: JsonBody[WatchBody] | None = None,
-    ) -> None:
-        """Park in `registry` what `function` declares, once `parse` has checked it."""
-        super().__init__(
-            registry.context,
-            method,
-            function,
-            Access(Action.WAIT),
-            body=body,
-            # Without a body, `parse` checks all of it, and its cache has most of the parameters.
-            admits_whole_head=body is not None,
-        )
-        self.needs_client = registry.clients.is_active
-        self.needs_scope = registry.clients.needs_scope
-        self.registry = registry
-        self._parse = parse
-
-    def begin(self, raw: RawRequest, connection: Connection) -> ParkedRequest | None:
-        """Park a request, or refuse it."""
-        registry = self.registry
-        try:
-            wait = ParkedRequest(self._parse(raw), registry, connection)
-            registry.park(wait, registry.client(raw))
-        except Exception as exc:
-            connection.respond(self.error_response(raw, exc))
-            return None
-        return wait
-
-
-ETAG: Final = response_header("ETag", "The cursor, in quotes: for If-None-Match of the next wait.")
-PREFERENCE_APPLIED: Final = response_header(
-    "Preference-Applied", "The applied preferences, or the maximum for a longer wait."
-)
-PURGATORY_CURSOR: Final = response_header("Purgatory-Cursor", "The cursor for the next wait.")
-PROBLEMS: Final = (
-    "bad-cursor",
-    "superseded",
-    "cursor-expired",
-    "too-many-waits",
-    "full",
-    "draining",
-    "not-open",
-    "signals-unavailable",
-)
-_EndedWaitId = Annotated[
-    str, Path(description="A Wait-Id.", json_schema_extra={"pattern": WAIT_ID_PATTERN})
-]
-
-
-def add_watch_routes(router: APIRouter, registry: WaitRegistry) -> None:
-    """Add the routes of waits to `router`."""
-    parser = WatchParser(registry.purgatory, registry.settings)
-    add_route(
-        router,
-        "/watch",
-        WatchEndpoint(registry, "POST", watch_keys, parser.parse_several, parser.body),
-        response_model=WatchManyResponse,
-        response_description="How the wait ended, with an entry for each key that fired.",
-        responses={
-            200: {"headers": PREFERENCE_APPLIED},
-            204: {
-                "description": "Nothing fired, with `Prefer: return=minimal`.",
-                "headers": PREFERENCE_APPLIED | PURGATORY_CURSOR,
-            },
-        },
-        problems=("bad-json", *PROBLEMS, "body-too-large", "unsupported-media-type"),
-    )
-
-    async def cancel_wait(raw: RawRequest, id: _EndedWaitId) -> RawResponse:  # noqa: A002 - as OpenAPI has it
-        """End a wait.
-
-        End the wait of that Wait-Id: its response has the reason "cancelled".
-        """
-        await registry.cancel(owned_wait_id(raw, parse_wait_id(id)))
-        return RawResponse.empty(204)
-
-    add_handler(
-        router,
-        registry.context,
-        "DELETE /waits/{id}",
-        cancel_wait,
-        Access(Action.WAIT),
-        status_code=204,
-        response_description="The wait has ended, and its request has a response.",
-        problems=("unknown-wait", "signals-unavailable"),
-    )
-
-
 _EVENT_STREAM: Final = "text/event-stream"
 
 # Media ranges of a header: others are ignored.
@@ -192,35 +92,64 @@ def _weight(parameters: list[str]) -> float:
     return 1.0
 
 
+Parse = Callable[[RawRequest], WatchRequest]
 ParseStream = Callable[[RawRequest], StreamRequest | None]
 
 
-class StreamEndpoint(WatchEndpoint):
-    """Streams events."""
+class WatchEndpoint(RawEndpoint):
+    """Parks waits and streams."""
 
     def __init__(
         self,
-        registry: WaitRegistry,
-        function: Callable[..., object],
         streams: EventStreams,
-        parse_stream: ParseStream,
+        method: str,
+        function: Callable[..., Any],
+        *,
         parse: Parse | None = None,
+        parse_stream: ParseStream | None = None,
+        body: JsonBody[WatchBody] | None = None,
     ) -> None:
-        """Stream what `function` declares and `parse_stream` has checked.
+        """Park what `function` declares, once `parse` or, for a stream, `parse_stream` checked it.
 
-        With `parse`, requests that do not ask for events are waits, as of a WatchEndpoint.
+        With both, requests that do not ask for events are waits.
         """
-        super().__init__(registry, "GET", function, _no_wait if parse is None else parse)
+        registry = streams.registry
+        super().__init__(
+            registry.context,
+            method,
+            function,
+            Access(Action.WAIT),
+            body=body,
+            # Without a body, `parse` checks all of it, and its cache has most of the parameters.
+            admits_whole_head=body is not None,
+        )
+        self.needs_client = registry.clients.is_active
+        self.needs_scope = registry.clients.needs_scope
+        self.registry = registry
         self._streams = streams
+        self._parse = parse
         self._parse_stream = parse_stream
-        self._is_shared = parse is not None
 
     def begin(self, raw: RawRequest, connection: Connection) -> ParkedRequest | None:
-        """Park a stream, or refuse it; a request that does not ask for events is a wait."""
-        if self._is_shared and not wants_events(raw):
-            return super().begin(raw, connection)
+        """Park a request, or refuse it."""
+        parse, parse_stream = self._parse, self._parse_stream
+        if parse is None or (parse_stream is not None and wants_events(raw)):
+            assert parse_stream is not None
+            return self._begin_stream(raw, connection, parse_stream)
+        registry = self.registry
         try:
-            request = self._parse_stream(raw)
+            wait = ParkedRequest(parse(raw), registry, connection)
+            registry.park(wait, registry.client(raw))
+        except Exception as exc:
+            connection.respond(self.error_response(raw, exc))
+            return None
+        return wait
+
+    def _begin_stream(
+        self, raw: RawRequest, connection: Connection, parse: ParseStream
+    ) -> ParkedStream | None:
+        try:
+            request = parse(raw)
             if request is None:
                 connection.respond(RawResponse.empty(204))
                 return None
@@ -232,10 +161,6 @@ class StreamEndpoint(WatchEndpoint):
         if not stream.is_completed:
             stream.begin(request.is_from_now)
         return stream
-
-
-def _no_wait(raw: RawRequest) -> WatchRequest:
-    raise AssertionError("every request at this address is for a stream")
 
 
 # A part for each log of signals that has a key, 40 characters at most.
@@ -364,12 +289,11 @@ class StreamParser:
         cursor: str | None = values["last_event_id"] if header else values.get("cursor")
         if cursor == END_ID:
             return None
-        wait_id = values.get("wait_id")
         watch = WatchRequest(
             keys,
             self._positions(keys, cursor, header),
             self._terms_of(values.get("wait")),
-            None if wait_id is None else owned_wait_id(raw, wait_id),
+            owned_wait_id(raw, values.get("wait_id")),
         )
         return StreamRequest(watch, cursor is None)
 
@@ -413,17 +337,38 @@ _EVENT: Final[dict[str, Any]] = {
 EVENT_STREAM: Final[dict[str, Any]] = {"text/event-stream": {"schema": _EVENT, "example": _EXAMPLE}}
 
 
-def add_stream_routes(router: APIRouter, registry: WaitRegistry) -> None:
-    """Add the routes of streams to `router`, and of waits for one key."""
+ETAG: Final = response_header("ETag", "The cursor, in quotes: for If-None-Match of the next wait.")
+PREFERENCE_APPLIED: Final = response_header(
+    "Preference-Applied", "The applied preferences, or the maximum for a longer wait."
+)
+PURGATORY_CURSOR: Final = response_header("Purgatory-Cursor", "The cursor for the next wait.")
+PROBLEMS: Final = (
+    "bad-cursor",
+    "superseded",
+    "cursor-expired",
+    "too-many-waits",
+    "full",
+    "draining",
+    "not-open",
+    "signals-unavailable",
+)
+_EndedWaitId = Annotated[
+    str, Path(description="A Wait-Id.", json_schema_extra={"pattern": WAIT_ID_PATTERN})
+]
+
+
+def add_watch_routes(router: APIRouter, registry: WaitRegistry) -> None:
+    """Add the routes of waits and streams to `router`."""
     streams = EventStreams(registry)
     waits = WatchParser(registry.purgatory, registry.settings)
-    parser = StreamParser(registry.purgatory, registry.settings)
+    follows = StreamParser(registry.purgatory, registry.settings)
     add_route(
         router,
         "/watch/{key:watch_key}",
-        StreamEndpoint(registry, waits.declared, streams, parser.parse, waits.parse),
+        WatchEndpoint(
+            streams, "GET", waits.declared, parse=waits.parse, parse_stream=follows.parse
+        ),
         response_model=WatchResponse,
-        response_description="How the wait ended: always this, whatever ended it.",
         responses={
             200: {"headers": ETAG | PREFERENCE_APPLIED, "content": EVENT_STREAM},
             204: {
@@ -441,7 +386,7 @@ def add_stream_routes(router: APIRouter, registry: WaitRegistry) -> None:
     add_route(
         router,
         "/watch",
-        StreamEndpoint(registry, parser.declared, streams, parser.parse_several),
+        WatchEndpoint(streams, "GET", follows.declared, parse_stream=follows.parse_several),
         response_model=None,
         response_description="The events, until the stream ends.",
         responses={
@@ -449,4 +394,38 @@ def add_stream_routes(router: APIRouter, registry: WaitRegistry) -> None:
             204: {"description": "The stream has ended for good: do not reconnect."},
         },
         problems=PROBLEMS,
+    )
+    add_route(
+        router,
+        "/watch",
+        WatchEndpoint(streams, "POST", watch_keys, parse=waits.parse_several, body=waits.body),
+        response_model=WatchManyResponse,
+        responses={
+            200: {"headers": PREFERENCE_APPLIED},
+            204: {
+                "description": "Nothing fired, with `Prefer: return=minimal`.",
+                "headers": PREFERENCE_APPLIED | PURGATORY_CURSOR,
+            },
+        },
+        problems=PROBLEMS,
+    )
+
+    async def cancel_wait(raw: RawRequest, id: _EndedWaitId) -> RawResponse:  # noqa: A002 - as OpenAPI has it
+        """End a wait.
+
+        End the wait of that Wait-Id: its response has the reason "cancelled".
+        """
+        wait_id = parse_wait_id(id)
+        await registry.cancel(owned_wait_id(raw, wait_id) or wait_id)
+        return RawResponse.empty(204)
+
+    add_handler(
+        router,
+        registry.context,
+        "DELETE /waits/{id}",
+        cancel_wait,
+        Access(Action.WAIT),
+        status_code=204,
+        response_description="The wait has ended, and its request has a response.",
+        problems=("unknown-wait", "signals-unavailable"),
     )

@@ -86,40 +86,17 @@ def wait_text(wait: float | str) -> str:
 
 
 @lru_cache(maxsize=64)
-def watch_body(limits: Limits) -> type[WatchBody]:
-    """Return WatchBody with the bounds on its keys, and on the signals to wait for."""
-    maximum = limits.max_keys_per_operation
-    keys, until, least = (WatchBody.model_fields[name] for name in ("keys", "until", "min"))
-    count = CountOfKeys.model_fields["count"]
-    bounded_keys = Field(
-        min_length=1,
-        max_length=maximum,
-        description=keys.description,
-        json_schema_extra=keys.json_schema_extra,
-    )
-    bounded_count = Field(ge=1, le=maximum, description=count.description)
-    count_of_keys: Any = with_fields(CountOfKeys, count=(StrictInt, bounded_count))
-    return with_fields(
-        WatchBody,
-        keys=(dict[str, Cursor | None], bounded_keys),
-        until=(
-            Literal["any", "all"] | count_of_keys,
-            Field(until.default, description=until.description),
-        ),
-        min=(
-            StrictInt,
-            Field(
-                least.default, ge=1, le=limits.max_signals_per_key, description=least.description
-            ),
-        ),
-    )
-
-
-@lru_cache(maxsize=64)
 def watch_json(limits: Limits) -> JsonBody[WatchBody]:
     """Return the body of a wait for several keys."""
-    max_bytes = limits.max_keys_per_operation * KEY_ROOM + ENVELOPE
-    return JsonBody(watch_body(limits), max_bytes=max_bytes)
+    maximum = limits.max_keys_per_operation
+    count_of_keys: Any = with_fields(CountOfKeys, count=Annotated[StrictInt, Field(le=maximum)])
+    model = with_fields(
+        WatchBody,
+        keys=Annotated[dict[str, Cursor | None], Field(max_length=maximum)],
+        until=Literal["any", "all"] | count_of_keys,
+        min=Annotated[StrictInt, Field(le=limits.max_signals_per_key)],
+    )
+    return JsonBody(model, max_bytes=maximum * KEY_ROOM + ENVELOPE)
 
 
 class Signal(BaseModel):

@@ -129,6 +129,10 @@ def _telemetry() -> FastAPI:
     return _installed(FastAPI(telemetry={"tracer_provider": provider}))
 
 
+def _body_limit() -> FastAPI:
+    return _installed(FastAPI(max_body_size=100))
+
+
 def _own_application() -> FastAPI:
     return _installed(OwnApplication())
 
@@ -150,12 +154,13 @@ def _installed(app: FastAPI) -> FastAPI:
         _middleware_from_the_start,
         _dependencies,
         pytest.param(_telemetry, marks=TELEMETRY),
+        pytest.param(_body_limit, marks=BODY_LIMIT),
         _own_application,
         _around,
     ],
 )
 def test_what_stands_in_front_is_asked(make: Callable[[], Any]) -> None:
-    """Middleware, dependencies, telemetry and applications around it: no fast route."""
+    """Middleware, dependencies, telemetry, limits and applications around it: no fast route."""
     assert found(make()) == set()
 
 
@@ -215,18 +220,6 @@ def test_root_paths(fast_routes: list[FastRoute]) -> None:
                 else:
                     # Routes at which the root path itself ends need not be fast.
                     assert not all(is_found) or root_path.startswith(of_server + route.path)
-
-
-@BODY_LIMIT
-async def test_a_body_limit_of_the_application() -> None:
-    """The protocol leaves longer bodies to it; on other servers it reads them all."""
-    app = FastAPI(max_body_size=100)
-    install(app, Purgatory(), authorize=ALLOW_ANYONE)
-    app.middleware_stack = app.build_middleware_stack()
-    fast_routes = find_fast_routes(app)
-    assert {item.max_body for item in fast_routes} == {0, 100}
-    stack = FastRouteStack(app.middleware_stack, fast_routes)
-    assert "POST" not in stack._fast_routes
 
 
 async def test_the_stack_is_the_applications_own_again_afterwards() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
@@ -50,17 +49,14 @@ def watch_many(document: Any, **headers: str) -> Exchange:
 async def test_the_documented_responses_are_those_that_are_sent(
     app: FastAPI, purgatory: Purgatory
 ) -> None:
-    """But for the cursor and the time."""
+    """Neither more nor less."""
     start = purgatory.signals.cursor(purgatory.signals.head())
     await purgatory.fire("order:42:paid", {"by": "card"})
     one = watch(f"cursor={start}&wait=0", "order:42:paid")
     many = watch_many({"keys": {"order:42:paid": start, "order:42:sent": start}, "wait": 0})
     for exchange, model in ((one, WatchResponse), (many, WatchManyResponse)):
-        (example,) = model.model_json_schema()["examples"]
         sent = (await exchange.begin(app).reply()).body.decode()
-        sent = re.sub(r'(?<="at":")[^"]+', "2026-11-21T15:04:05.678Z", sent)
-        cursor = purgatory.signals.cursor(purgatory.signals.head())
-        assert json.loads(sent.replace(cursor, "8c1f0a9be2d4-1")) == example
+        assert model.model_validate_json(sent, strict=True).model_dump_json() == sent
 
 
 # Of a signal whose value is one digit.
