@@ -105,15 +105,6 @@ Handler = Callable[[Request, Exception], Awaitable[Response]]
 ProblemDetailsOf = Literal["purgatory", "app"]
 
 
-def check_problem_details(problem_details: ProblemDetailsOf) -> None:
-    """Raise ValueError unless `problem_details` is one of its values."""
-    if problem_details not in get_args(ProblemDetailsOf):
-        raise ValueError(
-            f"problem_details is {problem_details!r}: give 'purgatory' for errors of these "
-            "endpoints and of this library, or 'app' for every error of the application"
-        )
-
-
 def add_exception_handlers(app: FastAPI, prefix: str, problem_details: ProblemDetailsOf) -> None:
     """Report errors as problem details: those of this library, and those below `prefix`.
 
@@ -353,7 +344,11 @@ def install(
             f"install was called twice: this application has a purgatory below {prefix!r} already; "
             "call it once, or give another prefix"
         )
-    check_problem_details(problem_details)
+    if problem_details not in get_args(ProblemDetailsOf):
+        raise ValueError(
+            f"problem_details is {problem_details!r}: give 'purgatory' for errors of these "
+            "endpoints and of this library, or 'app' for every error of the application"
+        )
     router = create_router(
         purgatory,
         prefix=prefix,

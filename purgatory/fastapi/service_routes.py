@@ -19,7 +19,7 @@ from pydantic import ConfigDict, RootModel
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.http.requests import READ, Access, Action, RawRequest
 from purgatory.fastapi.http.responses import KINDS, Problem, RawResponse
-from purgatory.fastapi.routing.endpoints import EndpointContext
+from purgatory.fastapi.routing.endpoints import EndpointContext, file_response
 from purgatory.fastapi.routing.routes import add_handler
 from purgatory.fastapi.servers.server_process import running_workers
 from purgatory.purgatory import Purgatory, Statistics
@@ -36,12 +36,12 @@ def add_javascript_route(router: APIRouter, context: EndpointContext) -> None:
     """Add the route of the module to `router`."""
     body = MODULE.read_bytes()
     etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-    # A page must not run the module of another version for long.
-    common = {"ETag": etag, "Cache-Control": "public, max-age=300"}
     headers = {
         "Content-Type": "text/javascript; charset=utf-8",
         "X-Content-Type-Options": "nosniff",
-        **common,
+        "ETag": etag,
+        # A page must not run the module of another version for long.
+        "Cache-Control": "public, max-age=300",
     }
 
     async def javascript(raw: RawRequest) -> RawResponse:
@@ -49,9 +49,7 @@ def add_javascript_route(router: APIRouter, context: EndpointContext) -> None:
 
         A module for browsers and Node.js, with `follow` and `fire`.
         """
-        if etag in raw.headers_named(b"if-none-match"):
-            return RawResponse.of(304, b"", common)
-        return RawResponse.of(200, body, headers)
+        return file_response(raw, body, headers)
 
     add_handler(
         router,

@@ -46,7 +46,12 @@ from purgatory.fastapi.http.responses import (
     draining_problem,
     release_frames,
 )
-from purgatory.fastapi.routing.endpoints import EndpointContext, Sending, joined_in_turns
+from purgatory.fastapi.routing.endpoints import (
+    EndpointContext,
+    Sending,
+    file_response,
+    joined_in_turns,
+)
 from purgatory.fastapi.routing.routes import Responses, add_handler
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
 from purgatory.log_text import escaped
@@ -266,10 +271,9 @@ class Page:
         return self._response(raw, file)
 
     def _response(self, raw: RawRequest, name: str) -> RawResponse:
-        tag = self._tags[name]
         headers = {
             "Content-Type": TYPES[name],
-            "ETag": tag,
+            "ETag": self._tags[name],
             # Asked for each time, and sent again only if another version is installed.
             "Cache-Control": "no-cache",
             "Content-Security-Policy": _POLICY,
@@ -277,9 +281,7 @@ class Page:
             "Referrer-Policy": "no-referrer",
             "Cross-Origin-Opener-Policy": "same-origin",
         }
-        if tag in raw.headers_named(b"if-none-match"):
-            return RawResponse.of(304, b"", headers)
-        return RawResponse.of(200, self._files[name], headers)
+        return file_response(raw, self._files[name], headers)
 
 
 # A snapshot of many workers takes some 100 KB in memory until its viewer has read it.

@@ -19,13 +19,7 @@ from typing import Annotated, Any, Final, NamedTuple, ParamSpec, TypeVar, get_ar
 from urllib.parse import parse_qsl
 
 from fastapi import Path, params
-from pydantic import (
-    BeforeValidator,
-    Field,
-    TypeAdapter,
-    ValidationError,
-    WithJsonSchema,
-)
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, WithJsonSchema
 
 from purgatory.fastapi.http.json_bodies import KEY_PATTERN, allowed_words
 from purgatory.fastapi.http.requests import RawRequest, only_line

@@ -379,14 +379,18 @@ def listed_job(job: Job) -> ListedJob:
     return ListedJob(**_listed(job))
 
 
+_AS_THEY_ARE: Final = (
+    *("id", "handler", "version", "blocked_by", "round", "attempt", "max_attempts"),
+    *("fired_key", "lateness_ms", "error"),
+)
+
+
 def _listed(job: Job) -> dict[str, Any]:
     return {
-        "id": job.id,
-        "handler": job.handler,
+        **{name: getattr(job, name) for name in _AS_THEY_ARE},
         "state": str(job.state),
         "outcome": None if job.outcome is None else str(job.outcome),
         "by_hand": job.is_by_hand,
-        "version": job.version,
         "deadline": _timestamp(job.deadline_ms),
         "due": _timestamp(job.due_ms),
         "created": _timestamp(job.created_ms),
@@ -397,15 +401,8 @@ def _listed(job: Job) -> dict[str, Any]:
         "on_fire": str(job.on_fire),
         "dedupe_key": _shown(job.dedupe_key),
         "concurrency_key": _shown(job.concurrency_key),
-        "blocked_by": job.blocked_by,
         "misfire": str(job.misfire),
-        "round": job.round,
-        "attempt": job.attempt,
-        "max_attempts": job.max_attempts,
-        "fired_key": job.fired_key,
         "fired_keys": list(job.fired_keys),
-        "lateness_ms": job.lateness_ms,
-        "error": job.error,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Protocol
@@ -461,6 +461,13 @@ class PlainEndpoint(AdmittingEndpoint):
         except Exception as exc:
             return self.error_response(raw, exc)
         return found
+
+
+def file_response(raw: RawRequest, body: bytes, headers: Mapping[str, str]) -> RawResponse:
+    """Return the response with a file; 304 if the client has the ETag in `headers`."""
+    if headers["ETag"] in raw.headers_named(b"if-none-match"):
+        return RawResponse.of(304, b"", headers)
+    return RawResponse.of(200, body, headers)
 
 
 async def joined_in_turns(rows: Iterable[bytes]) -> bytes:

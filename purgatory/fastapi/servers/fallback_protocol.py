@@ -494,24 +494,18 @@ def missing_internals() -> list[str]:
     async def no_app(scope: Any, receive: Any, send: Any) -> None:
         pass
 
-    nothing: Any = None
     # Any object is a loop for a protocol that is only looked at.
     no_loop: Any = object()
     state = ServerState()
     config = Config(no_app, http=HttpToolsProtocol, ws="none", lifespan="off", log_config=None)
-    owners: list[tuple[object, str]] = [
+    parameters = signature(RequestResponseCycle).parameters
+    nothing: Any = dict.fromkeys(parameters)
+    owners = (
         (HttpToolsProtocol(config, state, {}, no_loop), _OF_PROTOCOL),
         (state, _OF_STATE),
-    ]
-    parameters = signature(RequestResponseCycle).parameters
-    missing = [
-        f"RequestResponseCycle({name}=)"
-        for name in _OF_CYCLE_CALL.split()
-        if name not in parameters
-    ]
-    if not missing:
-        cycle = RequestResponseCycle(**dict.fromkeys(parameters, nothing))
-        owners.append((cycle, _OF_CYCLE))
+        (RequestResponseCycle(**nothing), _OF_CYCLE),
+    )
+    missing = [f"{name}=" for name in _OF_CYCLE_CALL.split() if name not in parameters]
     for owner, names in owners:
         of = type(owner).__name__
         missing += [f"{of}.{name}" for name in names.split() if not hasattr(owner, name)]

@@ -80,18 +80,14 @@ class HeaderLines:
         places = self._places.get(name, ())
         return [block[place].decode("latin-1") for place in places]
 
-    def __contains__(self, name: bytes) -> bool:
-        """Return True iff there is a header of that lower-case name."""
-        return name in self._names
-
     def _values(self, name: bytes, block: bytes) -> list[bytes]:
         return [block[place] for place in self._places[name]]
 
     def _read_framing(self, block: bytes) -> bool:
-        if b"transfer-encoding" in self:
+        if b"transfer-encoding" in self._names:
             return False
         allowed = _CONNECTION_OPTIONS
-        if b"upgrade" in self:
+        if b"upgrade" in self._names:
             if any(_TAKEN in value.lower() for value in self._values(b"upgrade", block)):
                 return False
             allowed |= _UPGRADE_OPTIONS
@@ -100,12 +96,12 @@ class HeaderLines:
             if not options <= allowed:
                 return False
             self.closes |= b"close" in options
-        if b"content-length" in self:
+        if b"content-length" in self._names:
             lengths = self._values(b"content-length", block)
             if len(lengths) > 1 or not lengths[0].isdigit() or len(lengths[0]) > MAX_DIGITS:
                 return False
             self.content_length = int(lengths[0])
-        if b"expect" in self:
+        if b"expect" in self._names:
             self.expects_continue = self._values(b"expect", block) == [b"100-continue"]
             return self.expects_continue and self.content_length > 0
         return True
@@ -227,10 +223,6 @@ class DirectRequest(RawRequest):
     def expects_continue(self) -> bool:
         """True iff the client waits for 100 Continue before it sends the body."""
         return self._lines.expects_continue
-
-    def has_header(self, name: bytes) -> bool:
-        """Return True iff there is a header of that lower-case name."""
-        return name in self._lines
 
     def has_any(self, names: frozenset[bytes]) -> bool:
         """Return True iff there is a header of one of those lower-case names."""

@@ -37,6 +37,7 @@ AccessEntry = tuple[str, str, str, str]
 """Client, method, path with query, HTTP version."""
 
 _logger = logging.getLogger("uvicorn.access")
+_FORWARDED: Final = frozenset({b"x-forwarded-for"})
 
 
 @runtime_checkable
@@ -108,7 +109,7 @@ class AccessLog:
     ) -> tuple[str, int] | None:
         """Return the address of the client, behind the proxies that uvicorn trusts."""
         scope: Scope = {"type": "http", "scheme": "http", "client": _peer(transport)}
-        if self._proxy_headers is not None and request.has_header(b"x-forwarded-for"):
+        if self._proxy_headers is not None and request.has_any(_FORWARDED):
             scope["headers"] = request.headers
             # uvicorn's own rules of trust. Nothing is awaited but the application, which is ours.
             proxy_headers: Any = self._proxy_headers

@@ -13,11 +13,7 @@ from fastapi import APIRouter, Path, Query
 from purgatory.errors import BadCursorError, PurgatoryError
 from purgatory.fastapi.http.errors import problem_of_error
 from purgatory.fastapi.http.json_bodies import JsonBody
-from purgatory.fastapi.http.parameters import (
-    MAX_QUERY_FIELDS,
-    HeadParser,
-    ParameterErrors,
-)
+from purgatory.fastapi.http.parameters import MAX_QUERY_FIELDS, HeadParser, ParameterErrors
 from purgatory.fastapi.http.requests import Access, Action, RawRequest
 from purgatory.fastapi.http.responses import ALLOWED_KEY, RawResponse, bad_parameter
 from purgatory.fastapi.routing.endpoints import Connection, RawEndpoint
