@@ -366,6 +366,16 @@ class _PeerSnapshot:
 _PEER: Final = TypeAdapter(_PeerSnapshot)
 
 
+def log_malformed(kind: str, error: ValueError) -> None:
+    """Log what another process sent, which is left out."""
+    logger.warning(
+        "another process sent a malformed %s, which is left out (%s)",
+        kind,
+        type(error).__name__,
+        extra={"action": "peer-malformed"},
+    )
+
+
 async def _parsed(texts: list[str]) -> tuple[list[dict[str, Any]], int]:
     """Return the snapshots of other workers, and how many are malformed, which is logged.
 
@@ -386,11 +396,7 @@ async def _parsed(texts: list[str]) -> tuple[list[dict[str, Any]], int]:
             _PEER.validate_json(text, strict=True)
         except ValueError as exc:
             malformed += 1
-            logger.warning(
-                "another worker sent a malformed snapshot, which is not shown (%s)",
-                type(exc).__name__,
-                extra={"action": "peer-malformed"},
-            )
+            log_malformed("snapshot", exc)
         else:
             found.append(snapshot)
         await budget.yield_if_spent()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 import sys
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -19,15 +18,13 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from purgatory.event_loop.inspection import Inspection, started_ms
-from purgatory.fastapi.dashboard.snapshots import WorkerName
+from purgatory.fastapi.dashboard.snapshots import WorkerName, log_malformed
 from purgatory.fastapi.http.json_bodies import JsonBody, RequestBody
 from purgatory.fastapi.http.parameters import MAX_LIMIT
 from purgatory.fastapi.http.requests import Access, Action
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.purgatory import Purgatory
 from purgatory.turn_budget import TurnBudget
-
-logger = logging.getLogger("purgatory.dashboard")
 
 MAX_TARGETS: Final = 500
 # Characters: the id of a wait has its key, in Base64.
@@ -349,7 +346,7 @@ def _peer_rows(text: str) -> list[dict[str, Any]]:
     try:
         return [row.model_dump() for row in _ROWS.validate_json(text)]
     except ValueError as exc:
-        _log_malformed("list of waits", exc)
+        log_malformed("list of waits", exc)
         return []
 
 
@@ -358,17 +355,8 @@ def _ids(text: str) -> list[str]:
     try:
         return _IDS.validate_json(text, strict=True)
     except ValueError as exc:
-        _log_malformed("list of ids", exc)
+        log_malformed("list of ids", exc)
         return []
-
-
-def _log_malformed(kind: str, error: ValueError) -> None:
-    logger.warning(
-        "another process sent a malformed %s, which is left out (%s)",
-        kind,
-        type(error).__name__,
-        extra={"action": "peer-malformed"},
-    )
 
 
 def after_text(sort: SortKey) -> str:

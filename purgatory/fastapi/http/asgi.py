@@ -60,17 +60,23 @@ async def send_response(
 
     Raises ResponseUnreadError if `unread` gives it up, with the response incomplete.
     """
-    if unread is not None and len(response.body) > PIECE:
-        await _send_in_pieces(send, response, unread)
+    body = response.body
+    start = {
+        "type": "http.response.start",
+        "status": response.status,
+        "headers": response.headers,
+    }
+    if unread is None or len(body) <= PIECE:
+        await send(start)
+        await send({"type": "http.response.body", "body": body})
         return
-    await send(
-        {
-            "type": "http.response.start",
-            "status": response.status,
-            "headers": response.headers,
-        }
-    )
-    await send({"type": "http.response.body", "body": response.body})
+    with sending(len(body), unread) as this:
+        await send(start)
+        for begin in range(0, len(body), PIECE):
+            end = begin + PIECE
+            piece, is_last = body[begin:end], end >= len(body)
+            await send({"type": "http.response.body", "body": piece, "more_body": not is_last})
+            this.unread_bytes = max(0, len(body) - end)
 
 
 async def send_or_give_up(send: Send, response: RawResponse, unread: UnreadResponses) -> None:
@@ -80,23 +86,6 @@ async def send_or_give_up(send: Send, response: RawResponse, unread: UnreadRespo
     """
     with suppress(ResponseUnreadError):
         await send_response(send, response, unread)
-
-
-async def _send_in_pieces(send: Send, response: RawResponse, unread: UnreadResponses) -> None:
-    body = response.body
-    with sending(len(body), unread) as this:
-        await send(
-            {
-                "type": "http.response.start",
-                "status": response.status,
-                "headers": response.headers,
-            }
-        )
-        for start in range(0, len(body), PIECE):
-            end = start + PIECE
-            piece = body[start:end]
-            await send({"type": "http.response.body", "body": piece, "more_body": end < len(body)})
-            this.unread_bytes = max(0, len(body) - end)
 
 
 @contextmanager

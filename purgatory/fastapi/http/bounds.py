@@ -112,10 +112,12 @@ class ByteBudget(ABC, Generic[Item]):
     # Invariant: held_bytes == sum(_sizes.values()) and all(_sizes.values()).
     __slots__ = ("_deadlines", "_max_bytes", "_sizes", "_timeout", "held_bytes")
 
-    def __init__(self, timeout: float, max_bytes: int) -> None:
+    default_max_bytes: int
+
+    def __init__(self, timeout: float = DEFAULT_TIMEOUT, max_bytes: int | None = None) -> None:
         """Begin empty; `timeout` is in seconds."""
         self._timeout = timeout
-        self._max_bytes = max_bytes
+        self._max_bytes = self.default_max_bytes if max_bytes is None else max_bytes
         self._sizes: dict[Item, int] = {}
         self._deadlines: Deadlines[Item] | None = None
         self.held_bytes = 0
@@ -212,11 +214,7 @@ class IncomingRequests(ByteBudget[IncomingRequest]):
 
     __slots__ = ()
 
-    def __init__(
-        self, timeout: float = DEFAULT_TIMEOUT, max_bytes: int = DEFAULT_MAX_BYTES
-    ) -> None:
-        """Begin empty; `timeout` is in seconds, from the first byte to the last."""
-        super().__init__(timeout, max_bytes)
+    default_max_bytes = DEFAULT_MAX_BYTES
 
     def begin_drain(self) -> None:
         """Refuse what is incomplete after DRAIN_TIMEOUT seconds: a server waits for all of it."""
@@ -281,11 +279,7 @@ class UnreadResponses(ByteBudget[UnreadResponse]):
 
     __slots__ = ()
 
-    def __init__(
-        self, timeout: float = DEFAULT_TIMEOUT, max_bytes: int = DEFAULT_MAX_UNREAD_BYTES
-    ) -> None:
-        """Begin empty; `timeout` is in seconds, in which the client has to read something."""
-        super().__init__(timeout, max_bytes)
+    default_max_bytes = DEFAULT_MAX_UNREAD_BYTES
 
     def _current_size(self, item: UnreadResponse) -> int:
         return item.unread_bytes

@@ -37,7 +37,6 @@ from purgatory.fastapi.http.responses import (
     release_frames,
 )
 from purgatory.fastapi.jobs.schemas import (
-    CallbackBody,
     JobBody,
     PausedResponse,
     RescheduleBody,
@@ -437,20 +436,20 @@ def job_spec(purgatory: Purgatory, body: JobBody, permit: Permit) -> JobSpec:
             "exactly one of handler and callback",
         )
     _check_keys(body)
-    handler: str = CALLBACK
-    payload: Any = body.payload
-    if body.callback is not None:
-        payload = _callback(body.callback, body.payload)
-    else:
-        assert body.handler is not None
-        handler = body.handler
-    purgatory.handlers.require_http(handler)
+    callback, handler, payload = body.callback, body.handler or CALLBACK, body.payload
     try:
+        if callback is not None:
+            payload = Callback.of(
+                callback.url, method=callback.method, headers=callback.headers, payload=payload
+            )
+        purgatory.handlers.require_http(handler)
         spec = purgatory.jobs.spec(handler, payload, since=body.since, **_options(body, permit))
     except BadCursorError as exc:
         raise problem_of_error(exc, "since") from exc
     except InvalidPayloadError as exc:
-        _name_as_in_body(exc)
+        # By the client's name: to the library a callback is a payload.
+        if exc.param != "payload":
+            exc.param = f"callback.{exc.param}"
         raise
     identity = permit.identity
     return spec if identity is None else replace(spec, owner=owner_of(identity))
@@ -480,20 +479,6 @@ def _owned_key(name: str, key: str | None, permit: Permit) -> str | None:
             "a key that does not begin with ~, 16 hexadecimal digits and ~",
         )
     return key
-
-
-def _callback(body: CallbackBody, payload: Any) -> Callback:
-    try:
-        return Callback.of(body.url, method=body.method, headers=body.headers, payload=payload)
-    except InvalidPayloadError as exc:
-        _name_as_in_body(exc)
-        raise
-
-
-def _name_as_in_body(error: InvalidPayloadError) -> None:
-    # By the client's name: to the library a callback is a payload.
-    if error.param != "payload":
-        error.param = f"callback.{error.param}"
 
 
 def _check_keys(body: JobBody) -> None:

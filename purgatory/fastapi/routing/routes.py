@@ -106,6 +106,15 @@ def _dependencies_seen() -> int:
     router.add_api_route("/probe", _nothing)
     app = FastAPI()
     app.include_router(router, dependencies=[Depends(_nothing)])
+    serve_probe(app.router, app)
+    return sum(seen)
+
+
+def serve_probe(serving: Any, app: Any) -> None:
+    """Have `serving` serve a GET of `/probe` to `app`, in which nothing waits, in this step.
+
+    Without the event loop, which may not be there yet.
+    """
     scope = {
         "type": "http",
         "method": "GET",
@@ -116,15 +125,13 @@ def _dependencies_seen() -> int:
         "headers": [],
         "app": app,
     }
-    # Without the event loop, which may not be there yet: nothing in this suspends.
-    serving: Any = app.router(scope, _no_message, _drop_message)
+    call = serving(scope, _no_message, drop_message)
     try:
-        serving.send(None)
+        call.send(None)
     except StopIteration:
         pass
     finally:
-        serving.close()
-    return sum(seen)
+        call.close()
 
 
 async def _nothing() -> None:
@@ -135,8 +142,8 @@ async def _no_message() -> Any:
     raise AssertionError("the probe reads no message")
 
 
-async def _drop_message(message: Any) -> None:
-    pass
+async def drop_message(message: Any) -> None:
+    """Be the `send` of a probe."""
 
 
 Responses = dict[int | str, dict[str, Any]]
