@@ -224,69 +224,6 @@ MAX_STORED_BYTES: Final = 8 * 1024
 _MAX_RESPONSE_BYTES: Final = 1024 * MAX_BATCH
 
 
-class SharedFires:
-    """Fires with conditions that hold in all processes: the log checks them as it appends."""
-
-    def __init__(self, purgatory: Purgatory) -> None:
-        """Fire into the shared signals of `purgatory`."""
-        self._purgatory = purgatory
-
-    async def fire(
-        self,
-        items: Sequence[tuple[str, Any]],
-        raw: RawRequest,
-        name: str | None,
-        unless_after: int | None = None,
-        *,
-        is_batch: bool = False,
-    ) -> RawResponse:
-        """Fire all or none; a repeat of an Idempotency-Key gets the first response. Raise Problem.
-
-        `unless_after` is the position of If-Match, of the first key.
-        """
-        idempotency = None
-        if name is not None:
-            owner, name = request_name(raw, name)
-            idempotency = Idempotency(
-                owner=f"client:{owner}", name=name, fingerprint=fingerprint_of(raw).hex()
-            )
-        try:
-            fired = await self._purgatory.fire_shared(
-                items,
-                unless_after=unless_after,
-                idempotency=idempotency,
-                owner=raw.permit.identity,
-            )
-        except SignalsConflictError as exc:
-            if exc.is_name_reused:
-                raise key_reused(name or "") from exc
-            raise has_fired(self._purgatory, items[0][0]) from exc
-        if isinstance(fired, bytes):
-            return RawResponse.from_json(201, _unpacked(fired))
-        rows = b",".join(map(fired_json, fired))
-        body = b'{"results":[%b]}' % rows if is_batch else rows
-        if idempotency is not None:
-            await self._remember(idempotency, [key for key, _ in items], body)
-        return RawResponse.from_json(201, body)
-
-    async def _remember(self, idempotency: Idempotency, keys: Sequence[str], body: bytes) -> None:
-        if len(body) > MAX_PLAIN_BYTES:
-            body = compress(body)
-        if len(body) > MAX_STORED_BYTES:
-            return
-        assert self._purgatory.shared_signals is not None
-        try:
-            await self._purgatory.shared_signals.remember(idempotency, keys, body)
-        except SignalsError as exc:
-            # The log has the signals already: a repeat gets their cursors, without the counts.
-            logger.warning(
-                "the response to Idempotency-Key %r was not stored: %s",
-                idempotency.name,
-                exc,
-                extra={"action": "response-not-stored"},
-            )
-
-
 def _unpacked(stored: bytes) -> bytes:
     """Return the response that a process has stored; raise Problem if it is none."""
     try:
@@ -353,8 +290,7 @@ class KeyEndpoints:
         self._purgatory = purgatory
         self._signal = signal_json(purgatory.limits)
         self._repeats = RepeatedRequests(purgatory.clock)
-        has_others = purgatory.shared_signals is not None
-        self._shared = SharedFires(purgatory) if has_others else None
+        self._is_shared = purgatory.shared_signals is not None
 
     async def fire(self, raw: RawRequest) -> RawResponse:
         """Fire one key, for an admitted request."""
@@ -372,14 +308,70 @@ class KeyEndpoints:
             # Most fires have no condition.
             return await self._fire(key, value, raw)
         name, tags = values.get("idempotency_key"), values.get("if_match")
-        if self._shared is not None:
-            return await self._shared.fire([(key, value)], raw, name, self._matched(key, tags))
+        if self._is_shared:
+            return await self._fire_shared([(key, value)], raw, name, self._matched(key, tags))
 
         async def fire_if() -> RawResponse:
             self._check_head(key, tags)
             return await self._fire(key, value, raw)
 
         return await self._repeats.respond(name, raw, fire_if)
+
+    async def _fire_shared(
+        self,
+        items: Sequence[tuple[str, Any]],
+        raw: RawRequest,
+        name: str | None,
+        unless_after: int | None = None,
+        *,
+        is_batch: bool = False,
+    ) -> RawResponse:
+        """Fire all or none, with conditions that hold in all processes: the log checks them.
+
+        A repeat of an Idempotency-Key gets the first response. `unless_after` is the position of
+        If-Match, of the first key. Raises Problem.
+        """
+        idempotency = None
+        if name is not None:
+            owner, name = request_name(raw, name)
+            idempotency = Idempotency(
+                owner=f"client:{owner}", name=name, fingerprint=fingerprint_of(raw).hex()
+            )
+        try:
+            fired = await self._purgatory.fire_shared(
+                items,
+                unless_after=unless_after,
+                idempotency=idempotency,
+                owner=raw.permit.identity,
+            )
+        except SignalsConflictError as exc:
+            if exc.is_name_reused:
+                raise key_reused(name or "") from exc
+            raise has_fired(self._purgatory, items[0][0]) from exc
+        if isinstance(fired, bytes):
+            return RawResponse.from_json(201, _unpacked(fired))
+        rows = b",".join(map(fired_json, fired))
+        body = b'{"results":[%b]}' % rows if is_batch else rows
+        if idempotency is not None:
+            await self._remember(idempotency, [key for key, _ in items], body)
+        return RawResponse.from_json(201, body)
+
+    async def _remember(self, idempotency: Idempotency, keys: Sequence[str], body: bytes) -> None:
+        if len(body) > MAX_PLAIN_BYTES:
+            body = compress(body)
+        if len(body) > MAX_STORED_BYTES:
+            return
+        assert self._purgatory.shared_signals is not None
+        try:
+            await self._purgatory.shared_signals.remember(idempotency, keys, body)
+        except SignalsError as exc:
+            # The log has the signals already: a repeat gets their cursors, without the counts.
+            logger.warning(
+                "the response to Idempotency-Key %r was not stored: %s",
+                idempotency.name,
+                exc,
+                extra={"action": "response-not-stored"},
+            )
 
     async def _fire(self, key: str, value: Any, raw: RawRequest) -> RawResponse:
         self._require_reach()
@@ -388,7 +380,7 @@ class KeyEndpoints:
 
     def _require_reach(self) -> None:
         """Raise Problem if a signal would be lost: the process drains, its signals in memory."""
-        if self._purgatory.is_draining and self._shared is None:
+        if self._purgatory.is_draining and not self._is_shared:
             raise draining_problem("its signals would be lost")
 
     async def fire_keys(
@@ -411,10 +403,10 @@ class KeyEndpoints:
             some = items[start : start + FIRED_TOGETHER]
             raw.permit.check_keys(Action.FIRE, (item.key for item in some))
             await budget.yield_if_spent()
-        if self._shared is not None:
+        if self._is_shared:
             await self._groups(items)
             pairs = [(item.key, item.value) for item in items]
-            return await self._shared.fire(pairs, raw, idempotency_key, is_batch=True)
+            return await self._fire_shared(pairs, raw, idempotency_key, is_batch=True)
 
         async def fire_all() -> RawResponse:
             groups = await self._groups(items)

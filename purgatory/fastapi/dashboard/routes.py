@@ -208,26 +208,17 @@ def _reported(
 
 
 PAGE: Final = "dashboard.html"
+_FOLDER: Final = files("purgatory.fastapi.dashboard") / "static"
+_MEDIA_TYPES: Final = {
+    "css": "text/css; charset=utf-8",
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
 TYPES: Final = {
-    PAGE: "text/html; charset=utf-8",
-    "dashboard.css": "text/css; charset=utf-8",
-    "icon.svg": "image/svg+xml",
-    **dict.fromkeys(
-        (
-            "action_dialogs.js",
-            "charts.js",
-            "dashboard.js",
-            "elements.js",
-            "jobs.js",
-            "notices.js",
-            "overview.js",
-            "paused.js",
-            "requests.js",
-            "session.js",
-            "waits.js",
-        ),
-        "text/javascript; charset=utf-8",
-    ),
+    each.name: _MEDIA_TYPES[suffix]
+    for each in _FOLDER.iterdir()
+    if (suffix := each.name.rpartition(".")[2]) in _MEDIA_TYPES
 }
 """The files, and their media types."""
 # No script and no style but those files, no framing, no form that leaves: what a key or a client
@@ -244,8 +235,7 @@ class Page:
 
     def __init__(self) -> None:
         """Read the files: some 50 KB."""
-        folder = files("purgatory.fastapi.dashboard") / "static"
-        self._files = {name: (folder / name).read_bytes() for name in TYPES}
+        self._files = {name: (_FOLDER / name).read_bytes() for name in TYPES}
         self._tags = {
             name: f'"{hashlib.sha256(body).hexdigest()[:16]}"' for name, body in self._files.items()
         }
@@ -430,15 +420,27 @@ class _Viewer(DisconnectListener):
         await asyncio.sleep(0)
 
 
-class Waits:
-    """The handler of the list of waits."""
+def _after(text: str) -> SortKey:
+    after = parse_after(text)
+    if after is None:
+        raise bad_parameter(
+            "after",
+            f"after is {text[:64]!r}, which no page ended with",
+            "the `next` of the page before, as it is; left out for the first page",
+        )
+    return after
 
-    def __init__(self, waits: WaitList) -> None:
-        """Show the pages of `waits`."""
-        self._waits = waits
+
+def add_dashboard_routes(router: APIRouter, registry: WaitRegistry, groups: frozenset[str]) -> None:
+    """Add the routes of the dashboard to `router`, which offers the endpoints of `groups`."""
+    context = registry.context
+    worker = WorkerName()
+    waits = WaitList(context.purgatory, worker, context.prefix)
+    snapshots = Snapshots(context.purgatory, worker, context.prefix)
+    page = Page()
+    add = partial(add_handler, router, context)
 
     async def list_waits(
-        self,
         key: Annotated[KeyText | None, Query(description="Only waits on this key.")] = None,
         prefix: Annotated[
             Prefix, Query(description="Only waits on keys that begin with this.")
@@ -467,34 +469,14 @@ class Waits:
             limit=limit,
             after=None if after is None else _after(after),
         )
-        rows, following = await self._waits.page(where)
+        rows, following = await waits.page(where)
         encoded = await joined_in_turns(json.dumps(row).encode() for row in rows)
         fields = encoded, json.dumps(following).encode()
         return RawResponse.from_json(200, b'{"waits":[%b],"next":%b}' % fields)
 
-
-def _after(text: str) -> SortKey:
-    after = parse_after(text)
-    if after is None:
-        raise bad_parameter(
-            "after",
-            f"after is {text[:64]!r}, which no page ended with",
-            "the `next` of the page before, as it is; left out for the first page",
-        )
-    return after
-
-
-def add_dashboard_routes(router: APIRouter, registry: WaitRegistry, groups: frozenset[str]) -> None:
-    """Add the routes of the dashboard to `router`, which offers the endpoints of `groups`."""
-    context = registry.context
-    worker = WorkerName()
-    waits = WaitList(context.purgatory, worker, context.prefix)
-    snapshots = Snapshots(context.purgatory, worker, context.prefix)
-    page = Page()
-    add = partial(add_handler, router, context)
     add(
         "GET /waits",
-        Waits(waits).list_waits,
+        list_waits,
         READ,
         response_model=WaitsResponse,
         problems=("signals-unavailable",),
@@ -522,7 +504,7 @@ def add_dashboard_routes(router: APIRouter, registry: WaitRegistry, groups: froz
         Access(Action.OPERATE),
         body=actions_json(context.purgatory.limits.max_value_bytes),
     )
-    types = ("image/svg+xml", "text/css", "text/html", "text/javascript")
+    types = (each.partition(";")[0] for each in _MEDIA_TYPES.values())
     add(
         "GET /dashboard/static/{file}",
         page.dashboard_file,
