@@ -303,7 +303,7 @@ class IdentifiedPermit(Permit):
 
 def identified(raw: RawRequest) -> Permit:
     """Return the permit of a client that `authorize` has admitted, with its identity if known."""
-    identity = raw.dependency_identity if isinstance(raw, AsgiRequest) else None
+    identity = raw.scope.get(IDENTITY) if isinstance(raw, AsgiRequest) else None
     return UNRESTRICTED if identity is None else IdentifiedPermit(identity)
 
 

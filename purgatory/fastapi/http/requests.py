@@ -202,12 +202,6 @@ class AsgiRequest(RawRequest):
         return raw_path or self.path.encode("utf-8", "surrogatepass")
 
     @property
-    def dependency_identity(self) -> str | None:
-        """The identity of the client that a dependency has found."""
-        identity: str | None = self.scope.get(IDENTITY)
-        return identity
-
-    @property
     def client(self) -> str:  # type: ignore[override] # read only
         """The address of the client; empty if unknown."""
         return (self.scope.get("client") or ("",))[0]

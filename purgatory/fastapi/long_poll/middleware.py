@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from starlette.requests import ClientDisconnect
@@ -172,14 +171,6 @@ class LongPollOperation(WaitOperation):
 NS_PER_SECOND: Final = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class LongPollRequest:
-    """The request of a client for a response with none of `tags`, within `wait` seconds."""
-
-    tags: EntityTags
-    wait: float
-
-
 class LongPoll:
     """Calls the endpoint, and parks for as long as its response is one that the client has.
 
@@ -193,21 +184,20 @@ class LongPoll:
 
     def __init__(
         self,
-        app: ASGIApp,
-        purgatory: Purgatory,
-        request: LongPollRequest,
+        middleware: LongPollMiddleware,
+        tags: EntityTags,
+        wait: float,
         scope: Scope,
         receive: Receive,
         send: Send,
-        *,
-        prefix: str,
-        clients: PerClientLimit,
-        unparked: UnparkedRoutes,
     ) -> None:
-        """Respond with the response of `app`, or with problems whose types are under `prefix`."""
-        self._app = app
-        self._purgatory = purgatory
-        self._request = request
+        """Respond with a response that has none of `tags`, within `wait` seconds."""
+        self._app = middleware.app
+        self._purgatory = purgatory = middleware.purgatory
+        self._clients = middleware.clients_of(scope)
+        self._middleware = middleware
+        self._tags = tags
+        self._wait = wait
         self._scope = scope
         # As it is before the first call stores something in it.
         self._pristine = {**scope}
@@ -215,11 +205,8 @@ class LongPoll:
             self._pristine["state"] = scope["state"].copy()
         self._messages = RequestMessages(receive)
         self._send = send
-        self._prefix = prefix
-        self._clients = clients
         self._counted: ParkedClient | None = None
-        self._unparked = unparked
-        timeout_ns = round(jittered(request.wait) * NS_PER_SECOND)
+        timeout_ns = round(jittered(wait) * NS_PER_SECOND)
         self._deadline_ns = purgatory.clock.now_ns() + timeout_ns
         self._came_while_draining = purgatory.is_draining
         self._has_failed = False
@@ -294,9 +281,7 @@ class LongPoll:
 
     def _should_keep_back(self, call: EndpointCall) -> bool:
         """Return True iff the client has this response, and can wait for another one."""
-        if self._is_comparable(call) and (
-            call.status == 304 or self._request.tags.match(call.etag)
-        ):
+        if self._is_comparable(call) and (call.status == 304 or self._tags.match(call.etag)):
             return True
         if self._was_parked:
             call.headers.append((b"preference-applied", self._applied.encode()))
@@ -308,14 +293,14 @@ class LongPoll:
         if call.status != 304 and not 200 <= call.status < 300:
             return False
         if not call.keys:
-            self._unparked.say(call.scope, NO_KEY)
+            self._middleware.unparked.say(call.scope, NO_KEY)
         elif call.status != 304 and opaque_tag(call.etag) is None:
-            self._unparked.say(call.scope, NO_ETAG)
+            self._middleware.unparked.say(call.scope, NO_ETAG)
         else:
             try:
                 self._purgatory.positions(call.keys)
             except ValueError as exc:
-                self._unparked.say(call.scope, BAD_KEY, exc)
+                self._middleware.unparked.say(call.scope, BAD_KEY, exc)
             else:
                 return self._messages.is_repeatable
         return False
@@ -348,9 +333,9 @@ class LongPoll:
             except (Problem, PurgatoryError) as exc:
                 if type(exc) is PurgatoryClosedError:
                     # The client is not told how the application is made.
-                    self._unparked.say(call.scope, CLOSED, exc)
+                    self._middleware.unparked.say(call.scope, CLOSED, exc)
                 problem = exc if isinstance(exc, Problem) else problem_of_error(exc)
-                await self._respond(problem.response(self._prefix, self._scope["path"]))
+                await self._respond(problem.response(self._middleware.prefix, self._scope["path"]))
             else:
                 self._operation = operation
                 self._was_parked = True
@@ -391,7 +376,7 @@ class LongPoll:
 
     @property
     def _applied(self) -> str:
-        return f"wait={self._request.wait:g}"
+        return f"wait={self._wait:g}"
 
 
 # In the scope of a lifespan that has passed through one of these.
@@ -429,14 +414,14 @@ class LongPollMiddleware:
         elsewhere, too. Otherwise these requests are counted alone: for the clients that `client`
         names, as in `install`, or by address.
         """
-        self._app = app
-        self._purgatory = purgatory
+        self.app = app
+        self.purgatory = purgatory
         self._has_own_limit = settings is not None or client is not None
         settings = settings or WaitSettings()
         self._max_wait = settings.max_wait
         self._clients = PerClientLimit(settings.max_parked_per_client, purgatory, client)
-        self._prefix = prefix
-        self._unparked = UnparkedRoutes()
+        self.prefix = prefix
+        self.unparked = UnparkedRoutes()
         self._methods: tuple[str, ...] = ("GET", "HEAD")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -444,26 +429,18 @@ class LongPollMiddleware:
         if scope["type"] != "http" or scope["method"] not in self._methods:
             if scope["type"] == "lifespan":
                 self._check_start(scope)
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         request = self._request(scope)
         if request is None:
             scope[WATCHED_KEYS] = None
-            await self._app(scope, receive, without_key_header(send))
+            await self.app(scope, receive, without_key_header(send))
             return
-        installed = None if self._has_own_limit else installed_limit(scope)
-        long_poll = LongPoll(
-            self._app,
-            self._purgatory,
-            request,
-            scope,
-            receive,
-            send,
-            prefix=self._prefix,
-            clients=installed or self._clients,
-            unparked=self._unparked,
-        )
-        await long_poll.run()
+        await LongPoll(self, *request, scope, receive, send).run()
+
+    def clients_of(self, scope: Scope) -> PerClientLimit:
+        """Return what counts the client of a request."""
+        return (None if self._has_own_limit else installed_limit(scope)) or self._clients
 
     def _check_start(self, scope: Scope) -> None:
         """Log if this is the second middleware, or another purgatory is installed."""
@@ -480,17 +457,17 @@ class LongPollMiddleware:
         self._compare(scope.get("app"))
 
     def _compare(self, app: Any) -> None:
-        installed = getattr(getattr(app, "state", None), "purgatory", self._purgatory)
-        if installed is not self._purgatory:
+        installed = getattr(getattr(app, "state", None), "purgatory", self.purgatory)
+        if installed is not self.purgatory:
             logger.warning(
                 "LongPollMiddleware waits on %r, and %r is installed in the application: a fire on "
                 "one does not wake who waits on the other; give both the same",
-                self._purgatory,
+                self.purgatory,
                 installed,
                 extra={"action": "two-purgatories"},
             )
 
-    def _request(self, scope: Scope) -> LongPollRequest | None:
+    def _request(self, scope: Scope) -> tuple[EntityTags, float] | None:
         # ASGI has them always, but tests of other middleware leave them out.
         headers = scope.get("headers", ())
         prefer = [value.decode("latin-1") for name, value in headers if name == b"prefer"]
@@ -506,4 +483,4 @@ class LongPollMiddleware:
         tags = EntityTags.parse_leniently(fields)
         if wait is None or tags is None:
             return None
-        return LongPollRequest(tags, min(wait, self._max_wait))
+        return tags, min(wait, self._max_wait)

@@ -220,7 +220,7 @@ def _has_middleware(app: FastAPI) -> bool:
         if not is_own and kind not in _STARLETTES_OWN:
             return True
         # None for a layer that hides the next one.
-        layer = getattr(layer, "app", None) or getattr(layer, "_app", None)
+        layer = getattr(layer, "app", None)
         if layer is None:
             return True
     return False

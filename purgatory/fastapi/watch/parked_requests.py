@@ -50,11 +50,6 @@ class WatchResponses:
         self._max_bytes = max_bytes
         self._last_question: tuple[object, ...] = ()
         self._last_response = RawResponse.empty(204)
-        # The signals and the position that were encoded last.
-        self._last_signals: list[Signal] = []
-        self._last_encoded = b"[]"
-        self._last_position = -1
-        self._last_cursor = b""
         # The second that was encoded last, and its text.
         self._second = 0
         self._second_text = b"1970-01-01T00:00:00"
@@ -186,13 +181,7 @@ class WatchResponses:
         return max(room, 0)
 
     def _encoded(self, signals: list[Signal]) -> bytes:
-        # Lists compare identity first, so that the same signals compare quickly.
-        if signals != self._last_signals:
-            self._last_signals = signals
-            self._last_encoded = b"[%b]" % b",".join(
-                [self.signal_json(signal) for signal in signals]
-            )
-        return self._last_encoded
+        return b"[%b]" % b",".join([self.signal_json(signal) for signal in signals])
 
     def signal_json(self, signal: Signal) -> bytes:
         """Return one signal as JSON."""
@@ -204,11 +193,7 @@ class WatchResponses:
         )
 
     def _cursor(self, position: int) -> bytes:
-        # That of a new signal is also that of every client that has just got it.
-        if position != self._last_position:
-            self._last_position = position
-            self._last_cursor = self._signals.cursor(position).encode()
-        return self._last_cursor
+        return self._signals.cursor(position).encode()
 
     def _timestamp(self, at_ms: int) -> bytes:
         """Return UTC milliseconds as RFC 3339."""
