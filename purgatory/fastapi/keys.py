@@ -63,8 +63,8 @@ from purgatory.fastapi.http.responses import (
     bad_parameter,
     draining_problem,
 )
-from purgatory.fastapi.routing.endpoints import EndpointContext, HandlerEndpoint
-from purgatory.fastapi.routing.routes import add_handler, add_route
+from purgatory.fastapi.routing.endpoints import EndpointContext
+from purgatory.fastapi.routing.routes import add_handler
 from purgatory.json_value import decode_json
 from purgatory.limits import Limits
 from purgatory.operations.watch_key import check_key
@@ -266,48 +266,35 @@ _IfMatch = Annotated[
 ]
 
 
-def fire_key(
-    key: KeyInPath,
-    body: SignalBody,
-    idempotency_key: IdempotencyKey = None,
-    if_match: _IfMatch = None,
-) -> FireResponse:
-    """Fire a key.
-
-    Fire a key: keep the signal, and wake its waiters.
-
-    With an `Idempotency-Key`, a repeat within ten minutes gets the first response and fires
-    nothing.
-    """
-    raise NotImplementedError
-
-
 class KeyEndpoints:
     """The handlers under `/keys`."""
 
     def __init__(self, purgatory: Purgatory) -> None:
         """Work on the keys of `purgatory`."""
         self._purgatory = purgatory
-        self._signal = signal_json(purgatory.limits)
         self._repeats = RepeatedRequests(purgatory.clock)
         self._is_shared = purgatory.shared_signals is not None
 
-    async def fire(self, raw: RawRequest) -> RawResponse:
-        """Fire one key, for an admitted request."""
-        key = raw.key()
-        values = raw.values
-        value: Any = None
-        if body := raw.body:
-            # Before a condition: an invalid body is reported, whether that is met or not.
-            signal = self._signal
-            if signal.is_small(body):
-                value = signal.parse_small(body).value
-            else:
-                value = (await signal.parse_in_turns(body)).value
-        if not values:
+    async def fire_key(
+        self,
+        raw: RawRequest,
+        key: KeyInPath,
+        body: SignalBody | None = None,
+        idempotency_key: IdempotencyKey = None,
+        if_match: _IfMatch = None,
+    ) -> RawResponse:
+        """Fire a key.
+
+        Fire a key: keep the signal, and wake its waiters.
+
+        With an `Idempotency-Key`, a repeat within ten minutes gets the first response and fires
+        nothing.
+        """
+        value = None if body is None else body.value
+        if idempotency_key is None and if_match is None:
             # Most fires have no condition.
             return await self._fire(key, value, raw)
-        name, tags = values.get("idempotency_key"), values.get("if_match")
+        name, tags = idempotency_key, if_match
         if self._is_shared:
             return await self._fire_shared([(key, value)], raw, name, self._matched(key, tags))
 
@@ -550,17 +537,12 @@ _STORING: Final = ("not-open", "signals-unavailable")
 def add_key_routes(router: APIRouter, context: EndpointContext) -> None:
     """Add the routes of keys to `router`."""
     endpoints = KeyEndpoints(context.purgatory)
-    add_route(
-        router,
-        _KEY_PATH,
-        HandlerEndpoint(
-            endpoints.fire,
-            context,
-            "POST",
-            fire_key,
-            Access(Action.FIRE),
-            body=signal_json(context.purgatory.limits),
-        ),
+    add = partial(add_handler, router, context)
+    fires = add(
+        f"POST {_KEY_PATH}",
+        endpoints.fire_key,
+        Access(Action.FIRE),
+        body=signal_json(context.purgatory.limits),
         status_code=201,
         response_model=FireResponse,
         problems=(
@@ -572,7 +554,7 @@ def add_key_routes(router: APIRouter, context: EndpointContext) -> None:
             "idempotency-conflict",
         ),
     )
-    add = partial(add_handler, router, context)
+    fires.is_fast = True
     add(
         "POST /keys",
         endpoints.fire_keys,

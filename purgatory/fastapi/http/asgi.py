@@ -463,10 +463,6 @@ class AsgiConnection(DisconnectListener):
                 self._send, responding, self.interrupt, needs_task=needs_task
             )
 
-    def finish(self, handler: Coroutine[Any, Any, None]) -> None:
-        """Have the task run the rest of what responds."""
-        self._work = self._finish(handler)
-
     def begin_stream(self, head: RawResponse, chunked_head: RawResponse, stream: Stream) -> None:
         """Send the head of a response whose body comes in pieces; the server makes the chunks."""
         self._pieces = _Pieces()
@@ -490,11 +486,6 @@ class AsgiConnection(DisconnectListener):
         self.send_piece(piece)
         assert self._pieces is not None
         self._pieces.are_last = True
-
-    async def _finish(self, handler: Coroutine[Any, Any, None]) -> None:
-        await handler
-        if self._work is not None:
-            await self._work
 
     async def _stream(self, head: RawResponse, pieces: _Pieces, stream: Stream) -> None:
         self._work = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Protocol
@@ -15,7 +15,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.types import Receive, Scope, Send
 
 from purgatory.errors import PurgatoryClosedError
-from purgatory.fastapi.http.asgi import AsgiConnection, Resumed, Stream, send_or_give_up
+from purgatory.fastapi.http.asgi import Resumed, Stream, finish_in_task, send_or_give_up
 from purgatory.fastapi.http.bounds import (
     IncomingRequests,
     UnreadResponses,
@@ -140,7 +140,7 @@ def _refuse_encodings(raw: RawRequest) -> None:
     )
 
 
-class AdmittingEndpoint:
+class AdmittingEndpoint(ABC):
     """An endpoint that refuses requests by their head alone, whatever the server interface.
 
     FastAPI has it for the function of a route, which its signature describes, and which is never
@@ -149,6 +149,12 @@ class AdmittingEndpoint:
 
     allows_head = False
     """True iff HEAD is served like GET: servers leave out the body."""
+    is_fast = False
+    """True iff its requests may go past FastAPI, and be served on a Connection."""
+    needs_client = False
+    """True iff `begin` reads the address of the client."""
+    needs_scope = False
+    """True iff it is only for ASGI requests."""
 
     def __init__(
         self,
@@ -230,9 +236,16 @@ class AdmittingEndpoint:
         """Return what responds to one request, to be awaited."""
         return self.serve(self.request_of(scope), receive, send)
 
+    @abstractmethod
     def serve(self, raw: AsgiRequest, receive: Receive, send: Send) -> Awaitable[None]:
         """Return what responds to one request, to be awaited."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def begin(self, raw: RawRequest, connection: Connection) -> DelayedOperation | None:
+        """Respond on `connection` to an admitted request with its body, now or later.
+
+        Returns the wait, if it parks: to be abandoned when the client leaves.
+        """
 
     async def read_body(self, raw: AsgiRequest, receive: Receive) -> RawResponse | None:
         """Read the body of an admitted request; return the response if it is refused."""
@@ -297,10 +310,6 @@ class Connection(Protocol):
         """Send the response to the current request."""
         ...
 
-    def finish(self, handler: Coroutine[Any, Any, None]) -> None:
-        """Run `handler`, which will respond and does not raise, to its end."""
-        ...
-
     def begin_stream(self, head: RawResponse, chunked_head: RawResponse, stream: Stream) -> None:
         """Send the head of a response whose body comes in pieces, in chunks if that is possible.
 
@@ -325,93 +334,12 @@ class Connection(Protocol):
         ...
 
 
-class RawEndpoint(AdmittingEndpoint, ABC):
-    """An endpoint that responds on a Connection, be it of uvicorn's or a request of ASGI.
-
-    FastAPI's own handling of a request takes ten times as long, and these checks are stricter: a
-    parameter that is unknown or given twice is refused.
-    """
-
-    needs_client = False
-    """True iff `begin` reads the address of the client."""
-    needs_scope = False
-    """True iff it is only for ASGI requests."""
-
-    @abstractmethod
-    def begin(self, raw: RawRequest, connection: Connection) -> DelayedOperation | None:
-        """Respond on `connection` to an admitted request with its body, now or later.
-
-        Returns the wait, if it parks: to be abandoned when the client leaves.
-        """
-
-    def serve(self, raw: AsgiRequest, receive: Receive, send: Send) -> Awaitable[Any]:
-        """Return what responds to one request, to be awaited."""
-        # Before the body: a client without permission need not send one.
-        refused = self.admit_unread(raw)
-        if refused is None and self.max_body:
-            return self._read_and_respond(raw, receive, send)
-        return self._respond(raw, refused, receive, send)
-
-    async def _read_and_respond(self, raw: AsgiRequest, receive: Receive, send: Send) -> None:
-        refused = await self.read_body(raw, receive)
-        responding = self._respond(raw, refused, receive, send)
-        # This frame stays while the request is parked.
-        del raw
-        await responding
-
-    def _respond(
-        self, raw: AsgiRequest, refused: RawResponse | None, receive: Receive, send: Send
-    ) -> Awaitable[Any]:
-        connection = AsgiConnection(raw.scope, receive, send, self.context.unread)
-        parked = None
-        if refused is None:
-            parked = self.begin(raw, connection)
-        else:
-            connection.respond(refused)
-        return connection.served(parked)
-
-
-Handler = Callable[[RawRequest], Coroutine[Any, Any, RawResponse]]
-
-
-class HandlerEndpoint(RawEndpoint):
-    """An endpoint whose handler responds at once as a rule, and then needs no task."""
-
-    def __init__(self, handler: Handler, *args: Any, **options: Any) -> None:
-        """Have `handler` respond to what an AdmittingEndpoint of the other arguments admits."""
-        super().__init__(*args, **options)
-        self._handler = handler
-
-    def begin(self, raw: RawRequest, connection: Connection) -> None:
-        """Respond on `connection`, as a rule at once."""
-        handling = self._handler(raw)
-        try:
-            pending = handling.send(None)
-        except StopIteration as finished:
-            response: RawResponse = finished.value
-        except Exception as exc:
-            response = self.error_response(raw, exc)
-        else:
-            connection.finish(self._respond_later(Resumed(handling, pending), raw, connection))
-            return
-        connection.respond(response)
-
-    async def _respond_later(
-        self, handling: Awaitable[RawResponse], raw: RawRequest, connection: Connection
-    ) -> None:
-        try:
-            response = await handling
-        except Exception as exc:
-            response = self.error_response(raw, exc)
-        connection.respond(response)
-
-
 Sending = Callable[[Send], Awaitable[None]]
 """Sends a response in pieces."""
 
 
 class PlainEndpoint(AdmittingEndpoint):
-    """An ordinary function with the annotations of FastAPI, for what is asked some times a second.
+    """An ordinary function with the annotations of FastAPI.
 
     FastAPI reads a body before it solves parameters and dependencies, takes unknown and repeated
     parameters, and parses a body in one turn of the event loop. So the function is called by what
@@ -445,7 +373,20 @@ class PlainEndpoint(AdmittingEndpoint):
         else:
             await found(send)
 
-    async def _answer(self, raw: AsgiRequest) -> RawResponse | Sending:
+    def begin(self, raw: RawRequest, connection: Connection) -> None:
+        """Respond on `connection`, as a rule at once: then that takes no task."""
+        answering = self._answer(raw)
+        try:
+            pending = answering.send(None)
+        except StopIteration as finished:
+            connection.respond(finished.value)
+        else:
+            _ = finish_in_task(self._respond_later(Resumed(answering, pending), connection))
+
+    async def _respond_later(self, answering: Awaitable[Any], connection: Connection) -> None:
+        connection.respond(await answering)
+
+    async def _answer(self, raw: RawRequest) -> RawResponse | Sending:
         try:
             # A copy: one that refers to the request would be a cycle.
             values = {**raw.values}
@@ -453,8 +394,13 @@ class PlainEndpoint(AdmittingEndpoint):
                 values["raw"] = raw
             if self.path_parameter:
                 values[self.path_parameter] = raw.path_value
-            if self.body is not None:
-                values["body"] = await self.body.parse_in_turns(raw.body)
+            body, data = self.body, raw.body
+            if body is not None and (data or body.default is inspect.Parameter.empty):
+                values["body"] = (
+                    body.parse_small(data)
+                    if body.is_small(data)
+                    else await body.parse_in_turns(data)
+                )
             found: BaseModel | RawResponse | Sending = await self._handler(**values)
             if isinstance(found, BaseModel):
                 return RawResponse.from_json(self._status_code, found.model_dump_json().encode())

@@ -32,7 +32,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from purgatory.fastapi.http import asgi
 from purgatory.fastapi.http.asgi import unwrapped_send
 from purgatory.fastapi.http.requests import AsgiRequest
-from purgatory.fastapi.routing.endpoints import RawEndpoint
+from purgatory.fastapi.routing.endpoints import AdmittingEndpoint
 from purgatory.fastapi.routing.routes import drop_message, serve_probe
 
 logger = logging.getLogger("purgatory.fastapi")
@@ -48,7 +48,7 @@ class FastRoute:
     method: str
     path: str
     """The whole path or, if the endpoint has a path parameter, the part before it."""
-    endpoint: RawEndpoint
+    endpoint: AdmittingEndpoint
 
     def is_found_at(self, server_root: str, root_path: str) -> bool:
         """Return True iff Starlette finds it at `path` below `server_root`, whatever its parameter.
@@ -117,7 +117,7 @@ class FastRouteStack:
         """Pass requests without a fast route on to `app`."""
         self.app = app
         # {method: path, name of the path parameter, endpoint}
-        self._fast_routes: dict[str, list[tuple[str, str, RawEndpoint]]] = {}
+        self._fast_routes: dict[str, list[tuple[str, str, AdmittingEndpoint]]] = {}
         for fast_route in fast_routes:
             self._fast_routes.setdefault(fast_route.method, []).append(
                 (fast_route.path, fast_route.endpoint.path_parameter, fast_route.endpoint)
@@ -145,7 +145,9 @@ def _path_in_app(path: str, root_path: str) -> str:
 def _fast_route(context: Any, app: FastAPI) -> FastRoute | None:
     """Return the fast way to a route of ours, whatever precedes it; None for other routes."""
     endpoint = getattr(context, "endpoint", None)
-    if not isinstance(endpoint, RawEndpoint) or context.dependencies:
+    if not isinstance(endpoint, AdmittingEndpoint) or not endpoint.is_fast:
+        return None
+    if context.dependencies:
         return None
     # FastAPI from 0.164 on: a limit of a router on bodies.
     if getattr(context, "max_body_size", None) is not None:

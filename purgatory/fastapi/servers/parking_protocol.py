@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from contextvars import Context
 from typing import Any, Final
 
@@ -11,7 +10,7 @@ from starlette.responses import Response
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from purgatory.fastapi.http.asgi import Respond, Stream, finish_in_task
+from purgatory.fastapi.http.asgi import Respond, Stream
 from purgatory.fastapi.http.responses import Problem, RawResponse
 from purgatory.fastapi.servers.fallback_protocol import MAX_READ_AHEAD, FallbackProtocol
 from purgatory.fastapi.servers.request_reader import (
@@ -234,10 +233,6 @@ class ParkingProtocol(asyncio.Protocol):
         if self._is_chunked:
             piece = b"%x\r\n%b\r\n" % (len(piece), piece)
         self._server.writes.write(self._transport, piece)
-
-    def finish(self, handler: Coroutine[Any, Any, None]) -> None:
-        """Run the rest of what responds, in a task."""
-        _ = finish_in_task(handler)
 
     def end_stream(self, piece: bytes) -> None:
         """Send the last part of the body of a stream, which is not empty.

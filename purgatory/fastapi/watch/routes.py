@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final
 from urllib.parse import unquote_to_bytes
 
 from fastapi import APIRouter, Path, Query
+from starlette.types import Receive, Send
 
 from purgatory.errors import BadCursorError, PurgatoryError
+from purgatory.fastapi.http.asgi import AsgiConnection
 from purgatory.fastapi.http.errors import problem_of_error
 from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.parameters import MAX_QUERY_FIELDS, HeadParser, ParameterErrors
-from purgatory.fastapi.http.requests import Access, Action, RawRequest
+from purgatory.fastapi.http.requests import Access, Action, AsgiRequest, RawRequest
 from purgatory.fastapi.http.responses import ALLOWED_KEY, RawResponse, bad_parameter
-from purgatory.fastapi.routing.endpoints import Connection, RawEndpoint
+from purgatory.fastapi.routing.endpoints import AdmittingEndpoint, Connection
 from purgatory.fastapi.routing.routes import add_handler, add_route, response_header
 from purgatory.fastapi.watch.parked_requests import ParkedRequest, WaitRegistry
 from purgatory.fastapi.watch.request_parser import (
@@ -92,8 +94,10 @@ Parse = Callable[[RawRequest], WatchRequest]
 ParseStream = Callable[[RawRequest], StreamRequest | None]
 
 
-class WatchEndpoint(RawEndpoint):
-    """Parks waits and streams."""
+class WatchEndpoint(AdmittingEndpoint):
+    """Parks waits and streams on a Connection, be it of uvicorn's or a request of ASGI."""
+
+    is_fast = True
 
     def __init__(
         self,
@@ -125,6 +129,32 @@ class WatchEndpoint(RawEndpoint):
         self._streams = streams
         self._parse = parse
         self._parse_stream = parse_stream
+
+    def serve(self, raw: AsgiRequest, receive: Receive, send: Send) -> Awaitable[Any]:
+        """Return what responds to one request, to be awaited."""
+        # Before the body: a client without permission need not send one.
+        refused = self.admit_unread(raw)
+        if refused is None and self.max_body:
+            return self._read_and_respond(raw, receive, send)
+        return self._respond(raw, refused, receive, send)
+
+    async def _read_and_respond(self, raw: AsgiRequest, receive: Receive, send: Send) -> None:
+        refused = await self.read_body(raw, receive)
+        responding = self._respond(raw, refused, receive, send)
+        # This frame stays while the request is parked.
+        del raw
+        await responding
+
+    def _respond(
+        self, raw: AsgiRequest, refused: RawResponse | None, receive: Receive, send: Send
+    ) -> Awaitable[Any]:
+        connection = AsgiConnection(raw.scope, receive, send, self.context.unread)
+        parked = None
+        if refused is None:
+            parked = self.begin(raw, connection)
+        else:
+            connection.respond(refused)
+        return connection.served(parked)
 
     def begin(self, raw: RawRequest, connection: Connection) -> ParkedRequest | None:
         """Park a request, or refuse it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
@@ -14,14 +14,10 @@ from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, create_router
 from purgatory.fastapi.http.requests import RawRequest
 from purgatory.fastapi.http.responses import RawResponse
-from purgatory.fastapi.routing.endpoints import EndpointContext, HandlerEndpoint
+from purgatory.fastapi.routing.endpoints import EndpointContext, PlainEndpoint
 from purgatory.testing import AutojumpEventLoop
 from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange
-
-
-def probe() -> None:
-    """Declare no parameters."""
 
 
 class Connection:
@@ -36,9 +32,6 @@ class Connection:
 
     def respond(self, response: RawResponse) -> None:
         self.responses.append(response)
-
-    def finish(self, handler: Coroutine[Any, Any, None]) -> None:
-        self._task = asyncio.ensure_future(handler)
 
     def begin_stream(self, *_: object) -> None:
         raise AssertionError
@@ -75,7 +68,7 @@ async def test_a_handler_responds_on_a_connection_at_once_or_when_it_has_waited(
         return RawResponse.empty(204)
 
     connection = Connection()
-    endpoint = HandlerEndpoint(handle, EndpointContext(purgatory), "POST", probe, None)
+    endpoint = PlainEndpoint(EndpointContext(purgatory), "POST", handle, None)
     endpoint.begin(RawRequest("/probe\n", b"/probe%0A", b"", []), connection)
     assert bool(connection.responses) is (turns == 0)
     await until_in_turns(lambda: bool(connection.responses))
