@@ -1,4 +1,4 @@
-"""Routes of FastAPI whose requests go to our endpoints, declared once for OpenAPI and parsers.
+"""Endpoints, and routes of FastAPI to them, declared once for OpenAPI and parsers.
 
 Not here: what an endpoint takes and does (`watch`, `keys`, `jobs`), and how values are parsed
 (`http`).
