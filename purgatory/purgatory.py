@@ -31,8 +31,11 @@ from purgatory.job_errors import JobsNotFiredError, NoJobStoreError, StoreError
 from purgatory.job_statistics import JobStatistics
 from purgatory.json_value import json_value, stored_value
 from purgatory.limits import Limits
-from purgatory.operations.delayed_operation import DelayedOperation
-from purgatory.operations.delayed_operation_purgatory import UNTRIED, DelayedOperationPurgatory
+from purgatory.operations.delayed_operation import (
+    UNTRIED,
+    DelayedOperation,
+    DelayedOperationPurgatory,
+)
 from purgatory.operations.operation_listeners import Listener, Recorder
 from purgatory.operations.resumable_batch import ResumableBatch
 from purgatory.operations.watch_key import check_key

@@ -6,8 +6,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
-from purgatory.operations.delayed_operation import DelayedOperation
-from purgatory.operations.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory.operations.delayed_operation import DelayedOperation, DelayedOperationPurgatory
 from purgatory.operations.operation_listeners import Recorder
 from purgatory.timer import Clock, SystemTimer
 from purgatory.timer.task import NOT_SCHEDULED

@@ -9,8 +9,11 @@ from contextvars import ContextVar
 from typing import Final
 
 from purgatory.event_loop.parking import Parking
-from purgatory.operations.delayed_operation import DelayedOperation
-from purgatory.operations.delayed_operation_purgatory import UNTRIED, DelayedOperationPurgatory
+from purgatory.operations.delayed_operation import (
+    UNTRIED,
+    DelayedOperation,
+    DelayedOperationPurgatory,
+)
 from purgatory.operations.resumable_batch import ResumableBatch
 
 

@@ -2,13 +2,12 @@ cimport cython
 from purgatory.event_loop.c_thread cimport thread_ident
 from purgatory.event_loop.c_tuple cimport new_tuple
 from purgatory.operations.c_context cimport copy_current
-from purgatory.operations.delayed_operation_purgatory cimport DelayedOperationPurgatory
+from purgatory.operations.delayed_operation cimport DelayedOperation, DelayedOperationPurgatory
 from purgatory.operations.watch_key cimport check_key
-from purgatory.operations.delayed_operation cimport DelayedOperation
 from purgatory.event_loop.park_operation cimport ParkOperation, new_park
 from purgatory.event_loop.wake_ups cimport WakeUps
 from purgatory.signals.memory cimport MemorySignals
-from purgatory.signals.signal cimport Signal
+from purgatory.signals.memory cimport Signal
 from purgatory.timer.task cimport TimerTask
 
 cdef bint compiled

@@ -19,8 +19,7 @@ from purgatory.errors import (
 from purgatory.event_loop.park_operation import ParkOperation, new_park
 from purgatory.event_loop.wake_ups import WakeUps
 from purgatory.limits import Limits
-from purgatory.operations.delayed_operation import DelayedOperation
-from purgatory.operations.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory.operations.delayed_operation import DelayedOperation, DelayedOperationPurgatory
 from purgatory.operations.watch_key import check_key
 from purgatory.outcome import FireResult, Status
 from purgatory.signals.log_replica import ShardedSignals

@@ -5,8 +5,8 @@ work on many operations in resumable batches. Not here: timers (`timer`), signal
 (`signals`), futures and the event loop (`event_loop`).
 """
 
-from purgatory.operations.delayed_operation import DelayedOperation
-from purgatory.operations.delayed_operation_purgatory import (
+from purgatory.operations.delayed_operation import (
+    DelayedOperation,
     DelayedOperationPurgatory,
     WatchStatistics,
 )

@@ -4,9 +4,8 @@ Here: signals, their histories, and the operation that waits for them. Not here:
 signals (`operations`), and anything of asyncio (`event_loop`).
 """
 
-from purgatory.signals.memory import MemorySignals
+from purgatory.signals.memory import MemorySignals, Signal
 from purgatory.signals.model import SignalStatistics
-from purgatory.signals.signal import Signal
 from purgatory.signals.wait_operation import ANY, Condition, WaitOperation
 
 __all__ = [

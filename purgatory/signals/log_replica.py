@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from purgatory.errors import BadCursorError, CursorExpiredError, SignalsUnavailableError
-from purgatory.signals.memory import MemorySignals
+from purgatory.signals.memory import MemorySignals, Signal
 from purgatory.signals.model import (
     CURSOR,
     LOG_REPLACED,
@@ -22,7 +22,6 @@ from purgatory.signals.model import (
     expired_cursor,
     foreign_cursor,
 )
-from purgatory.signals.signal import Signal
 from purgatory.timer import Clock
 
 # As many as the log remembers.

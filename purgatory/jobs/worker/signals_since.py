@@ -13,8 +13,7 @@ from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import Added, AddStatus, Cancel, FireJob, RunNow
 from purgatory.jobs.stores.protocol import JobStore
 from purgatory.jobs.worker.result_reporter import OnJobEnd
-from purgatory.signals.memory import MemorySignals
-from purgatory.signals.signal import Signal
+from purgatory.signals.memory import MemorySignals, Signal
 
 if TYPE_CHECKING:
     from purgatory.signals.redis import RedisSignals

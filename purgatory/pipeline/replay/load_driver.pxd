@@ -1,5 +1,5 @@
 cimport cython
-from purgatory.operations.delayed_operation_purgatory cimport DelayedOperationPurgatory
+from purgatory.operations.delayed_operation cimport DelayedOperationPurgatory
 from purgatory.pipeline.replay.replay_clock cimport ReplayClock
 from purgatory.pipeline.replay.replayed_operation cimport ReplayedOperation, ReplayNotes
 from purgatory.timer.system_timer cimport SystemTimer

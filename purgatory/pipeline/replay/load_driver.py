@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory.operations.delayed_operation_purgatory import (
+from purgatory.operations.delayed_operation import (
     DelayedOperationPurgatory,
     WatchStatistics,
 )

@@ -11,7 +11,7 @@ import numpy as np
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
-from purgatory.operations.delayed_operation_purgatory import WatchStatistics
+from purgatory.operations.delayed_operation import WatchStatistics
 from purgatory.pipeline.replay.loads import Integers
 from purgatory.pipeline.replay.replayed_operation import Fate
 from purgatory.pipeline.statistics import SUB_BITS, SUB_BUCKETS, bucket_end, bucket_start

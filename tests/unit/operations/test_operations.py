@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from purgatory import DelayedOperation, InvalidKeyError, PurgatoryClosedError, Status
 from purgatory.operations import DelayedOperationPurgatory, OperationEvent
-from purgatory.operations.delayed_operation_purgatory import UNTRIED
+from purgatory.operations.delayed_operation import UNTRIED
 from purgatory.operations.event_buffer import GAP, EventBuffer
 from purgatory.operations.resumable_batch import ResumableBatch
 from purgatory.operations.wait_histograms import Histogram, WaitTimes

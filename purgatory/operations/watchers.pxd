@@ -1,6 +1,0 @@
-cimport cython
-
-
-@cython.final
-cdef class Watchers:
-    cdef readonly dict operations
