@@ -29,8 +29,6 @@ MODULES = (
     "purgatory/operations/watch_key.py",
     "purgatory/signals/memory.py",
     "purgatory/signals/wait_operation.py",
-    "purgatory/event_loop/wake_ups.py",
-    "purgatory/event_loop/park_operation.py",
     "purgatory/event_loop/parking.py",
     "purgatory/pipeline/replay/replay_clock.py",
     "purgatory/pipeline/replay/replayed_operation.py",

@@ -457,14 +457,12 @@ class Purgatory:
             self._parking.require_open()
             await self._catch_up(keys, cursor)
         operation = self._parking.park(keys, timeout, until, cursor)
-        if operation.outcome is None:
-            try:
-                await operation
-            except BaseException:
-                # If the awaiting task was cancelled, the operation is out at once.
-                operation.abandon()
-                raise
-        assert operation.outcome is not None
+        try:
+            await operation
+        except BaseException:
+            # If the awaiting task was cancelled, the operation is out at once.
+            operation.abandon()
+            raise
         return operation.outcome
 
     @overload
