@@ -13,6 +13,8 @@ cdef bint compiled
 cdef long long NS_PER_MS
 cdef double NS_PER_SECOND
 cdef Py_ssize_t MAX_UNSLICED
+cdef object FireResult, Outcome
+cdef object _CANCELLED, _FIRED, _NOT_BY_TASK, _OUTDATED, _PENDING
 
 cdef class WakeUps
 
@@ -53,6 +55,7 @@ cdef class ParkOperation(WaitOperation):
 @cython.final
 cdef class WakeUps:
     cdef object _clock
+    cdef object _done
     cdef ParkOperation _first
     cdef bint _is_system
     cdef ParkOperation _last

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from asyncio import AbstractEventLoop, CancelledError
+from asyncio import AbstractEventLoop, CancelledError, Future
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from contextvars import Context, copy_context
 from datetime import timedelta
@@ -106,7 +106,7 @@ class ParkOperation(WaitOperation):
         return self
 
     def add_done_callback(self, callback: Callable[[Any], object], *, context: Context) -> None:
-        """Resume the task by `callback(self)` in `context`; called by the task when it suspends.
+        """Resume the task by `callback` in `context`; called by the task when it suspends.
 
         A predicate runs in a copy of `context` from now on.
         """
@@ -259,7 +259,7 @@ class WakeUps:
     added, if another task was added before that callback.
     """
 
-    __slots__ = ("_clock", "_first", "_is_system", "_last", "loop")
+    __slots__ = ("_clock", "_done", "_first", "_is_system", "_last", "loop")
 
     def __init__(self, loop: AbstractEventLoop, clock: Clock) -> None:
         """Resume tasks of `loop`; `clock` is that of their operations."""
@@ -267,6 +267,10 @@ class WakeUps:
         self._clock: Clock = clock
         # The compiled form reads the system's clock without a call of Python.
         self._is_system: bool = type(clock) is SystemClock
+        # What a task asks for a result that it does not use: for a future of asyncio's own that
+        # takes no call of Python, and for an operation as long as all else of its end.
+        self._done: Future[None] = loop.create_future()
+        self._done.set_result(None)
         # The operations that ended in this turn are linked by `_next`.
         self._first: ParkOperation | None = None
         self._last: ParkOperation | None = None
@@ -303,16 +307,17 @@ class WakeUps:
                 context: Any = operation._task_context
                 # Released, because they form a cycle with the task.
                 operation._callback = operation._task_context = operation._next = None
+                future = self._done if operation._error is None else operation
                 if context is entered:
-                    callback(operation)
+                    callback(future)
                 elif compiled:
                     context_enter(context)  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
                     try:
-                        callback(operation)
+                        callback(future)
                     finally:
                         context_exit(context)  # type: ignore[name-defined] # noqa: F821 - as above
                 else:
-                    context.run(callback, operation)
+                    context.run(callback, future)
         except BaseException:
             # An interrupt, as a task raises no other error: the others are still resumed.
             while following is not None:
@@ -322,7 +327,7 @@ class WakeUps:
             raise
         finally:
             # An error of the task may refer to this frame, and must not keep the task.
-            del operation, callback, context
+            del operation, future, callback, context
 
 
 class Parking:

@@ -6,6 +6,7 @@ from purgatory.timer.task cimport TaskArray, TimerTask
 
 cdef bint compiled
 cdef Py_ssize_t _NO_LIMIT
+cdef object _EXPIRED, _FIRED, _PENDING
 
 cdef class DelayedOperationPurgatory
 

@@ -86,7 +86,7 @@ cdef class MemorySignals:
     cpdef long long earliest(self, key)
     @cython.locals(made=str)
     cpdef str cursor(self, long long position)
-    @cython.locals(history=_KeyHistory, signal=Signal)
+    @cython.locals(history=_KeyHistory, newest=Signal, signal=Signal)
     cpdef bint has_after(self, key, long long position, Py_ssize_t count)
     @cython.locals(signal=Signal, unread=list)
     cpdef list read(self, key, long long position, Py_ssize_t limit)

@@ -379,6 +379,10 @@ class MemorySignals:
 
         `count` is at least 1.
         """
+        newest = self._newest
+        if newest is not None and newest.key is key and count == 1:
+            # Usually a waiter is tried because of the newest signal, which needs no look-up.
+            return newest.offset > position
         history = self._histories.get(key)
         if history is None or history.last_offset <= position:
             return False

@@ -2,6 +2,8 @@ cimport cython
 from purgatory.operations.delayed_operation cimport DelayedOperation
 from purgatory.signals.memory cimport MemorySignals
 
+cdef object _CANCELLED, _DRAINED, _OUTDATED
+
 
 @cython.final
 cdef class Condition:
