@@ -1,71 +1,18 @@
 cimport cython
 from purgatory.event_loop.c_thread cimport thread_ident
 from purgatory.event_loop.c_tuple cimport new_tuple
-from purgatory.operations.c_context cimport context_enter, context_exit, copy_current
+from purgatory.operations.c_context cimport copy_current
 from purgatory.operations.delayed_operation cimport DelayedOperation, DelayedOperationPurgatory
 from purgatory.operations.watch_key cimport check_key
 from purgatory.signals.memory cimport MemorySignals, Signal
-from purgatory.signals.wait_operation cimport WaitOperation
-from purgatory.timer.c_clock cimport system_now_ns
+from purgatory.signals.wait_operation cimport ParkOperation, WakeUps
 from purgatory.timer.task cimport TimerTask
 
 cdef bint compiled
 cdef long long NS_PER_MS
 cdef double NS_PER_SECOND
 cdef Py_ssize_t MAX_UNSLICED
-cdef object FireResult, Outcome
-cdef object _CANCELLED, _FIRED, _NOT_BY_TASK, _OUTDATED, _PENDING
-
-cdef class WakeUps
-
-
-cdef class ParkOperation(WaitOperation):
-    cdef public bint _asyncio_future_blocking
-    cdef object _callback
-    cdef object _error
-    cdef object _key
-    cdef ParkOperation _next
-    cdef long long _started_ns
-    cdef object _task_context
-    cdef object _until
-    cdef WakeUps _wake_ups
-    cdef readonly object outcome
-
-    cpdef bint try_complete(self) except -1
-    cpdef on_complete(self)
-    cdef _complete(self)
-    @cython.locals(signals=MemorySignals)
-    cdef bint _is_outdated(self, object status) except -1
-    cdef _listener_context(self)
-    @cython.locals(purgatory=DelayedOperationPurgatory)
-    cdef bint _try(self) except -1
-    @cython.locals(
-        signals=MemorySignals, keys=tuple, first=Signal, last=Signal, position=cython.longlong,
-        waited_ms=cython.longlong,
-    )
-    cdef _set_outcome(self)
-    @cython.locals(
-        signals=MemorySignals, first=Signal, signal=Signal, keys=tuple, positions=tuple,
-        position=cython.longlong, index=cython.Py_ssize_t,
-    )
-    cdef Signal _first_signal(self)
-    cdef object _trimmed_key(self)
-
-
-@cython.final
-cdef class WakeUps:
-    cdef object _clock
-    cdef object _done
-    cdef ParkOperation _first
-    cdef bint _is_system
-    cdef ParkOperation _last
-    cdef readonly object loop
-
-    cdef long long now_ns(self) except *
-    @cython.locals(last=ParkOperation)
-    cdef add(self, ParkOperation operation)
-    @cython.locals(operation=ParkOperation, following=ParkOperation)
-    cpdef _run(self)
+cdef object FireResult, _PENDING
 
 
 cdef class Parking:

@@ -1,7 +1,7 @@
 """Signals with cursors, so that nothing is lost between two waits.
 
 Here: signals, their histories, and the operation that waits for them. Not here: operations without
-signals (`operations`), and anything of asyncio (`event_loop`).
+signals (`operations`), and the purgatory that is open on an event loop (`event_loop`).
 """
 
 from purgatory.signals.memory import MemorySignals, Signal

@@ -1,8 +1,16 @@
 cimport cython
-from purgatory.operations.delayed_operation cimport DelayedOperation
-from purgatory.signals.memory cimport MemorySignals
+from purgatory.event_loop.c_tuple cimport new_tuple
+from purgatory.operations.c_context cimport context_enter, context_exit
+from purgatory.operations.delayed_operation cimport DelayedOperation, DelayedOperationPurgatory
+from purgatory.signals.memory cimport MemorySignals, Signal
+from purgatory.timer.c_clock cimport system_now_ns
 
-cdef object _CANCELLED, _DRAINED, _OUTDATED
+cdef bint compiled
+cdef long long NS_PER_MS
+cdef object Outcome
+cdef object _CANCELLED, _DRAINED, _FIRED, _NOT_BY_TASK, _OUTDATED, _PENDING
+
+cdef class WakeUps
 
 
 @cython.final
@@ -30,3 +38,52 @@ cdef class WaitOperation(DelayedOperation):
         index=cython.Py_ssize_t,
     )
     cdef bint _is_outdated(self, object status) except -1
+
+
+cdef class ParkOperation(WaitOperation):
+    cdef public bint _asyncio_future_blocking
+    cdef object _callback
+    cdef object _error
+    cdef object _key
+    cdef ParkOperation _next
+    cdef long long _started_ns
+    cdef object _task_context
+    cdef object _until
+    cdef WakeUps _wake_ups
+    cdef readonly object outcome
+
+    cpdef bint try_complete(self) except -1
+    cpdef on_complete(self)
+    cdef _complete(self)
+    @cython.locals(signals=MemorySignals)
+    cdef bint _is_outdated(self, object status) except -1
+    cdef _listener_context(self)
+    @cython.locals(purgatory=DelayedOperationPurgatory)
+    cdef bint _try(self) except -1
+    @cython.locals(
+        signals=MemorySignals, keys=tuple, first=Signal, last=Signal, position=cython.longlong,
+        waited_ms=cython.longlong,
+    )
+    cdef _set_outcome(self)
+    @cython.locals(
+        signals=MemorySignals, first=Signal, signal=Signal, keys=tuple, positions=tuple,
+        position=cython.longlong, index=cython.Py_ssize_t,
+    )
+    cdef Signal _first_signal(self)
+    cdef object _trimmed_key(self)
+
+
+@cython.final
+cdef class WakeUps:
+    cdef object _clock
+    cdef object _done
+    cdef ParkOperation _first
+    cdef bint _is_system
+    cdef ParkOperation _last
+    cdef readonly object loop
+
+    cdef long long now_ns(self) except *
+    @cython.locals(last=ParkOperation)
+    cdef add(self, ParkOperation operation)
+    @cython.locals(operation=ParkOperation, following=ParkOperation)
+    cpdef _run(self)
