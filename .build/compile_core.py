@@ -18,8 +18,6 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 # Each has a .pxd of its name.
 MODULES = (
     "purgatory/timer/task.py",
-    "purgatory/timer/array_list.py",
-    "purgatory/timer/task_list.py",
     "purgatory/timer/wheel.py",
     "purgatory/timer/scheduled_call.py",
     "purgatory/timer/system_timer.py",

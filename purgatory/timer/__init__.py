@@ -7,8 +7,7 @@ from purgatory.timer.clock import Clock, SystemClock
 from purgatory.timer.scheduled_call import ScheduledCall
 from purgatory.timer.system_timer import SystemTimer
 from purgatory.timer.system_timer import is_compiled as compiled
-from purgatory.timer.task import MAX_DELAY_MS, PendingTasks, TimerTask
-from purgatory.timer.task_list import TimerTaskList
+from purgatory.timer.task import MAX_DELAY_MS, PendingTasks, TimerTask, TimerTaskList
 from purgatory.timer.wheel import TimingWheel
 
 __all__ = [

@@ -4,8 +4,7 @@ from purgatory.timer.c_divide cimport quotient, remainder
 from purgatory.timer.c_exit cimport is_exiting
 from purgatory.timer.c_list cimport fetch_ahead
 from purgatory.timer.scheduled_call cimport ScheduledCall
-from purgatory.timer.task cimport PendingTasks, TaskArray, TimerTask
-from purgatory.timer.task_list cimport TimerTaskList
+from purgatory.timer.task cimport PendingTasks, TaskArray, TimerTask, TimerTaskList
 from purgatory.timer.wheel cimport TimingWheel
 
 cdef long long NS_PER_MS

@@ -21,9 +21,9 @@ from purgatory.timer.task import (
     MAX_DELAY_MS,
     NOT_SCHEDULED,
     TimerTask,
+    TimerTaskList,
     raise_invalid_delay,
 )
-from purgatory.timer.task_list import TimerTaskList
 from purgatory.timer.wheel import TimingWheel
 
 logger = logging.getLogger("purgatory.timer")

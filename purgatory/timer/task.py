@@ -1,8 +1,12 @@
-"""A task of the timer, which is its own entry in a bucket (Kafka: TimerTask, TimerTaskEntry)."""
+"""A task of the timer, which is its own entry in a bucket, and buckets.
+
+Kafka: TimerTask, TimerTaskEntry and TimerTaskList.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Iterator
+from typing import Final, NoReturn
 
 try:
     # As in system_timer.py.
@@ -21,7 +25,8 @@ NOT_SCHEDULED = -1
 # of small objects, which tasks use, and their memory is released later or never. The indexes are
 # ints that Python caches. It also bounds the moves when an array closes up.
 ARRAY_SIZE: Final = 63
-
+# A second name, which the .pxd declares as a C integer.
+_ARRAY_SIZE = ARRAY_SIZE
 
 # An array whose tasks have left keeps this many places, at most 64 bytes, instead of shrinking.
 _FEW: Final = 4
@@ -67,9 +72,8 @@ class TaskArray:
     # Invariant: owner is None or there is a task
     __slots__ = ("first", "holes", "is_open", "items", "owner", "pending", "position")
 
-    # The ArrayList to notify when the array is empty, or None. Of any type: a compiled class cannot
-    # declare the type of a class that imports it.
-    owner: Any
+    # To notify when the array is empty.
+    owner: ArrayList | None
     items: list[TimerTask | None]
     pending: PendingTasks
     # The index among the arrays of its bucket, which sets it.
@@ -227,3 +231,189 @@ class TimerTask:
         self.expiration_ms = NOT_SCHEDULED
         array.remove(self)
         return True
+
+
+class ArrayList:
+    """Arrays of tasks in order of arrival; tasks are added to the last one."""
+
+    # Invariant: arrays[array.position] is array, for each array in it
+    __slots__ = ("arrays", "gone", "last", "opened", "pending")
+
+    # None in place of a dropped array.
+    arrays: list[TaskArray | None]
+    # The number of dropped arrays.
+    gone: int
+    last: TaskArray | None
+    # The number of arrays that have been run or moved.
+    opened: int
+    pending: PendingTasks
+
+    def __init__(self, pending: PendingTasks) -> None:
+        """Create an empty list in the timer whose tasks `pending` counts."""
+        self.arrays = []
+        self.gone = 0
+        self.last = None
+        self.opened = 0
+        self.pending = pending
+
+    def with_room(self) -> TaskArray:
+        """Return the last array, or a new one if that is full or dropped.
+
+        The caller adds a task to it immediately.
+        """
+        last = self.last
+        if last is None or len(last.items) >= _ARRAY_SIZE:
+            if last is not None:
+                last.owner = self
+            array = TaskArray(self.pending)
+            # Read only now: creating an array may run the collector, and so code that adds a task.
+            array.position = len(self.arrays)
+            self.arrays.append(array)
+            self.last = array
+            if array.position:
+                # A lone first array is kept when empty, for tasks that are added and cancelled in
+                # turn.
+                array.owner = self
+            return array
+        return last
+
+    def open_here(self) -> TaskArray | None:
+        """Return the first array that may hold a task, opened; None if there is no task."""
+        arrays = self.arrays
+        while self.opened < len(arrays):
+            array = arrays[self.opened]
+            if array is not None and array.first < len(array.items):
+                array.open()
+                return array
+            # Freed one by one: to free very many at the end would take long.
+            arrays[self.opened] = None
+            self.opened += 1
+        return None
+
+    def has_tasks_here(self) -> bool:
+        """Return True iff there is a task."""
+        arrays = self.arrays
+        for position in range(self.opened, len(arrays)):
+            array = arrays[position]
+            if array is not None and array.has_tasks():
+                return True
+        return False
+
+    def tasks_here(self) -> list[TimerTask]:
+        """Return the tasks, in order of arrival."""
+        tasks: list[TimerTask] = []
+        for array in self.arrays:
+            if array is not None:
+                tasks += array.tasks()
+        return tasks
+
+    def drop(self, array: TaskArray) -> None:
+        """Drop an empty array. Amortized O(1).
+
+        Immediately, because a few scattered objects would prevent the allocator from releasing the
+        memory of very many tasks.
+        """
+        if array is self.last:
+            self.last = None
+        self.arrays[array.position] = None
+        self.gone += 1
+        if 2 * self.gone > len(self.arrays) and not self.opened:
+            self._close_up()
+
+    def _close_up(self) -> None:
+        # In place: an object created while memory is released may keep a block of it in use.
+        arrays = self.arrays
+        count = 0
+        for position in range(len(arrays)):
+            array = arrays[position]
+            if array is not None:
+                array.position = count
+                arrays[count] = array
+                count += 1
+        del arrays[count:]
+        self.gone = 0
+
+
+class TimerTaskList(ArrayList):
+    """A bucket: the tasks with deadlines in one range, in arrays of a bounded size.
+
+    Tasks from the level above were added before all tasks that were added here, however late they
+    move down: they have arrays of their own, which come first.
+    """
+
+    # Invariant: all(task._array.pending is self.pending for task in self)
+    __slots__ = ("_descended", "expiration_ms")
+
+    # Created when first needed: no task moves down to most buckets.
+    _descended: ArrayList | None
+    expiration_ms: int
+
+    def __init__(self, pending: PendingTasks) -> None:
+        """Create an empty bucket of the timer whose tasks `pending` counts."""
+        ArrayList.__init__(self, pending)
+        self._descended = None
+        self.expiration_ms = NOT_SCHEDULED
+
+    def __len__(self) -> int:
+        """Return the number of tasks, in O(n): a bucket has no counter."""
+        return len(self.tasks())
+
+    def __bool__(self) -> bool:
+        """True iff there is a task."""
+        return self.has_tasks()
+
+    def __iter__(self) -> Iterator[TimerTask]:
+        """Iterate over a copy, in order of arrival: the caller may remove tasks meanwhile."""
+        return iter(self.tasks())
+
+    def tasks(self) -> list[TimerTask]:
+        """Return the tasks, in order of arrival."""
+        descended = self._descended
+        tasks = self.tasks_here()
+        return tasks if descended is None else descended.tasks_here() + tasks
+
+    def set_expiration(self, expiration_ms: int) -> bool:
+        """Set the start of the bucket's range; return True iff that changed it."""
+        if self.expiration_ms == expiration_ms:
+            return False
+        self.expiration_ms = expiration_ms
+        return True
+
+    def add(self, task: TimerTask) -> None:
+        """Append `task`, and remove it from the bucket that it was in."""
+        array = task._array
+        if array is not None:
+            array.remove(task)
+        self.with_room().append(task)
+
+    def descend_to(self) -> TaskArray:
+        """Return an array with room for a task from the level above."""
+        descended = self._descended
+        if descended is None:
+            descended = self._descended = ArrayList(self.pending)
+        return descended.with_room()
+
+    def open_array(self) -> TaskArray | None:
+        """Return the first array that may hold a task, opened; None if there is no task.
+
+        No task may be added after the first such call.
+        """
+        descended = self._descended
+        array = None if descended is None else descended.open_here()
+        # Most buckets have either tasks from above or tasks that were added here.
+        return self.open_here() if array is None and self.arrays else array
+
+    def flush(self, consume: Callable[[TimerTask], object]) -> None:
+        """Pass every task to `consume`, in order, and reset the bucket for its next round."""
+        for task in self.tasks():
+            array = task._array
+            # None if an earlier task has cancelled it.
+            if array is not None:
+                array.remove(task)
+                consume(task)
+        self.expiration_ms = NOT_SCHEDULED
+
+    def has_tasks(self) -> bool:
+        """Return True iff there is a task."""
+        descended = self._descended
+        return self.has_tasks_here() or (descended is not None and descended.has_tasks_here())

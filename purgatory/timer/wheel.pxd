@@ -1,9 +1,7 @@
 cimport cython
-from purgatory.timer.array_list cimport ArrayList
+from purgatory.timer.task cimport ArrayList, PendingTasks, TaskArray, TimerTask, TimerTaskList
 from purgatory.timer.c_divide cimport quotient, remainder
 from purgatory.timer.c_list cimport fetch_ahead
-from purgatory.timer.task cimport PendingTasks, TaskArray, TimerTask
-from purgatory.timer.task_list cimport TimerTaskList
 
 cdef Py_ssize_t _ARRAY_SIZE
 

@@ -12,8 +12,7 @@ try:
 except ImportError:
     from purgatory.timer import not_compiled as cython
 
-from purgatory.timer.task import ARRAY_SIZE, PendingTasks, TimerTask
-from purgatory.timer.task_list import TimerTaskList
+from purgatory.timer.task import ARRAY_SIZE, PendingTasks, TimerTask, TimerTaskList
 
 # A second name, which the .pxd declares as a C integer.
 _ARRAY_SIZE = ARRAY_SIZE
