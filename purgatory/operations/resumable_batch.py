@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from purgatory.operations.delayed_operation import DelayedOperation
@@ -20,11 +20,14 @@ class ResumableBatch:
 
     def __init__(
         self,
-        operations: Sequence[DelayedOperation],
+        operations: list[DelayedOperation],
         process: Callable[[DelayedOperation], bool],
     ) -> None:
-        """Start before the first operation; `process` returns True iff it ended the operation."""
-        self._operations = operations
+        """Start before the first operation; `process` returns True iff it ended the operation.
+
+        The list is the batch's own, which releases each operation before it is processed.
+        """
+        self._operations: list[Any] = operations
         self._process = process
         self._position = 0
         self.count: int = 0
@@ -57,6 +60,8 @@ class ResumableBatch:
         while self._position < end:
             operation = operations[self._position]
             # Before it is processed: if that raises, the next call continues with the next one.
+            # And released as it goes: to free 100,000 at once takes 20 ms of a turn.
+            operations[self._position] = None
             self._position += 1
             if not operation.is_completed:
                 self.count += self._process(operation)

@@ -409,7 +409,7 @@ async def test_a_slice_ends_after_a_millisecond(*, took_ns: int, is_over: bool) 
             clock.advance_ns(took_ns)
         return True
 
-    batch = ResumableBatch(operations, act)
+    batch = ResumableBatch([*operations], act)
     done = SlicedRunner(batch, asyncio.get_running_loop(), clock).start()
     assert (done.done(), batch.count) == (is_over, 2 * STEP if is_over else STEP)
     assert await done == 2 * STEP
@@ -429,7 +429,7 @@ def test_an_interrupt_in_a_later_slice_stops_nobody_else() -> None:
 
     assert isinstance(loop.clock, TickingClock)
     loop.clock.step_ns = SLICE_NS
-    done = SlicedRunner(ResumableBatch(operations, act), loop, loop.clock).start()
+    done = SlicedRunner(ResumableBatch([*operations], act), loop, loop.clock).start()
     with pytest.raises(KeyboardInterrupt):
         loop.run_until_complete(done)
     assert len(seen) == 5 * STEP

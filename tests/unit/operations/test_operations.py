@@ -23,6 +23,7 @@ from purgatory.operations.watch_key import WATCH_BYTES, check_key, watch_bytes
 from purgatory.testing import MockClock
 from purgatory.timer import MAX_DELAY_MS, SystemClock, TimerTask
 from tests.cases import cases
+from tests.garbage import without_collector
 from tests.unit.operations.noted_operation import (
     MakeCore,
     Operation,
@@ -185,11 +186,22 @@ def test_an_interrupt_while_all_are_taken(error: type[BaseException]) -> None:
         return True
 
     operations = [Operation() for _ in range(5)]
-    batch = ResumableBatch(operations, act)
+    batch = ResumableBatch([*operations], act)
     with pytest.raises(error, match="first"):
         batch.finish()
     assert (seen, interrupts, batch.count) == (operations, [], 3)
     assert batch.finish() == 3 and seen == operations
+
+
+def test_a_batch_releases_what_it_has_processed() -> None:
+    """One by one: to free all at the end would take one turn of the loop."""
+    batch = ResumableBatch([Operation() for _ in range(5)], Operation.cancel)
+    found = [weakref.ref(operation) for operation in batch._operations]
+    with without_collector():
+        for processed in range(1, 6):
+            assert batch.advance(1) == (processed < 5)
+            assert [each() is None for each in found] == [n < processed for n in range(5)]
+    assert (batch.count, len(batch)) == (5, 5)
 
 
 def test_an_operation_has_to_define_its_two_methods() -> None:
