@@ -7,7 +7,7 @@ takes longer than the rest of a report's imports.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
@@ -98,20 +98,6 @@ class HourlyWaits:
             {name: integers(ended[f"wait_us_{name}"]) for name in PERCENTS},
         )
 
-    @classmethod
-    def of_rows(cls, rows: Iterable[Mapping[str, Any]] = ()) -> Self:
-        """Return the columns of rows; what a row lacks is null."""
-        listed = list(rows)
-        columns = {
-            "kind": pa.array([row["kind"] for row in listed], pa.string()),
-            "hour": pa.array([row["hour"] for row in listed], pa.timestamp("us", "UTC")),
-            **{
-                name: pa.array([row.get(name) for row in listed], pa.int64())
-                for name in (f"wait_us_{name}" for name in PERCENTS)
-            },
-        }
-        return cls.of_table(pa.table(columns))
-
     def where(self, is_wanted: Callable[[str], bool]) -> HourlyWaits:
         """Return the hours of the wanted kinds."""
         return self._taken(np.array([is_wanted(name) for name in self.kinds], bool)[self.kind])
@@ -171,20 +157,6 @@ class ParkedMinutes:
         kinds, kind = coded(table["kind"])
         minute = micros(table["minute"]) // _MINUTE_US
         return cls(kinds, kind, minute, *(floats(table[name]) for name in _NUMBERS))
-
-    @classmethod
-    def of_rows(cls, rows: Iterable[Mapping[str, Any]] = ()) -> Self:
-        """Return the columns of rows; what a row lacks is 0."""
-        listed = list(rows)
-        columns = {
-            "kind": pa.array([row["kind"] for row in listed], pa.string()),
-            "minute": pa.array([row["minute"] for row in listed], pa.timestamp("us", "UTC")),
-            **{
-                name: pa.array([row.get(name, 0) for row in listed], pa.float64())
-                for name in _NUMBERS
-            },
-        }
-        return cls.of_table(pa.table(columns))
 
     def where(self, is_wanted: Callable[[str], bool]) -> ParkedMinutes:
         """Return the minutes of the wanted kinds."""
@@ -247,21 +219,6 @@ class TimelineCounts:
             integers_or(table["bucket"], -1),
             integers(table["count"]),
         )
-
-    @classmethod
-    def of_rows(cls, rows: Iterable[Mapping[str, Any]] = ()) -> Self:
-        """Return the columns of rows; what a row lacks is null."""
-        listed = list(rows)
-        texts, whole = pa.string(), pa.int64()
-        columns = {
-            name: pa.array([row.get(name) for row in listed], kind)
-            for name, kind in (
-                ("start", pa.timestamp("us", "UTC")),
-                *(("kind", texts), ("outcome", texts)),
-                *(("bucket", whole), ("count", whole), ("width_s", whole)),
-            )
-        }
-        return cls.of_table(pa.table(columns))
 
     def where(self, is_wanted: Callable[[str], bool]) -> TimelineCounts:
         """Return the counts of the wanted kinds."""

@@ -24,7 +24,7 @@ from purgatory.pipeline.advise.advice import (
 from purgatory.pipeline.advise.targets import Targets
 from purgatory.pipeline.advise.workers import LEAST_OPERATIONS, Capacity, Minutes, advise_workers
 from purgatory.pipeline.statistics import Step, kaplan_meier, survival_at
-from purgatory.pipeline.wait_columns import ParkedMinutes
+from tests.pipeline.columns import parked_minutes
 
 TIMEOUT_US = 5_000_000
 
@@ -101,7 +101,7 @@ def joined(*parts: list[Load]) -> Minutes:
         for part in parts
         for start_s, operations, parked in part
     ]
-    return minutes_of_kinds(ParkedMinutes.of_rows(rows), {})
+    return minutes_of_kinds(parked_minutes(rows), {})
 
 
 def test_a_peak_is_not_a_mean() -> None:
@@ -143,7 +143,7 @@ def test_a_sample_is_scaled_and_less_certain() -> None:
     """A tenth of the operations stands for all of them."""
     row = {"kind": "park", "began": 60, "parked_peak": 40}
     hour = [datetime(2026, 11, 20, 6, minute, tzinfo=UTC) for minute in range(60)]
-    rows = ParkedMinutes.of_rows(row | {"minute": minute} for minute in hour)
+    rows = parked_minutes(row | {"minute": minute} for minute in hour)
     found = {
         share: advise_workers(minutes_of_kinds(rows, {"park": share})).parked
         for share in (1.0, 0.1)
@@ -183,7 +183,7 @@ def test_jobs_are_not_parked_and_a_delay_is_no_timeout() -> None:
         survival=survival_of_kinds(
             pa.Table.from_pylist([ends | {"kind": kind} for kind in ("park", "job:cancel")])
         ),
-        parked=ParkedMinutes.of_rows([*minutes_of("park", 2), *minutes_of("job:mail", 900)]),
+        parked=parked_minutes([*minutes_of("park", 2), *minutes_of("job:mail", 900)]),
         targets=Targets(),
         capacity=Capacity(),
     )

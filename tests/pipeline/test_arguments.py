@@ -239,3 +239,15 @@ def test_commands_have_no_options_that_do_nothing(capsys: pytest.CaptureFixture[
         "replay": set(),
         "schedule": set(),
     }
+
+
+def test_results_do_not_go_into_the_journal_by_a_link(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whichever of the two paths has it."""
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "link").symlink_to("journal")
+    for journal, out in (("journal", "link/out"), ("link", "journal/out")):
+        places = ["--journal", str(tmp_path / journal), "--out", str(tmp_path / out)]
+        assert main(["outcomes", *places, "--engine", "duckdb"]) == 1
+        assert f"is within --journal {tmp_path / journal}" in capsys.readouterr().err

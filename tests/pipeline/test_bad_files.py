@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -129,6 +131,32 @@ def test_columns_of_another_type(broken: Written, empty_table: OutcomeTable) -> 
     update = empty_table.update(str(broken.folder))
     assert update.bad == wrong
     assert update.operations == broken.truth.operations
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="its names and files are other ones")
+def test_odd_files_are_named_and_left_out(broken: Written, empty_table: OutcomeTable) -> None:
+    """Pipes, links that lead to themselves or back, names and metadata of any kind."""
+    source = sorted(broken.folder.rglob("*.parquet"))[0]
+    odd = source.with_name
+    os.mkfifo(odd("zz-pipe.parquet"))
+    odd("zz-self.parquet").symlink_to("zz-self.parquet")
+    shutil.copy(source, bytes(odd("zz-")) + b"\xff.parquet")
+    (broken.folder / "back").symlink_to(".")
+    (broken.folder / "self").symlink_to("self")
+    events = pq.read_table(source, partitioning=None)
+    metadata = {**events.schema.metadata, b"purgatory.sample": b"[" * 200_000}
+    pq.write_table(events.replace_schema_metadata(metadata), odd("zz-deep.parquet"))
+    pq.write_table(events.append_column("SEQ", events["seq"]), odd("zz-twice.parquet"))
+    bad = empty_table.update(str(broken.folder)).bad
+    assert {path.rpartition("/")[2]: reason for path, reason in bad.items()} == {
+        "zz-pipe.parquet": "not a regular file",
+        "zz-self.parquet": "Too many levels of symbolic links",
+        "zz-\N{REPLACEMENT CHARACTER}.parquet": "its name is not UTF-8",
+        "zz-deep.parquet": f"purgatory.sample in its metadata is '{'[' * 80}', not shares of kinds",
+        "zz-twice.parquet": "missing or of another type: seq",
+    }
+    manifest = empty_table.manifest()
+    assert (manifest.read_files, manifest.rows) == (broken.truth.files, broken.truth.rows)
 
 
 def test_a_file_that_was_mended_is_read(broken: Written, empty_table: OutcomeTable) -> None:

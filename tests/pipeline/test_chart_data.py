@@ -23,7 +23,7 @@ from purgatory.pipeline.report.chart_data import (
 from purgatory.pipeline.report.findings import SHOWN_KINDS, Findings
 from purgatory.pipeline.schemas import OUTCOMES
 from purgatory.pipeline.statistics import COARSE, bucket_end, bucket_start, kaplan_meier
-from purgatory.pipeline.wait_columns import ParkedMinutes, TimelineCounts
+from tests.pipeline.columns import parked_minutes, timeline_counts
 from tests.pipeline.test_charts import NOTHING, kind_row
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
@@ -48,7 +48,7 @@ steps = st.builds(
 
 def with_timeline(rows: list[dict[str, Any]]) -> Findings:
     by_kind = [kind_row(kind) for kind in KINDS]
-    return replace(NOTHING, by_kind=by_kind, timeline=TimelineCounts.of_rows(rows))
+    return replace(NOTHING, by_kind=by_kind, timeline=timeline_counts(rows))
 
 
 def cells(data: dict[str, Any]) -> Counter[tuple[int, str, str, int]]:
@@ -102,7 +102,7 @@ def test_the_page_is_bounded_whatever_the_journal() -> None:
     lateness = [{"kind": KINDS[0], "bucket": bucket, "count": 3} for bucket in range(4_000)]
     findings = replace(
         with_timeline(rows),
-        parked=ParkedMinutes.of_rows(parked),
+        parked=parked_minutes(parked),
         survival={KINDS[0]: kaplan_meier(waits)},
         lateness_counts=lateness,
     )
@@ -130,7 +130,7 @@ def test_peaks_are_the_highest_of_each_step() -> None:
         for most, kind in enumerate(KINDS[:2])
     ]
     by_kind = [kind_row(kind) for kind in KINDS[:2]]
-    findings = replace(with_timeline([]), by_kind=by_kind, parked=ParkedMinutes.of_rows(rows))
+    findings = replace(with_timeline([]), by_kind=by_kind, parked=parked_minutes(rows))
     found = chart_data(findings)["parked"]["kinds"]
     assert [set(of_kind["peak"]) for of_kind in found] == [{6}, {7}]
 

@@ -18,16 +18,16 @@ from purgatory.pipeline.report.charts import (
 from purgatory.pipeline.report.findings import LISTED_KINDS, SHOWN_KINDS, Findings
 from purgatory.pipeline.report.report_writer import charts
 from purgatory.pipeline.report.sections import advice_section
-from purgatory.pipeline.wait_columns import HourlyWaits, ParkedMinutes, TimelineCounts
+from tests.pipeline.columns import hourly_waits, parked_minutes, timeline_counts
 
 NOTHING = Findings(
     manifest=Manifest(),
     by_kind=[],
     by_key_prefix=[],
     hot_keys=[],
-    parked=ParkedMinutes.of_rows(),
-    by_hour=HourlyWaits.of_rows(),
-    timeline=TimelineCounts.of_rows(),
+    parked=parked_minutes(),
+    by_hour=hourly_waits(),
+    timeline=timeline_counts(),
     wait_counts=[],
     lateness_counts=[],
     survival={},
@@ -53,7 +53,7 @@ def test_parked_operations_have_a_row_for_each_hour() -> None:
         | {"parked_mean": 30.0, "parked_peak": 60 + minute}
         for minute in range(60)
     ]
-    found = parked(replace(NOTHING, parked=ParkedMinutes.of_rows(rows)))
+    found = parked(replace(NOTHING, parked=parked_minutes(rows)))
     assert found is not None
     assert found.rows == (("2026-11-20 06:00", "30", "119"),)
 
@@ -69,7 +69,7 @@ def test_captions_say_what_is_left_out() -> None:
         {"kind": "a", "minute": day + timedelta(days=number), "parked_mean": 0.6, "parked_peak": 1}
         for number in range(SHOWN_DAYS + 1)
     ]
-    chart = parked(replace(NOTHING, parked=ParkedMinutes.of_rows(rows)))
+    chart = parked(replace(NOTHING, parked=parked_minutes(rows)))
     assert chart is not None
     assert "31 of 32 days" in chart.summary
     assert "with 0.01." in chart.summary

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from purgatory.pipeline.wait_columns import HourlyWaits
+from tests.pipeline.columns import hourly_waits
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
 
@@ -19,7 +19,7 @@ def row(kind: str, hours: int, wait_us: int | None) -> dict[str, Any]:
 def test_rows_are_in_the_order_of_time_and_of_kinds() -> None:
     """Whatever the order in the table; an hour in which nothing ended is left out."""
     rows = [row("watch", 1, 4), row("watch", 0, 3), row("park", 1, 2), row("park", 0, None)]
-    found = HourlyWaits.of_rows(rows)
+    found = hourly_waits(rows)
     start_s = int(START.timestamp())
     assert found.of_kind("watch").hour_s.tolist() == [start_s, start_s + 3_600]
     assert found.of_kind("watch").percentiles["p90"].tolist() == [3, 4]
@@ -30,4 +30,4 @@ def test_rows_are_in_the_order_of_time_and_of_kinds() -> None:
         (start_s + 3_600, "park"),
         (start_s + 3_600, "watch"),
     ]
-    assert HourlyWaits.of_rows().latest(2) == []
+    assert hourly_waits().latest(2) == []

@@ -22,6 +22,7 @@ from purgatory.pipeline.statistics import (
     wilson_interval,
 )
 from purgatory.pipeline.wait_columns import ParkedMinutes
+from tests.pipeline.columns import parked_minutes
 
 WAITS = st.lists(
     st.tuples(st.integers(0, 30), st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=20
@@ -96,8 +97,7 @@ def test_a_peak_is_within_its_interval(loads: list[tuple[int, int]]) -> None:
         for place, (count, parked) in enumerate(loads)
     ]
     found, reversed_ = (
-        advise_workers(minutes_of_kinds(ParkedMinutes.of_rows(some), {}))
-        for some in (rows, rows[::-1])
+        advise_workers(minutes_of_kinds(parked_minutes(some), {})) for some in (rows, rows[::-1])
     )
     assert found == reversed_
     assert found.arrivals_per_s is not None and found.parked is not None

@@ -16,6 +16,7 @@ from purgatory.pipeline.schemas import (
     SAMPLE_KEY,
     VERSION_KEY,
 )
+from purgatory.pipeline.spark.folder import File, Folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,14 @@ def sampling_of(text: str | None) -> dict[str, float]:
     """Return the shares in a file's metadata. Raises ValueError for others than the journal's."""
     if text is None:
         return {}
-    found = json.loads(text)
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        found = None
     if not isinstance(found, dict) or not all(
         isinstance(share, int | float) and 0 <= share <= 1 for share in found.values()
     ):
-        raise ValueError(f"{SAMPLE_KEY} in its metadata is {text!r}, not shares of kinds")
+        raise ValueError(f"{SAMPLE_KEY} in its metadata is {text[:80]!r}, not shares of kinds")
     # Of a kind that is left out there is nothing to scale.
     return {kind: float(share) for kind, share in found.items() if 0 < share < 1}
 
@@ -47,6 +51,17 @@ class OnBadFile(StrEnum):
     """Skip, name and count it; the next run tries it again."""
     REFUSE = "refuse"
     """Raise BadFileError; nothing is written."""
+
+
+def checked_footer(folder: Folder, file: File) -> Footer:
+    """Return the footer of a file of the journal. Raises ValueError if it cannot be read."""
+    if file.fault:
+        raise ValueError(file.fault)
+    try:
+        with folder.open(file.path) as content:
+            return footer_of(content)
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from error
 
 
 def footer_of(file: BinaryIO) -> Footer:
@@ -83,7 +98,10 @@ def footer_of(file: BinaryIO) -> Footer:
 
 def _is_in(schema: pa.Schema, field: pa.Field) -> bool:
     """Return whether a file has a column as it is stored for `field`, once."""
-    if schema.get_field_index(field.name) < 0:
+    # Engines that ignore case could read another one.
+    if [name.lower() for name in schema.names].count(field.name) != 1:
+        return False
+    if field.name not in schema.names:
         return False
     return bool(_stored(schema.field(field.name).type) == _stored(field.type))
 

@@ -18,7 +18,7 @@ from purgatory.pipeline.outcomes.event_summary import (
     merged_starts,
     summary_of_rows,
 )
-from purgatory.pipeline.outcomes.journal_files import Footer, OnBadFile, footer_of
+from purgatory.pipeline.outcomes.journal_files import Footer, OnBadFile, checked_footer
 from purgatory.pipeline.outcomes.manifest import (
     Hour,
     Known,
@@ -109,7 +109,7 @@ class UpdateRun:
         good, bad = self._looked_at(new, on_bad_file)
         try:
             return self._merged_but_for_damaged(good, bad, on_bad_file, grace_s)
-        except Exception:
+        except BaseException:
             self._remove_unpublished()
             raise
 
@@ -168,8 +168,7 @@ class UpdateRun:
     def _footer(self, file: File) -> Footer | str:
         """Return the footer of a file of the journal, or why the file is bad."""
         try:
-            with self._journal.open(file.path) as content:
-                return footer_of(content)
+            return checked_footer(self._journal, file)
         except ValueError as error:
             return str(error)
 

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 
 from purgatory.journal.schema import WRITER_OPTIONS
 from purgatory.pipeline.errors import BadFileError, NothingToReadError
-from purgatory.pipeline.outcomes.journal_files import OnBadFile, footer_of
+from purgatory.pipeline.outcomes.journal_files import OnBadFile, checked_footer
 from purgatory.pipeline.schemas import ARROW_EVENT_SCHEMA as EVENTS
 from purgatory.pipeline.source.rows import arrow_expression, event_table, time_bounds
 from purgatory.pipeline.spark.folder import File, Folder
@@ -82,8 +82,7 @@ def good_files(folder: Folder, files: Iterable[File], on_bad_file: OnBadFile) ->
     for file in files:
         place = folder.named(file.path)
         try:
-            with folder.open(file.path) as content:
-                footer_of(content)
+            checked_footer(folder, file)
         except ValueError as error:
             if on_bad_file is OnBadFile.REFUSE:
                 raise BadFileError(

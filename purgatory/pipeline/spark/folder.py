@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ class File:
     """Relative to the folder, with slashes."""
     size: int
     modified_ms: int
+    fault: str = ""
+    """Why it cannot be read, as far as the listing shows."""
 
 
 class Folder(ABC):
@@ -56,8 +59,8 @@ class Folder(ABC):
 
     def holds(self, other: Folder) -> bool:
         """Return whether the files of `other` are among those of this folder."""
-        place = f"{other.uri}/".removeprefix(f"{self.uri}/")
-        return f"{other.uri}/" != place and not is_hidden(place)
+        inside, outside = f"{other._resolved()}/", f"{self._resolved()}/"
+        return inside.startswith(outside) and not is_hidden(inside.removeprefix(outside))
 
     def relative_of_uri(self, uri: str) -> str | None:
         """Return a percent-encoded URI relative to this folder; None if it is elsewhere."""
@@ -122,6 +125,10 @@ class Folder(ABC):
     @abstractmethod
     def delete(self, *paths: str) -> None:
         """Delete files and folders with their contents; missing ones are ignored."""
+
+    def _resolved(self) -> str:
+        """Return its address, without symbolic links."""
+        return self.uri
 
     @abstractmethod
     def _path_of_uri(self) -> str:
@@ -232,25 +239,43 @@ class LocalFolder(Folder):
 
     def _walked(self, root: str, suffix: str) -> Iterator[File]:
         # Rather than `os.walk`, which forgets what it has learned of the entries.
-        waiting = [root]
+        waiting, places = [root], [os.path.realpath(root)]
         while waiting:
             for entry in _entries(waiting.pop()):
                 if is_hidden(entry.name):
                     continue
-                try:
-                    if entry.is_dir():
-                        waiting.append(entry.path)
-                    elif entry.name.endswith(suffix):
-                        yield self._file(entry)
-                except FileNotFoundError:
-                    continue  # It was deleted in between.
+                if not _is_dir(entry):
+                    if entry.name.endswith(suffix) and (file := self._file(entry)):
+                        yield file
+                elif not entry.is_symlink():
+                    waiting.append(entry.path)
+                elif (place := os.path.realpath(entry.path)) not in places and not _leads_back(
+                    entry.path, place
+                ):
+                    places.append(place)
+                    waiting.append(entry.path)
 
-    def _file(self, entry: os.DirEntry[str]) -> File:
-        status = entry.stat()
+    def _file(self, entry: os.DirEntry[str]) -> File | None:
+        """Return an entry; None if it was deleted in between."""
         place = entry.path.removeprefix(self._root).lstrip("/")
+        fault = ""
         if not place.isascii():
-            place = os.fsencode(place).decode(errors="replace")
-        return File(place, status.st_size, status.st_mtime_ns // 1_000_000)
+            readable = os.fsencode(place).decode(errors="replace")
+            fault = "" if place == readable else "its name is not UTF-8"
+            place = readable
+        try:
+            status = entry.stat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return File(place, 0, 0, error.strerror)
+        if not stat.S_ISREG(status.st_mode):
+            # To open a pipe would wait for a writer.
+            fault = "not a regular file"
+        return File(place, status.st_size, status.st_mtime_ns // 1_000_000, fault)
+
+    def _resolved(self) -> str:
+        return f"file:{os.path.realpath(self._root)}"
 
     def _path_of_uri(self) -> str:
         return self._root
@@ -279,6 +304,19 @@ def _exists(path: str) -> bool:
             raise
         return False
     return True
+
+
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    """Return whether it is a folder; False for a link to itself."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _leads_back(link: str, place: str) -> bool:
+    """Return whether the folder `place`, to which a link leads, holds the link."""
+    return f"{os.path.realpath(os.path.dirname(link))}/".startswith(f"{place}/")
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
