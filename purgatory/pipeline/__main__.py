@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -28,7 +29,7 @@ from purgatory.pipeline.cli.run import (
     open_duckdb,
 )
 from purgatory.pipeline.console import Progress
-from purgatory.pipeline.errors import NothingToReadError
+from purgatory.pipeline.errors import NothingToReadError, way_out_of_system
 from purgatory.pipeline.spark.folders import folder_at
 from purgatory.pipeline.spark.session import (
     DEFAULT_MASTER,
@@ -38,9 +39,6 @@ from purgatory.pipeline.spark.session import (
     remote_address,
     spark_session,
 )
-
-INTERRUPTED = 130
-"""As in a shell: 128 plus the number of the signal."""
 
 _DESCRIPTION = """Jobs over the journal of operations. outcomes, waits, advise and report run on
 DuckDB in this process, without Java, if folders are local and the new files fit into memory, else
@@ -52,7 +50,8 @@ _ERRORS: tuple[type[Exception], ...] = (PurgatoryError, ValueError, OSError, *EN
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that `arguments` name; return the exit status.
 
-    0 is success, 1 an error that the user can correct, 2 a wrong argument, 130 an interrupt.
+    0 is success, 1 an error that the user can correct, 2 a wrong argument; after a signal it is
+    128 plus its number, as in a shell: 130 for Ctrl-C, 143 for SIGTERM.
     """
     discard_closed_streams()
     # Not `parse_args`: it shows the usage of all commands for an unknown option of one.
@@ -65,8 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         options.parser.error(str(error))
     on_progress = Progress()
+    signals: Sequence[int] = ()
     try:
-        with plain_interrupts(), ExitStack() as uncollected:
+        with plain_interrupts() as signals, ExitStack() as uncollected:
             uncollected.enter_context(_without_collector())
             _check_folders(options)
             journal = getattr(options, "journal", None)
@@ -76,15 +76,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 # Spark may take hours.
                 uncollected.close()
             output = command.run(run)
-    except _ERRORS as error:
+    except BaseException as error:
+        if signals or isinstance(error, KeyboardInterrupt):
+            return _failed(command, "interrupted", status=128 + (*signals, signal.SIGINT)[0])
+        if not isinstance(error, _ERRORS):
+            raise
         # For debugging; the sentence that follows is meant for users.
         if options.verbose:
             traceback.print_exc()
         is_ours = isinstance(error, PurgatoryError | ValueError)
         sentence = str(error) if is_ours else error_message(error)
         return _failed(command, f"{sentence}{_way_out(error, options)}")
-    except KeyboardInterrupt:
-        return _failed(command, "interrupted", status=INTERRUPTED)
     on_progress("done")
     if output:
         sys.stdout.write(f"{output}\n")
@@ -138,6 +140,8 @@ def _check_folders(options: argparse.Namespace) -> None:
 
 def _way_out(error: Exception, options: argparse.Namespace) -> str:
     """Return what else helps, after a blank; "" if the error says it all."""
+    if way := way_out_of_system(error):
+        return f". {way}, and run this again: what was published before is as it was."
     is_of_results = getattr(options, "needs_rollups", False) and options.journal is None
     if is_of_results and isinstance(error, NothingToReadError):
         name = options.command.name

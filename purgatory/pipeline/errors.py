@@ -12,7 +12,27 @@ PurgatoryError
 
 from __future__ import annotations
 
+import errno
+import os
+from typing import Final
+
 from purgatory.errors import PurgatoryError
+
+_WAYS_OUT: Final = {
+    errno.ENOSPC: "Free some space, there or in the folder of temporary files (TMPDIR)",
+    errno.EDQUOT: "Free some space of the quota, or raise it",
+    errno.EROFS: "Mount it for writing, or give another --out",
+    errno.EMFILE: "Raise the limit of open files (ulimit -n)",
+}
+
+
+def way_out_of_system(error: BaseException) -> str:
+    """Return what to do about a fault of the machine, not of a file; "" if it is none.
+
+    Engines have the system's own text of it in theirs.
+    """
+    text = str(error)
+    return next((way for code, way in _WAYS_OUT.items() if os.strerror(code) in text), "")
 
 
 class PipelineError(PurgatoryError, RuntimeError):

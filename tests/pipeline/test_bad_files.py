@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -197,6 +198,25 @@ def test_only_bad_files_make_an_empty_table(tmp_path: Path, empty_table: Outcome
     (folder / "a.parquet").write_bytes(b"")
     update = empty_table.update(str(tmp_path / "journal"))
     assert (update.operations, list(update.bad)) == (0, ["date=2026-11-20/hour=06/a.parquet"])
+
+
+def test_a_full_disk_is_no_reason_to_delete_outcomes(
+    broken: Written,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nor to look for damaged files: the advice is on what is wrong."""
+
+    def full(*_: object, **__: object) -> None:
+        raise duckdb.IOException('Could not write file "x": No space left on device')
+
+    monkeypatch.setattr(DuckRunner, "write_outcomes", full)
+    monkeypatch.setattr(DuckRunner, "damaged", NotImplemented)
+    places = ["--journal", str(broken.folder), "--out", str(tmp_path / "out")]
+    assert main(["outcomes", *places, "--engine", "duckdb"]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "No space left on device. Free some space" in said and "delete" not in said
 
 
 def test_a_spoilt_manifest_is_named(broken: Written, empty_table: OutcomeTable) -> None:

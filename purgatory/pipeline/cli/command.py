@@ -16,10 +16,15 @@ from purgatory.log_text import redacted
 from purgatory.pipeline.cli.run import Run, machine_memory
 from purgatory.pipeline.outcomes.journal_files import OnBadFile
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 
 @contextmanager
-def plain_interrupts() -> Iterator[None]:
-    """Let SIGINT raise KeyboardInterrupt, and do nothing else, until the end of a `with`.
+def plain_interrupts() -> Iterator[list[int]]:
+    """Let SIGINT and SIGTERM raise KeyboardInterrupt, and nothing else, until the end of a `with`.
+
+    Yields the signals so far: DuckDB raises an error of its own instead. What is temporary is then
+    removed as at any end of the process.
 
     Spark's own handler asks the JVM to cancel its jobs in the middle of another call to it: both
     fail then, and py4j logs a trace of each. py4j's logs of the interrupt itself are suppressed, as
@@ -27,19 +32,26 @@ def plain_interrupts() -> Iterator[None]:
     the only one that receives signals.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield []
         return
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    received: list[int] = []
+
+    def interrupt(number: int, _: object) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    before = [(number, signal.signal(number, interrupt)) for number in _SIGNALS]
     root, py4j = logging.getLogger(), logging.getLogger("py4j")
     level = py4j.level
     root.addFilter(_is_of_others)
     py4j.setLevel(logging.CRITICAL)
     try:
-        yield
+        yield received
     finally:
         py4j.setLevel(level)
         root.removeFilter(_is_of_others)
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 def _is_of_others(record: logging.LogRecord) -> bool:

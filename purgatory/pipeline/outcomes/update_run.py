@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from purgatory.pipeline.console import OnProgress, counted
-from purgatory.pipeline.errors import BadFileError, NothingToReadError
+from purgatory.pipeline.errors import BadFileError, NothingToReadError, way_out_of_system
 from purgatory.pipeline.outcomes.event_summary import (
     EventSummary,
     FutureRecords,
@@ -124,6 +124,8 @@ class UpdateRun:
             try:
                 return self._merged(good, bad, grace_s)
             except self._runner.errors as error:
+                if way_out_of_system(error):
+                    raise
                 # Another run that published in between has deleted files that this one reads.
                 check_is_newest(self._table, self._before.run)
                 # All of them: each that is left would cost another merge.

@@ -17,7 +17,7 @@ from purgatory.pipeline.errors import BadFileError
 from purgatory.pipeline.spark.folder import Folder, LocalFolder
 from purgatory.pipeline.spark.folders import RemoteFolder
 from purgatory.pipeline.sql import outcomes as sql
-from purgatory.pipeline.sql.runner import Runner
+from purgatory.pipeline.sql.runner import Runner, of_outcomes
 from purgatory.pipeline.sql.values import text, texts
 
 # Of the whole process about half as much again is used.
@@ -173,10 +173,7 @@ class DuckRunner(Runner):
         if found:
             return found
         if isinstance(error, duckdb.IOException | duckdb.InvalidInputException):
-            raise BadFileError(
-                f"{str(error).splitlines()[0]}. It belongs to the outcomes, not to the journal, or "
-                f"the disk is full: delete {table} and run again on the whole journal."
-            ) from error
+            raise BadFileError(f"{str(error).splitlines()[0]}. {of_outcomes(table)}") from error
         raise error
 
     def _copy(self, query: str, folder: Folder, path: str, options: str = "") -> None:

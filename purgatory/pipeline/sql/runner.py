@@ -74,3 +74,11 @@ class Runner(ABC):
 
         `rows` are the rows of the new files by path.
         """
+
+
+def of_outcomes(table: Folder) -> str:
+    """Return what to do if none of the journal's files is damaged."""
+    return (
+        f"It belongs to the outcomes, not to the journal: restore {table} from a backup, or, if "
+        "the journal still has all of its files, delete it and run again."
+    )

@@ -21,7 +21,7 @@ from purgatory.pipeline.spark.folder import Folder
 from purgatory.pipeline.spark.session import SPARK_ERRORS, parallelism
 from purgatory.pipeline.sql import outcomes as sql
 from purgatory.pipeline.sql import rollups
-from purgatory.pipeline.sql.runner import FEW_RECORDS, Runner
+from purgatory.pipeline.sql.runner import FEW_RECORDS, Runner, of_outcomes
 
 _NAMES = {"EPOCH_US": "UNIX_MICROS", "HASH": "XXHASH64"}
 
@@ -270,10 +270,7 @@ class SparkRunner(Runner):
         reason = f"damaged: {causes[-1] if causes else 'its rows cannot be read'}"
         path = journal.relative_of_uri(found[1])
         if path is None:
-            raise BadFileError(
-                f"{found[1]}: {reason}. It belongs to the outcomes, not to the journal: delete "
-                f"{table} and run again on the whole journal."
-            ) from error
+            raise BadFileError(f"{found[1]}: {reason}. {of_outcomes(table)}") from error
         if is_first_enough:
             return {path: reason}
         others = {name: count for name, count in rows.items() if name != path}
