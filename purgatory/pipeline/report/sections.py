@@ -135,7 +135,7 @@ def _skipped_counts(manifest: Manifest) -> Iterator[str]:
     if bad := len(manifest.bad):
         yield f"{counted(bad, 'file')} could not be read, so counts are too low"
     if unknown := manifest.unknown_rows:
-        yield f"{counted(unknown, 'record')} of unknown events, or without identifier or time"
+        yield f"{counted(unknown, 'record')} unknown, incomplete, or of an impossible time"
 
 
 def minute_of(time: str | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
+from itertools import accumulate, groupby
 from pathlib import Path
 
 import duckdb
@@ -199,7 +199,7 @@ class RollupRun:
 
     def _days(self, changed: Iterable[str], manifest: RollupManifest) -> dict[str, str]:
         days = {day: run for day, run in manifest.days.items() if day not in changed}
-        for chunk in _chunks(sorted(changed)):
+        for chunk in _chunks(sorted(changed), {hour[:10] for hour in manifest.hours}):
             first = datetime.fromisoformat(chunk[0]).replace(tzinfo=UTC)
             last = first + timedelta(days=len(chunk))
             inside, overlapping = self._hours_between(manifest, first, last)
@@ -340,11 +340,12 @@ def _least_minutes(manifest: RollupManifest, months: Prefix) -> int:
     return _DAY_MINUTES if width_s >= _DAY_MINUTES * 60 else _MONTH_MINUTES
 
 
-def _chunks(days: Sequence[str]) -> Iterator[list[str]]:
-    """Yield runs of consecutive days, none longer than `_DAYS`."""
+def _chunks(days: Sequence[str], busy: set[str]) -> Iterator[list[str]]:
+    """Yield runs of consecutive days, each with at most `_DAYS` of those in `busy`."""
     numbers = [datetime.fromisoformat(day).toordinal() for day in days]
-    consecutive = groupby(range(len(days)), key=lambda place: numbers[place] - place)
-    for _, places in consecutive:
-        found = [days[place] for place in places]
-        for start in range(0, len(found), _DAYS):
-            yield found[start : start + _DAYS]
+    before = [0, *accumulate(day in busy for day in days)]
+    places = range(len(days))
+    for _, run in groupby(
+        places, key=lambda place: (numbers[place] - place, before[place] // _DAYS)
+    ):
+        yield [days[place] for place in run]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from purgatory.pipeline.schemas import COMPLETIONS, EVENT_SCHEMA, JOB_KIND, OUTCOME_SCHEMA, WATCHED
 from purgatory.pipeline.sql.values import text, texts, time
@@ -17,13 +17,31 @@ NO_WORKER = "(no worker)"
 START_LENGTH = 12
 HOUR_US = 3_600_000_000
 
+FIRST_TIME = datetime(2020, 1, 1, tzinfo=UTC)
+"""No journal is older: an earlier time is that of a machine which did not know it."""
+_END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC)
+# For deadlines, which are an intent: a job may be deferred to a time that is long past.
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _is_between(column: str, first: datetime) -> str:
+    """Return whether a time is known, and can be: false for infinities, and what Python lacks."""
+    condition = f"{column} >= {time(first)} AND {column} < {time(_END_OF_TIME)}"
+    return f"coalesce({condition}, false)"
+
+
 _ENDS = texts(COMPLETIONS)
-_HAS_TIMES = (
-    f"coalesce(event IN ({text(WATCHED)}, {_ENDS}), false) "
-    'AND "at" IS NOT NULL AND watched_at IS NOT NULL'
+_HAS_TIMES = " AND ".join(
+    (
+        f"coalesce(event IN ({text(WATCHED)}, {_ENDS}), false)",
+        _is_between('"at"', FIRST_TIME),
+        _is_between("watched_at", FIRST_TIME),
+        _is_between('coalesce(completed_at, "at")', FIRST_TIME),
+        _is_between("deadline", _EPOCH),
+    )
 )
 IS_EVENT = f"{_HAS_TIMES} AND " + " AND ".join(
-    f"{name} IS NOT NULL" for name in ("operation_id", "seq", "kind", "keys", "worker", "deadline")
+    f"{name} IS NOT NULL" for name in ("operation_id", "seq", "kind", "keys", "worker")
 )
 """Whether a row is of a known event and has all columns that every event has."""
 
