@@ -24,7 +24,7 @@ TOGETHER = tuple(
             r"(.+/test_packaging\.py)::test_the_wheel_",
             # The Spark session, one for all: the first queries in a Java process cost most.
             r"(.+/pipeline)/test_(?:bad_files|commands|future_records|outcomes|replay|sources)\.py::",
-            r"(.+/pipeline)/test_(?:impossible_times|missing_records|schedule|session_option|truth|waits)\.py::",
+            r"(.+/pipeline)/test_(?:impossible_times|missing_records|replaced_files|schedule|session_option|truth|waits)\.py::",
             r"(.+/pipeline)/test_engines\.py::test_(?:outcomes|tables|the_advice)_",
             r"(.+/pipeline)/test_failed_jobs\.py::test_both_engines_",
             r"(.+/pipeline)/test_everywhere\.py::test_spark_connect",

@@ -60,7 +60,7 @@ def write_outcomes(
         path.parent.mkdir(parents=True)
         pq.write_table(pa.Table.from_pylist(of_hour, _SCHEMA), path)
         open_count = sum(row["outcome"] == "open" for row in of_hour)
-        manifest.hours[name] = Hour(run, len(of_hour), 2 * len(of_hour), open_count, None)
+        manifest.hours[name] = Hour(run, len(of_hour), open_count, None)
     manifest.as_of = as_of.isoformat()
     manifest.starts = dict(starts or {})
     publish(folder, manifest)

@@ -9,13 +9,22 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from purgatory.journal.schema import EVENT_SCHEMA, SAMPLE_KEY
 from purgatory.pipeline import OutcomeTable
-from purgatory.pipeline.outcomes.event_summary import WorkerStart
+from purgatory.pipeline.outcomes.event_summary import (
+    BLOCK,
+    WorkerStart,
+    joined,
+    merged_starts,
+    starts_of_rows,
+)
 from purgatory.pipeline.outcomes.journal_files import sampling_of
-from purgatory.pipeline.outcomes.manifest import Manifest, missing_records
+from purgatory.pipeline.outcomes.manifest import missing_records
+from purgatory.pipeline.sql.duck import DuckRunner, connected
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
 
@@ -55,20 +64,66 @@ def test_gaps_and_samples_are_known(spark: SparkSession, tmp_path: Path) -> None
     table.update(str(folder))
     # 4 and 6 are missing.
     assert missing_records(table.manifest()) == {f"worker of {one}": 2}
-    put(folder / "2.parquet", [row(one, 6), *(row(two, seq) for seq in (1, 2))], b'{"park": 0.1}')
+    # Its name says whose job it was, and records that were read do not hide others.
+    again = [row(one, seq) for seq in (1, 2, 3, 6)]
+    job = [row("another", 9, "job:mail") | {"worker": f"worker of {one}"}]
+    put(folder / f"w-{one}-000002.parquet", [*again, *job])
+    put(folder / "2.parquet", [row(two, seq) for seq in (1, 2)], b'{"park": 0.1}')
     table.update(str(folder))
     manifest = table.manifest()
-    assert missing_records(manifest) == {f"worker of {one}": 1}
+    # 4 and 8: the first is missing, or the job's of an unknown start.
+    assert manifest.starts[one].seen == [[1, 3], [6, 7], [9, 9]]
+    assert missing_records(manifest) == {f"worker of {one}": 2}
     assert manifest.sampling == {"park": 0.1}
-    assert manifest.starts[one].last_at == (START + timedelta(seconds=7)).isoformat()
+    assert manifest.starts[one].last_at == (START + timedelta(seconds=9)).isoformat()
     put(folder / "3.parquet", [row(two, 3)], b'{"park": 2}')
     assert "purgatory.sample" in table.update(str(folder)).bad["3.parquet"]
 
 
-def test_a_repeated_record_is_no_gap() -> None:
-    """It hides one at most, and never makes a negative count."""
-    start = WorkerStart("w", records=9, first_seq=1, last_seq=5, last_at=START.isoformat())
-    assert missing_records(Manifest(starts={"a": start})) == {}
+@given(
+    st.lists(st.frozensets(st.integers(1, 400), min_size=1, max_size=300), min_size=1, max_size=4)
+)
+def test_gaps_are_of_numbers_that_no_record_has(parts: list[frozenset[int]]) -> None:
+    """Whatever is repeated, within a run or in later ones, and in whatever order they come."""
+    at_us = int(START.timestamp()) * 1_000_000
+    starts: dict[str, WorkerStart] = {}
+    for part in parts:
+        blocks: dict[int, int] = {}
+        for seq in part:
+            blocks[seq // BLOCK] = blocks.get(seq // BLOCK, 0) | 1 << seq % BLOCK
+        rows = [
+            {"worker": "w", "start_id": "a", "bits": bits, "first_us": at_us, "last_us": at_us}
+            | {"first_block": block, "last_block": block}
+            for block, bits in blocks.items()
+        ]
+        found, jobs = starts_of_rows(rows)
+        starts = merged_starts(starts, found)
+        assert not jobs
+    seen = frozenset().union(*parts)
+    (start,) = starts.values()
+    assert start.missing == max(seen) - min(seen) + 1 - len(seen)
+    assert start.seen == joined([(seq, seq) for seq in seen])
+
+
+def test_a_wrong_number_is_no_gap(tmp_path: Path) -> None:
+    """A number that no worker reaches by then is wrong itself; starts have names of any length."""
+    start = "0123456789abcdef"
+    rows = [row(start, seq) for seq in range(1, 1_001) if not 100 <= seq < 600]
+    rows[-1]["seq"] = 2**40
+    put(tmp_path / "journal" / "1.parquet", rows)
+    table = OutcomeTable(DuckRunner(connected(threads=1)), str(tmp_path / "outcomes"))
+    table.update(str(tmp_path / "journal"))
+    assert missing_records(table.manifest()) == {f"worker of {start}": 500}
+
+
+def test_many_gaps_are_only_counted() -> None:
+    """A manifest does not grow with them."""
+    at = START.isoformat()
+    start = WorkerStart("w", at, at).merged(
+        WorkerStart("w", at, at, [[seq, seq] for seq in range(1, 10_000, 2)])
+    )
+    assert (len(start.seen), start.missing, start.seen[0]) == (1_000, 4_999, [1, 8_001])
+    assert start.merged(WorkerStart("w", at, at, [[7, 9]])).missing == 4_999
 
 
 @pytest.mark.parametrize("text", ["[]", '{"park": "0.1"}', '{"park": -1}', "park"])

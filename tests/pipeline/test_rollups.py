@@ -22,7 +22,6 @@ from purgatory.pipeline.rollups.rollup_files import (
     ALL,
     KEPT_KEYS,
     KEPT_PREFIXES,
-    publish_rollups,
     read_rollup_manifest,
 )
 from purgatory.pipeline.rollups.rollups import NODES, RollupRun, make_starts
@@ -135,7 +134,7 @@ def test_what_was_replaced_is_deleted(tmp_path: Path) -> None:
 
 def test_starts_of_workers_are_planned_once(tmp_path: Path) -> None:
     """The view of an hour's outcomes is in a plan a dozen times, and a year has thousands."""
-    starts = {"00000000000a": WorkerStart("w", 1, 1, 1, START.isoformat())}
+    starts = {"00000000000a": WorkerStart("w", START.isoformat(), START.isoformat())}
     write_outcomes(tmp_path, [ended(START, 1)], as_of=LATER, starts=starts)
     connection = connected(threads=1)
     Run(str(tmp_path), connection).rollups()
@@ -159,7 +158,8 @@ def test_starts_of_workers_are_parameters() -> None:
     found: list[list[str]] = []
     for count in (0, 1_000):
         recorded = Recorded()
-        starts = {f"{at:012x}": WorkerStart("w", 1, 1, 1, START.isoformat()) for at in range(count)}
+        start = WorkerStart("w", START.isoformat(), START.isoformat())
+        starts = {f"{at:012x}": start for at in range(count)}
         make_starts(recorded, starts)  # type: ignore[arg-type] # as much as is used
         rows = recorded.connection.execute("FROM rollup_starts").fetchall()
         assert len(rows) == count
@@ -262,7 +262,7 @@ def test_a_crash_that_moved_is_aggregated_again(tmp_path: Path) -> None:
     found = []
     for micros in (200, 250):
         last = (START + timedelta(microseconds=micros)).isoformat()
-        starts = {"00000000000a": WorkerStart("w", 1, 1, 1, last)}
+        starts = {"00000000000a": WorkerStart("w", last, last)}
         if micros == 200:
             write_outcomes(tmp_path, lost, as_of=LATER, starts=starts)
         else:
@@ -336,9 +336,9 @@ def test_a_second_run_at_the_same_time_is_refused(tmp_path: Path) -> None:
     folder = LocalFolder(str(tmp_path / "rollups"))
     manifest = read_rollup_manifest(folder)
     manifest.run = 1
-    publish_rollups(folder, manifest)
+    publish(folder, manifest)
     with pytest.raises(OutputInUseError):
-        publish_rollups(folder, manifest)
+        publish(folder, manifest)
 
 
 def test_rollups_that_cannot_be_read_are_made_again(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_workers_died_only_where_a_crash_is_known(crashed: int) -> None:
 
 def test_faults_of_the_data_come_first() -> None:
     """Files that are skipped explain what is missing; else the journal dropped it."""
-    starts = {"a": WorkerStart("w-1", 5, 1, 9, "2026-11-20T06:00:00+00:00")}
+    starts = {"a": WorkerStart("w-1", *["2026-11-20T06:00:00+00:00"] * 2, [[1, 3], [8, 9]])}
     rows = [kind_row(lost=900)]
     found = judged(*rows, manifest=Manifest(future=FUTURE, starts=starts))
     assert [change.what for change in found.changes] == [
@@ -214,7 +214,7 @@ def test_what_was_skipped_is_said() -> None:
     for manifest, sentence in (
         (Manifest(), "no file, and no record"),
         (Manifest(bad={"a": "empty"}), "1 file could not be read, so counts are too low"),
-        (Manifest(unknown_rows=1), "1 record of unknown events, or without identifier or time"),
+        (Manifest(unknown_rows=1), "1 record unknown, incomplete, or of an impossible time"),
     ):
         found: Findings = replace(NOTHING, manifest=manifest)
         assert f"<dt>Skipped</dt><dd>{sentence}</dd>" in read_section(found, None)

@@ -107,7 +107,7 @@ def test_the_lost_are_censored_at_the_crash(tmp_path: Path) -> None:
     names = ("00000000000a-1", "00000000000b-1", "other")
     last = [START + timedelta(microseconds=200), START + timedelta(hours=1)]
     starts = {
-        f"00000000000{letter}": WorkerStart("w", 1, 1, 1, at.isoformat())
+        f"00000000000{letter}": WorkerStart("w", at.isoformat(), at.isoformat())
         for letter, at in zip("ab", last, strict=True)
     }
     rows = [{"outcome": "lost", "operation_id": name} for name in names]

@@ -44,6 +44,7 @@ def run_outcomes(run: Run) -> str:
         f"Missing records of {worker}, by gaps in their numbers: {count:,}"
         for worker, count in missing_records(run.manifest).items()
     ]
+    lines += [f"Replaced: {path}: {what}" for path, what in sorted(update.replaced.items())]
     if update.bad:
         lines.append(f"Skipped files: {len(update.bad):,}")
         lines += [f"  {path}: {reason}" for path, reason in sorted(update.bad.items())]

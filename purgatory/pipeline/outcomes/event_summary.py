@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
+
+Spans = list[list[int]]
+"""Pairs of a first and a last number."""
+
+BLOCK = 62
+"""Numbers of records whose bits are one integer."""
+
+# A journal takes fewer. Beyond the other, the gaps of a start are only counted.
+_MOST_A_SECOND = 1_000_000
+_MOST_SPANS = 1_000
 
 DEFAULT_TOLERANCE_S = 300.0
 """How far the clocks of the workers may be ahead of this machine's."""
@@ -23,24 +36,56 @@ class FutureRecords:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStart:
-    """The records of one start of a worker, without those of jobs."""
+    """The records of one start of a worker."""
 
     worker: str
-    records: int
-    first_seq: int
-    last_seq: int
+    first_at: str
     last_at: str
     """The time of the latest of them, in ISO format: if it crashed, not long before."""
+    seen: Spans = field(default_factory=list)
+    """The numbers of the records that were read, in order."""
+    forgotten: int = 0
+    """Missing numbers of which nothing else is known any more."""
+
+    @property
+    def missing(self) -> int:
+        """The number of records that are missing between those that were read.
+
+        A number that no worker can have reached by then is the fault of one record.
+        """
+        first, last = map(datetime.fromisoformat, (self.first_at, self.last_at))
+        most = self.seen[0][0] + _MOST_A_SECOND * (60 + (last - first).total_seconds())
+        return self.forgotten + _missing(span for span in self.seen if span[0] <= most)
 
     def merged(self, other: WorkerStart) -> WorkerStart:
         """Return the summary of the records of both."""
-        return replace(
-            self,
-            records=self.records + other.records,
-            first_seq=min(self.first_seq, other.first_seq),
-            last_seq=max(self.last_seq, other.last_seq),
-            last_at=max(self.last_at, other.last_at, key=datetime.fromisoformat),
+        seen = joined([*self.seen, *other.seen])
+        forgotten = self.forgotten + other.forgotten
+        if (many := len(seen) - _MOST_SPANS) > 0:
+            forgotten += _missing(seen[: many + 1])
+            seen[: many + 1] = [[seen[0][0], seen[many][1]]]
+        return WorkerStart(
+            self.worker,
+            min(self.first_at, other.first_at, key=datetime.fromisoformat),
+            max(self.last_at, other.last_at, key=datetime.fromisoformat),
+            seen,
+            forgotten,
         )
+
+
+def joined(spans: Iterable[Sequence[int]]) -> Spans:
+    """Return spans in order, those that touch or overlap as one."""
+    found: Spans = []
+    for first, last in sorted(spans):
+        if found and first <= found[-1][1] + 1:
+            found[-1][1] = max(found[-1][1], last)
+        else:
+            found.append([first, last])
+    return found
+
+
+def _missing(spans: Iterable[Sequence[int]]) -> int:
+    return sum(after[0] - before[1] - 1 for before, after in pairwise(spans))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +96,40 @@ class EventSummary:
     """The hours with events that are not in the future, such as "2026-11-20T06"."""
     as_of: datetime | None
     """The latest of these events."""
-    starts: dict[str, WorkerStart]
-    """By the identifier of the start; of these events."""
-    job_records: dict[str, int]
-    """By worker; of these events."""
     future: dict[str, FutureRecords]
     """By worker."""
+    unknown: int
+    """The number of rows that are no events."""
+    starts: dict[str, WorkerStart]
+    """By the identifier of the start."""
+    job_records: Counter[str]
+    """By worker, those of jobs whose start is unknown."""
 
 
 def summary_of_rows(rows: Sequence[Any]) -> EventSummary:
-    """Return the summary from one row for each hour, worker, start and kind of record.
+    """Return the summary from one row for each hour, each worker in the future, and all others.
 
-    Rows have `hour` (its number since 1970; null in the future), `worker`, `start_id`, `is_job`,
-    `records`, `first_us`, `last_us`, `first_seq` and `last_seq`.
+    Rows have `hour` (its number since 1970) or `worker`, `records`, `first_us` and `last_us`. Those
+    of the numbers of records have `bits` of the blocks from `first_block` to `last_block`, in place
+    of `records`, and `start_id`.
     """
+    numbers = [row for row in rows if row["bits"] is not None]
+    rows = [row for row in rows if row["bits"] is None]
     past = [row for row in rows if row["hour"] is not None]
+    starts, job_records = starts_of_rows(numbers)
     return EventSummary(
         hours={hour_of_number(row["hour"]) for row in past},
         as_of=max((from_micros(row["last_us"]) for row in past), default=None),
-        starts=_starts(past),
-        job_records=_job_records(past),
-        future=_future(row for row in rows if row["hour"] is None),
+        future={
+            row["worker"]: FutureRecords(row["records"], *_times(row))
+            for row in rows
+            if row["worker"] is not None
+        },
+        unknown=sum(
+            row["records"] for row in rows if row["hour"] is None and row["worker"] is None
+        ),
+        starts=starts,
+        job_records=job_records,
     )
 
 
@@ -95,39 +153,41 @@ def hour_of_number(number: int) -> str:
     return f"{from_micros(number * 3_600_000_000):%Y-%m-%dT%H}"
 
 
-def _starts(rows: Iterable[Any]) -> dict[str, WorkerStart]:
+def number_of_hour(name: str) -> int:
+    """Return the number since 1970 of an hour such as "2026-11-20T06"."""
+    return int(datetime.fromisoformat(f"{name}:00+00:00").timestamp()) // 3_600
+
+
+def starts_of_rows(rows: Iterable[Any]) -> tuple[dict[str, WorkerStart], Counter[str]]:
+    """Return the starts and the records of jobs of an EventSummary."""
     found: dict[str, WorkerStart] = {}
+    spans: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    jobs: Counter[str] = Counter()
     for row in rows:
-        if row["start_id"] is not None and row["first_seq"] is not None:
-            start = WorkerStart(
-                worker=row["worker"],
-                records=row["records"],
-                first_seq=row["first_seq"],
-                last_seq=row["last_seq"],
-                last_at=from_micros(row["last_us"]).isoformat(),
-            )
-            known = found.get(row["start_id"])
-            found[row["start_id"]] = start if known is None else known.merged(start)
-    return found
-
-
-def _job_records(rows: Iterable[Any]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for row in rows:
-        if row["is_job"]:
-            found[row["worker"]] = found.get(row["worker"], 0) + row["records"]
-    return found
-
-
-def _future(rows: Iterable[Any]) -> dict[str, FutureRecords]:
-    found: dict[str, tuple[int, int, int]] = {}
-    for row in rows:
-        worker, first, last = row["worker"], row["first_us"], row["last_us"]
-        records, least, most = found.get(worker, (0, first, last))
-        found[worker] = (records + row["records"], min(least, first), max(most, last))
+        of_row = [*_spans(row["first_block"], row["last_block"], row["bits"])]
+        if (name := row["start_id"]) is None:
+            jobs[row["worker"]] += sum(last - first + 1 for first, last in of_row)
+            continue
+        spans[name] += of_row
+        start = WorkerStart(row["worker"], *_times(row))
+        found[name] = found[name].merged(start) if name in found else start
     return {
-        worker: FutureRecords(
-            records, from_micros(first).isoformat(), from_micros(last).isoformat()
-        )
-        for worker, (records, first, last) in found.items()
-    }
+        name: start.merged(replace(start, seen=[*map(list, spans[name])]))
+        for name, start in found.items()
+    }, jobs
+
+
+def _times(row: Any) -> tuple[str, str]:
+    first, last = (from_micros(row[name]).isoformat() for name in ("first_us", "last_us"))
+    return first, last
+
+
+def _spans(first_block: int, last_block: int, bits: int) -> Iterator[tuple[int, int]]:
+    """Yield the spans of numbers in blocks that have the same bits."""
+    if bits == 2**BLOCK - 1:
+        yield first_block * BLOCK, last_block * BLOCK + BLOCK - 1
+        return
+    runs = [match.span() for match in re.finditer("1+", f"{bits:b}"[::-1])]
+    for block in range(first_block, last_block + 1):
+        for first, end in runs:
+            yield block * BLOCK + first, block * BLOCK + end - 1

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from purgatory.journal.schema import SCHEMA_VERSION
+from purgatory.pipeline.outcomes.manifest import FileContent, fingerprint
 from purgatory.pipeline.schemas import (
     ARROW_EVENT_SCHEMA,
     SAMPLE_KEY,
@@ -18,14 +19,23 @@ from purgatory.pipeline.schemas import (
 )
 from purgatory.pipeline.spark.folder import File, Folder
 
+_HOUR_US = 3_600_000_000
+# Of the year 9998.
+_LAST_HOUR = 70_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Footer:
     """The part of a file's footer that a run uses."""
 
-    rows: int
+    content: FileContent
     sampling: dict[str, float]
     """The share of the operations that was recorded, of each sampled kind."""
+
+    @property
+    def rows(self) -> int:
+        """The number of its records."""
+        return self.content.rows
 
 
 def sampling_of(text: str | None) -> dict[str, float]:
@@ -59,18 +69,18 @@ def checked_footer(folder: Folder, file: File) -> Footer:
         raise ValueError(file.fault)
     try:
         with folder.open(file.path) as content:
-            return footer_of(content)
+            return _footer_of(content, file.path.rpartition("/")[2])
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from error
 
 
-def footer_of(file: BinaryIO) -> Footer:
+def _footer_of(file: BinaryIO, name: str) -> Footer:
     """Return the footer of a file of the journal. Raises ValueError if it is bad.
 
     The footer shows whether a file is complete and of our schema. The rows themselves are not read:
     damage in the middle of the file is found later. Spark would fail the whole job.
     """
-    if not file.seek(0, 2):
+    if not (size := file.seek(0, 2)):
         raise ValueError("empty")
     try:
         found = pq.read_metadata(file)
@@ -93,7 +103,24 @@ def footer_of(file: BinaryIO) -> Footer:
     wrong = [field.name for field in ARROW_EVENT_SCHEMA if not _is_in(schema, field)]
     if wrong:
         raise ValueError(f"missing or of another type: {', '.join(wrong)}")
-    return Footer(found.num_rows, sampling_of(metadata.get(SAMPLE_KEY)))
+    # Before its own length of four bytes and the mark of four more.
+    file.seek(size - 8 - found.serialized_size)
+    content = fingerprint(file.read(found.serialized_size))
+    known = FileContent(fingerprint(name.encode()), content, found.num_rows, *_hours(found))
+    return Footer(known, sampling_of(metadata.get(SAMPLE_KEY)))
+
+
+def _hours(found: pq.FileMetaData) -> tuple[int, int]:
+    """Return the first and the last hour in which operations began, numbered since 1970."""
+    groups = [found.row_group(number) for number in range(found.num_row_groups)]
+    names = [found.schema.column(number).path for number in range(found.num_columns)]
+    place = names.index("watched_at")
+    statistics = [group.column(place).statistics for group in groups]
+    if not all(of_group is not None and of_group.has_min_max for of_group in statistics):
+        return 0, _LAST_HOUR
+    first = min((of_group.min_raw for of_group in statistics), default=0)
+    last = max((of_group.max_raw for of_group in statistics), default=0)
+    return max(0, first // _HOUR_US), min(_LAST_HOUR, last // _HOUR_US)
 
 
 def _is_in(schema: pa.Schema, field: pa.Field) -> bool:

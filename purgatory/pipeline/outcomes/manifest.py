@@ -13,18 +13,19 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import cache
+from itertools import chain
 from operator import attrgetter
-from typing import Any, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from purgatory.pipeline.errors import BadFileError, NothingToReadError, PipelineError
 from purgatory.pipeline.outcomes.event_summary import FutureRecords, WorkerStart
 from purgatory.pipeline.spark.folder import File, Folder, output_in_use
 
-VERSION = 4
 FOLDER = "_manifests"
 
 
@@ -35,8 +36,6 @@ class Hour:
     run: str
     """The run that wrote them, see `run_name`."""
     operations: int
-    records: int
-    """Of the journal, from which these were made."""
     open: int
     first_open_deadline: str | None
     """The earliest deadline of the open operations; after it some may be lost."""
@@ -50,9 +49,10 @@ class Manifest:
     as_of: str | None = None
     """The latest event of the journal, which separates lost operations from open ones."""
     grace_s: float = 0.0
-    files: dict[str, set[str]] = field(default_factory=dict)
-    """The journal's files that are merged and existed at that time, by folder: a fingerprint of
-    each, since a journal has many files."""
+    files: KnownFiles = field(default_factory=dict)
+    """The journal's files that are merged, or damaged, and existed at that time."""
+    deleted_until: int = -1
+    """The latest hour, numbered since 1970, of which a file was deleted: it cannot be rebuilt."""
     read_files: int = 0
     """The number of files read, deleted ones included."""
     rows: int = 0
@@ -76,13 +76,11 @@ class Manifest:
     replaced: list[str] = field(default_factory=list)
     """The folders of earlier runs that this one replaced, which are deleted once it is valid."""
 
+    VERSION: ClassVar = 5
+
     def as_of_time(self) -> datetime | None:
         """Return `as_of` as a time."""
         return datetime.fromisoformat(self.as_of) if self.as_of else None
-
-    def records(self, hours: set[str]) -> int:
-        """Return how many records of the journal are in these hours."""
-        return sum(self.hours[hour].records for hour in hours if hour in self.hours)
 
     def paths(self, hours: set[str] | None = None) -> list[str]:
         """Return the folders of the outcomes, of all hours or of these."""
@@ -92,20 +90,17 @@ class Manifest:
             if hours is None or hour in hours
         ]
 
-    def runs(self) -> set[str]:
-        """Return the runs whose folders are part of the table."""
-        return {hour.run for hour in self.hours.values()}
+    def folders(self) -> set[str]:
+        """Return the folders of runs that are part of the table."""
+        found = {run_folder(hour.run) for hour in self.hours.values()}
+        return found | ({future_folder(self.future_run)} if self.future_run else set())
 
 
 def missing_records(manifest: Manifest) -> dict[str, int]:
-    """Return how many records are missing of each worker, by gaps in their numbers.
-
-    A repeated record hides one that is missing.
-    """
-    found: dict[str, int] = {}
+    """Return how many records are missing of each worker, by gaps in their numbers."""
+    found: Counter[str] = Counter()
     for start in manifest.starts.values():
-        missing = start.last_seq - start.first_seq + 1 - start.records
-        found[start.worker] = found.get(start.worker, 0) + max(0, missing)
+        found[start.worker] += start.missing
     # Records of jobs are numbered with the others.
     return {
         worker: missing - manifest.job_records.get(worker, 0)
@@ -114,21 +109,45 @@ def missing_records(manifest: Manifest) -> dict[str, int]:
     }
 
 
-def fingerprints(files: Iterable[File]) -> dict[str, set[str]]:
-    """Return the fingerprints of `files`, by folder."""
-    found: dict[str, set[str]] = {}
-    for folder, of_file in map(fingerprint, files):
-        found.setdefault(folder, set()).add(of_file)
-    return found
+KnownFiles = dict[str, dict[str, str]]
+"""By folder and the fingerprint of a file's name, size and time, a `FileContent` as text: a journal
+has many files."""
 
 
-def fingerprint(file: File) -> tuple[str, str]:
-    """Return a file's folder, and 11 characters that identify its name, size and time."""
-    folder, _, name = file.path.rpartition("/")
-    text = f"{name}/{file.size}/{file.modified_ms}"
+@dataclass(frozen=True, slots=True)
+class FileContent:
+    """What is known of a file that was read, to know it again and to replace its rows."""
+
+    name: str
+    """The fingerprint of its name."""
+    content: str
+    """The fingerprint of its footer, which has sizes and statistics of all of its rows."""
+    rows: int
+    first: int
+    last: int
+    """The hours in which its operations began, numbered since 1970."""
+
+    def __str__(self) -> str:
+        """Return the text that `of` takes."""
+        return f"{self.name}{self.content}{self.rows},{self.first},{self.last}"
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """Return what a text says."""
+        return cls(text[:11], text[11:22], *map(int, text[22:].split(",")))
+
+
+def fingerprint(content: bytes) -> str:
+    """Return 11 characters that identify bytes."""
     # 64 bits: among a million files of a folder two are equal with a chance of 1 in 37 million.
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    return folder, base64.urlsafe_b64encode(digest).decode().rstrip("=")
+    digest = hashlib.blake2b(content, digest_size=8).digest()
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+def identity(file: File) -> tuple[str, str]:
+    """Return the folder of a file, and the fingerprint of its name, size and time."""
+    folder, _, name = file.path.rpartition("/")
+    return folder, fingerprint(f"{name}/{file.size}/{file.modified_ms}".encode())
 
 
 def run_name(number: int) -> str:
@@ -164,13 +183,16 @@ def read_manifest(folder: Folder) -> Manifest:
     try:
         content = json.loads(folder.read_text(path))
         version = content.pop("version")
-        if version != VERSION:
+        if version != Manifest.VERSION:
             raise PipelineError(
-                f"{folder.named(path)} is of version {version}, and this release knows {VERSION}: "
-                "use the release that wrote it, or write to another folder."
+                f"{folder.named(path)} is of version {version}, and this release knows "
+                f"{Manifest.VERSION}: use the release that wrote it, or write to another folder."
             )
         hours = {name: Hour(**hour) for name, hour in content.pop("hours").items()}
-        files = {name: set(known.split()) for name, known in content.pop("files").items()}
+        files = {
+            name: dict(zip(*[iter(known.split())] * 2, strict=True))
+            for name, known in content.pop("files").items()
+        }
         future = {name: FutureRecords(**records) for name, records in content.pop("future").items()}
         starts = {name: WorkerStart(**start) for name, start in content.pop("starts").items()}
         return Manifest(**content, hours=hours, files=files, future=future, starts=starts)
@@ -181,19 +203,32 @@ def read_manifest(folder: Folder) -> Manifest:
         ) from error
 
 
-def publish(folder: Folder, manifest: Manifest) -> None:
+class Published(Protocol):
+    """A manifest: what a run published."""
+
+    VERSION: ClassVar[int]
+    run: int
+    replaced: list[str]
+
+    def folders(self) -> set[str]:
+        """Return the folders of runs that are in use."""
+
+
+def publish(folder: Folder, manifest: Published) -> None:
     """Make `manifest` the valid one, atomically. Raises OutputInUseError.
 
     Then delete what no manifest names any more. A reader that began before may lose its files; it
     has to read the new manifest and start again.
     """
     check_is_newest(folder, manifest.run - 1)
-    content = fields_of(manifest)
-    content["files"] = {name: " ".join(sorted(known)) for name, known in manifest.files.items()}
-    for name in ("hours", "future", "starts"):
-        content[name] = {key: fields_of(value) for key, value in content[name].items()}
+    content = {"version": manifest.VERSION, **fields_of(manifest)}
+    if files := content.get("files"):
+        content["files"] = {
+            name: " ".join(chain.from_iterable(sorted(known.items())))
+            for name, known in files.items()
+        }
     name = _file_name(manifest.run)
-    folder.write_new(f"{FOLDER}/{name}", json.dumps({"version": VERSION, **content}))
+    folder.write_new(f"{FOLDER}/{name}", json.dumps(content, default=fields_of))
     folder.delete(*(f"{FOLDER}/{old}" for old in folder.names(FOLDER) if old < name))
     sweep(folder, manifest)
 
@@ -225,14 +260,13 @@ def check_is_newest(folder: Folder, run: int) -> None:
         raise output_in_use(str(folder))
 
 
-def sweep(folder: Folder, manifest: Manifest) -> None:
+def sweep(folder: Folder, manifest: Published) -> None:
     """Delete what `manifest` replaced, and the folders of failed runs.
 
     Folders of later numbers stay: another run may be writing them. The folders of all runs are not
     looked into: after a year of hours there are thousands.
     """
-    current = {run_folder(run) for run in manifest.runs()}
-    kept = current | ({future_folder(manifest.future_run)} if manifest.future_run else set())
+    kept = manifest.folders()
     for name in folder.names():
         number = re.match(r"(?:run|future)=(\d+)", name)
         if number and name not in kept and int(number[1]) <= manifest.run:
@@ -258,28 +292,43 @@ class Known:
     """
 
     manifest: Manifest
-    files: dict[str, set[str]]
-    """The fingerprints of the files that are there and merged, by folder."""
+    files: KnownFiles
+    """Those that are there as they were."""
     new: Sequence[File]
     """The other files, sorted."""
+    bad: dict[str, str]
+    """Those of `files` that are damaged, and why."""
 
     @classmethod
     def of(cls, manifest: Manifest, journal: Folder) -> Self:
         """Return what `manifest` knows of the files of `journal` now."""
-        files: dict[str, set[str]] = {}
+        files: KnownFiles = {}
         new: list[File] = []
+        bad: dict[str, str] = {}
         for file in journal.files(".parquet"):
-            folder, found = fingerprint(file)
-            if found in manifest.files.get(folder, ()):
-                files.setdefault(folder, set()).add(found)
-            else:
+            folder, found = identity(file)
+            if (content := manifest.files.get(folder, {}).get(found)) is None:
                 new.append(file)
-        return cls(manifest, files, new)
+                continue
+            files.setdefault(folder, {})[found] = content
+            if file.path in manifest.bad:
+                bad[file.path] = manifest.bad[file.path]
+        return cls(manifest, files, new, bad)
+
+    def others(self) -> dict[tuple[str, str], FileContent]:
+        """Return the files that were deleted, replaced or touched, by folder and name."""
+        found = (
+            (folder, FileContent.of(text))
+            for folder, known in self.manifest.files.items()
+            for place, text in known.items()
+            if place not in self.files.get(folder, ())
+        )
+        return {(folder, content.name): content for folder, content in found}
 
     @property
     def known_files(self) -> int:
         """The number of files that are there and merged."""
-        return sum(map(len, self.files.values()))
+        return sum(map(len, self.files.values())) - len(self.bad)
 
     @property
     def bytes(self) -> int:

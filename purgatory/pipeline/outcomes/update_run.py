@@ -13,19 +13,23 @@ from purgatory.pipeline.errors import BadFileError, NothingToReadError, way_out_
 from purgatory.pipeline.outcomes.event_summary import (
     EventSummary,
     FutureRecords,
+    Spans,
     from_micros,
     hour_of_number,
+    joined,
     merged_starts,
+    number_of_hour,
     summary_of_rows,
 )
 from purgatory.pipeline.outcomes.journal_files import Footer, OnBadFile, checked_footer
 from purgatory.pipeline.outcomes.manifest import (
+    FileContent,
     Hour,
     Known,
     Manifest,
     check_is_newest,
-    fingerprints,
     future_folder,
+    identity,
     publish,
     read_manifest,
     run_folder,
@@ -61,6 +65,8 @@ class Update:
     future: dict[str, FutureRecords] = field(default_factory=dict)
     """The records dated in the future, by worker: a later run merges them when their time has
     come."""
+    replaced: dict[str, str] = field(default_factory=dict)
+    """Files that had other rows before, and what became of these."""
     is_repaired: bool = False
     """Whether the table had such records, which made operations lost that wait."""
     manifest: Manifest = field(default_factory=Manifest, compare=False, repr=False)
@@ -90,6 +96,11 @@ class UpdateRun:
         self._limit = limit
         as_of = self._before.as_of_time()
         self._is_repair = as_of is not None and as_of > limit
+        # Of new files: those that replace others, by path.
+        self._earlier: dict[str, FileContent] = {}
+        self._touched: list[tuple[File, Footer]] = []
+        self._damaged: list[tuple[File, Footer]] = []
+        self._deleted_until = self._before.deleted_until
 
     def _why_empty(self) -> str:
         if not self._journal.exists():
@@ -107,6 +118,9 @@ class UpdateRun:
             raise NothingToReadError(f"No journal in {self._journal}: {self._why_empty()}")
         self._on_progress(f"{counted(known + len(new), 'file')} in the journal, {len(new):,} new")
         good, bad = self._looked_at(new, on_bad_file)
+        for path, reason in self._listed.bad.items():
+            self._note(path, reason, bad, on_bad_file)
+        good = self._with_new_rows(good)
         try:
             return self._merged_but_for_damaged(good, bad, on_bad_file, grace_s)
         except BaseException:
@@ -141,11 +155,13 @@ class UpdateRun:
                 for path, reason in sorted(damaged.items()):
                     self._note(path, reason, bad, on_bad_file)
                 self._on_progress(f"skipped {counted(len(damaged), 'damaged file')}")
+                # Remembered, as to find it takes a merge.
+                self._damaged += (item for item in good if item[0].path in damaged)
                 good = [(file, footer) for file, footer in good if file.path not in bad]
 
     def _remove_unpublished(self) -> None:
         # It may fill the disk, and then no later run could publish and delete it.
-        if self._name not in read_manifest(self._table).runs():
+        if run_folder(self._name) not in read_manifest(self._table).folders():
             self._table.delete(run_folder(self._name), future_folder(self._name))
 
     def _looked_at(
@@ -166,6 +182,25 @@ class UpdateRun:
             # By number only: the caller has their names, for its result.
             self._on_progress(f"skipped {counted(len(bad), 'file')} that cannot be read")
         return good, bad
+
+    def _with_new_rows(self, files: list[tuple[File, Footer]]) -> list[tuple[File, Footer]]:
+        """Return the files that have not been read under their names with the same content."""
+        others, changed = self._listed.others(), []
+        for file, footer in files:
+            folder = file.path.rpartition("/")[0]
+            before = others.pop((folder, footer.content.name), None)
+            if before is None or file.path in self._before.bad:
+                changed.append((file, footer))
+            elif before.content == footer.content.content:
+                self._touched.append((file, footer))
+            else:
+                self._earlier[file.path] = before
+                changed.append((file, footer))
+        # In an empty journal nothing was deleted: a disk is not mounted.
+        if self._listed.files or files:
+            gone = (content.last for content in others.values())
+            self._deleted_until = max(self._deleted_until, *gone, -1)
+        return changed
 
     def _footer(self, file: File) -> Footer | str:
         """Return the footer of a file of the journal, or why the file is bad."""
@@ -190,30 +225,28 @@ class UpdateRun:
     ) -> Update:
         before = self._before
         rows = sum(footer.rows for _, footer in good)
-        self._read_events([file.path for file, _ in good], rows)
+        rebuilt, replaced = self._rebuilt(good)
+        self._read_events([file.path for file, _ in good], rows, rebuilt)
         found = summary_of_rows(self._runner.rows(sql.summary(self._limit)))
         as_of = self._as_of(found)
-        hours = found.hours | _overdue(before, as_of, grace_s)
+        hours = found.hours | _overdue(before, as_of, grace_s) | rebuilt
         if self._is_repair:
             self._on_progress("repairing: the outcomes have records dated in the future")
             hours |= set(before.hours)
-        manifest = _with_files(self._listed, good, bad, as_of, grace_s)
+        manifest = self._with_files(good, bad, as_of, grace_s)
         manifest.future, manifest.future_run = found.future, self._future_run(found)
         manifest.starts = merged_starts(before.starts, found.starts)
-        manifest.job_records = dict(Counter(before.job_records) + Counter(found.job_records))
-        unknown_rows, written = rows, dict[str, Hour]()
+        manifest.job_records = dict(Counter(before.job_records) + found.job_records)
+        manifest.unknown_rows += found.unknown
+        written: dict[str, Hour] = {}
         if hours:
-            of_all = counted(_all(before, hours), "hour")
+            of_all = counted(len(hours | before.hours.keys()), "hour")
             self._on_progress(f"{counted(rows, 'new record')}; writing {len(hours):,} of {of_all}")
-            written = self._written(hours, rows, as_of or self._limit, grace_s)
-            manifest.hours = written if self._is_repair else manifest.hours | written
+            written = self._written(hours, rebuilt, rows, as_of or self._limit, grace_s)
+            others = {name: hour for name, hour in before.hours.items() if name not in hours}
+            manifest.hours = others | written
             kept = {*manifest.paths(hours)}
             manifest.replaced = [path for path in before.paths(hours) if path not in kept]
-            # Every known event that was read is in one of the rewritten hours, or in the future.
-            unknown_rows = rows - (manifest.records(hours) - before.records(hours))
-        unknown_rows -= _future_records(manifest) - _future_records(before)
-        unknown_rows = max(0, unknown_rows)
-        manifest.unknown_rows += unknown_rows
         if manifest != before:
             manifest.run = before.run + 1
             publish(self._table, manifest)
@@ -223,12 +256,43 @@ class UpdateRun:
             known_files=self._listed.known_files,
             bad=bad,
             rows=rows,
-            unknown_rows=unknown_rows,
+            unknown_rows=found.unknown,
             written_hours=tuple(sorted(written)),
             operations=operations,
             future=manifest.future,
+            replaced=replaced,
             is_repaired=self._is_repair,
             manifest=manifest,
+        )
+
+    def _with_files(
+        self,
+        good: list[tuple[File, Footer]],
+        bad: dict[str, str],
+        as_of: datetime | None,
+        grace_s: float,
+    ) -> Manifest:
+        before = self._before
+        files = {folder: dict(known) for folder, known in self._listed.files.items()}
+        for file, footer in (*good, *self._touched, *self._damaged):
+            folder, place = identity(file)
+            files.setdefault(folder, {})[place] = str(footer.content)
+        earlier = [self._earlier[file.path] for file, _ in good if file.path in self._earlier]
+        return replace(
+            before,
+            as_of=as_of.isoformat() if as_of else None,
+            grace_s=grace_s,
+            # Deleted files are forgotten: if one comes back, it changes nothing. An empty journal
+            # means a disk that is not mounted.
+            files=files or before.files,
+            deleted_until=self._deleted_until,
+            read_files=before.read_files + len(good) - len(earlier),
+            rows=before.rows
+            + sum(footer.rows for _, footer in good)
+            - sum(content.rows for content in earlier),
+            sampling=_least_shares([before.sampling, *(footer.sampling for _, footer in good)]),
+            bad=bad,
+            hours=dict(before.hours),
         )
 
     def _as_of(self, found: EventSummary) -> datetime | None:
@@ -248,22 +312,62 @@ class UpdateRun:
         self._runner.write(query, self._table, future_folder(self._name))
         return self._name
 
-    def _read_events(self, paths: Sequence[str], rows: int) -> None:
-        """Read the events of new files, and those that were in the future until now."""
-        before, runner, name = self._before, self._runner, sql.EVENTS
+    def _rebuilt(self, good: list[tuple[File, Footer]]) -> tuple[set[str], dict[str, str]]:
+        """Return the hours to make from all files again, and what becomes of replaced files."""
+        rebuilt, replaced = set[str](), dict[str, str]()
+        numbers = {number_of_hour(name): name for name in self._before.hours}
+        for file, _ in good:
+            if (before := self._earlier.get(file.path)) is None:
+                continue
+            found = {number for number in numbers if before.first <= number <= before.last}
+            whole = {number for number in found if number > self._deleted_until}
+            rebuilt |= {numbers[number] for number in whole}
+            replaced[file.path] = f"{counted(len(whole), 'hour')} made again"
+            if found != whole:
+                replaced[file.path] += (
+                    f"; its old rows stay in {counted(len(found - whole), 'hour')}, of which "
+                    "other files were deleted"
+                )
+        return rebuilt, replaced
+
+    def _read_events(self, paths: Sequence[str], rows: int, rebuilt: set[str]) -> None:
+        """Read the events of new files, those that were in the future until now, and others.
+
+        The others are those of hours that are `rebuilt`.
+        """
+        before, runner = self._before, self._runner
         places: list[tuple[Folder, Sequence[str]]] = [(self._journal, paths)] if paths else []
         if before.future_run is not None:
             places.append((self._table, [future_folder(before.future_run)]))
             rows += _future_records(before)
-        if self._is_repair:
-            name = "merged_events"
-        runner.read(name, EVENT_SCHEMA, *places, rows=rows)
+        name = "read_events" if self._is_repair else sql.NEW
+        runner.read(name, EVENT_SCHEMA, *places, rows=rows, has_file=True)
         if self._is_repair:
             self._read_known(set(before.hours))
             runner.define("future_ends", sql.events_of_outcomes(self._limit))
-            runner.define(
-                sql.EVENTS, "SELECT * FROM merged_events UNION ALL SELECT * FROM future_ends"
+            runner.define(sql.NEW, sql.all_of([name, "future_ends"]))
+        relations = [sql.NEW]
+        if rebuilt:
+            spans = joined([[number, number] for number in map(number_of_hour, rebuilt)])
+            others = self._merged_files(spans)
+            runner.read(
+                "other_events", EVENT_SCHEMA, (self._journal, others), rows=rows, has_file=True
             )
+            runner.define("events_again", sql.in_hours("other_events", spans))
+            relations.append("events_again")
+        runner.define(sql.EVENTS, sql.all_of(relations))
+
+    def _merged_files(self, spans: Spans) -> list[str]:
+        """Return the files that are there as they were, with operations of spans of hours."""
+        found = []
+        for file in self._journal.files(".parquet"):
+            folder, place = identity(file)
+            text = self._listed.files.get(folder, {}).get(place)
+            if text is not None and file.path not in self._listed.bad:
+                content = FileContent.of(text)
+                if any(low <= content.last and content.first <= high for low, high in spans):
+                    found.append(file.path)
+        return found
 
     def _read_known(self, hours: set[str]) -> bool:
         """Read the outcomes of `hours`; return whether there are any."""
@@ -280,14 +384,14 @@ class UpdateRun:
         return None if micros is None else from_micros(micros)
 
     def _written(
-        self, hours: set[str], rows: int, as_of: datetime, grace_s: float
+        self, hours: set[str], rebuilt: set[str], rows: int, as_of: datetime, grace_s: float
     ) -> dict[str, Hour]:
-        """Write the hours, merged with the new events, and return what they have.
+        """Write the hours, merged with the new events unless `rebuilt`, and return what they have.
 
         Reading them verifies them, too.
         """
         before, runner, folder = self._before, self._runner, run_folder(self._name)
-        has_known = self._read_known(hours)
+        has_known = self._read_known(hours - rebuilt)
         if has_known and self._is_repair:
             runner.define("past_outcomes", sql.past_outcomes(self._limit))
         rows += sum(before.hours[hour].operations for hour in hours if hour in before.hours)
@@ -306,7 +410,6 @@ class UpdateRun:
             hour_of_number(row["hour"]): Hour(
                 run=self._name,
                 operations=row["operations"],
-                records=row["records"],
                 open=row["open"],
                 first_open_deadline=(
                     None if row["deadline"] is None else from_micros(row["deadline"]).isoformat()
@@ -329,41 +432,11 @@ def _overdue(before: Manifest, as_of: datetime | None, grace_s: float) -> set[st
     }
 
 
-def _with_files(
-    known: Known,
-    good: list[tuple[File, Footer]],
-    bad: dict[str, str],
-    as_of: datetime | None,
-    grace_s: float,
-) -> Manifest:
-    before = known.manifest
-    files = fingerprints(file for file, _ in good)
-    for folder, of_folder in known.files.items():
-        files.setdefault(folder, set()).update(of_folder)
-    return replace(
-        before,
-        as_of=as_of.isoformat() if as_of else None,
-        grace_s=grace_s,
-        # Deleted files are forgotten: if one comes back, it changes nothing. An empty journal means
-        # a disk that is not mounted.
-        files=files or before.files,
-        read_files=before.read_files + len(good),
-        rows=before.rows + sum(footer.rows for _, footer in good),
-        sampling=_least_shares([before.sampling, *(footer.sampling for _, footer in good)]),
-        bad=bad,
-        hours=dict(before.hours),
-    )
-
-
 def _least_shares(samplings: Sequence[Mapping[str, float]]) -> dict[str, float]:
     found: dict[str, float] = {}
     for kind, share in (item for sampling in samplings for item in sampling.items()):
         found[kind] = min(share, found.get(kind, 1.0))
     return found
-
-
-def _all(before: Manifest, hours: set[str]) -> int:
-    return len(hours | before.hours.keys())
 
 
 def _future_records(manifest: Manifest) -> int:

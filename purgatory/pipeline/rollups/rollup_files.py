@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import tempfile
 import weakref
@@ -12,11 +11,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import ClassVar, Final
 
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
-from purgatory.pipeline.outcomes.manifest import Manifest, fields_of, newest_run
-from purgatory.pipeline.spark.folder import Folder, LocalFolder, output_in_use
+from purgatory.pipeline.outcomes.manifest import FOLDER, Manifest, newest_run, run_folder
+from purgatory.pipeline.spark.folder import Folder, LocalFolder
 
 NUMBERS: Final = ("count", "contested", "valued", "total", "least", "most")
 """The aggregates of each row; `valued` is the number of values, the others but counts are theirs.
@@ -129,8 +128,6 @@ class NodeFiles:
         return sorted(path.glob("*.parquet"))
 
 
-VERSION = 5
-FOLDER = "_manifests"
 ALL = "all"
 """The name of the prefix of months."""
 
@@ -182,6 +179,8 @@ class RollupManifest:
     replaced: list[str] = field(default_factory=list)
     """The folders of earlier runs that this one replaced, which are deleted once it is valid."""
 
+    VERSION: ClassVar = 5
+
     def stale_hours(self, outcomes: Manifest) -> set[str]:
         """Return the hours of `outcomes` whose rollup is missing or older."""
         return {
@@ -193,11 +192,10 @@ class RollupManifest:
             or (rolled.crashes and not _is_last(rolled.crashes, outcomes.starts))
         }
 
-    def runs(self) -> set[str]:
-        """Return the runs whose folders are in use."""
-        of_hours = {hour.run for hour in self.hours.values()}
-        of_prefixes = {prefix.run for prefix in self.prefixes.values()}
-        return of_hours | of_prefixes | {*self.days.values()} | {*self.months.values()}
+    def folders(self) -> set[str]:
+        """Return the folders of runs that are in use."""
+        of_runs = (hour.run for hour in (*self.hours.values(), *self.prefixes.values()))
+        return {*map(run_folder, (*of_runs, *self.days.values(), *self.months.values()))}
 
     def prefix_of(self, name: str, periods: Mapping[str, str]) -> Prefix | None:
         """Return the prefix of this name if each of its members is one of `periods`, unchanged."""
@@ -232,42 +230,13 @@ def read_rollup_manifest(folder: Folder) -> RollupManifest:
         return RollupManifest()
     try:
         content = json.loads(folder.read_text(f"{FOLDER}/{run:06d}.json"))
-        if content.pop("version") == VERSION:
+        if content.pop("version") == RollupManifest.VERSION:
             hours = {name: RolledHour(**hour) for name, hour in content.pop("hours").items()}
             prefixes = {name: Prefix(**of) for name, of in content.pop("prefixes").items()}
             return RollupManifest(**content, hours=hours, prefixes=prefixes)
     except (ValueError, TypeError, KeyError, AttributeError):
         pass
     return RollupManifest(run=run)
-
-
-def publish_rollups(folder: Folder, manifest: RollupManifest) -> None:
-    """Make `manifest` the valid one, atomically, and delete what it no longer names.
-
-    Raises OutputInUseError if another run published since the manifest before it.
-    """
-    if newest_run(folder) != manifest.run - 1:
-        raise output_in_use(str(folder))
-    name = f"{manifest.run:06d}.json"
-    content = fields_of(manifest)
-    content["hours"] = {hour: fields_of(rolled) for hour, rolled in manifest.hours.items()}
-    content["prefixes"] = {of: fields_of(prefix) for of, prefix in manifest.prefixes.items()}
-    folder.write_new(f"{FOLDER}/{name}", json.dumps({"version": VERSION, **content}))
-    folder.delete(*(f"{FOLDER}/{old}" for old in folder.names(FOLDER) if old < name))
-    sweep_rollups(folder, manifest)
-
-
-def sweep_rollups(folder: Folder, manifest: RollupManifest) -> None:
-    """Delete what `manifest` replaced, and the folders of failed runs.
-
-    The folders of all runs are not looked into: after a year of hours there are thousands.
-    """
-    used = manifest.runs()
-    for name in folder.names():
-        number = re.match(r"run=((\d+)-\w+)", name)
-        if number and number[1] not in used and int(number[2]) <= manifest.run:
-            folder.delete(name)
-    folder.delete(*manifest.replaced)
 
 
 def hour_path(run: str, hour: str) -> str:

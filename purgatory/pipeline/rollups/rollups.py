@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from purgatory.pipeline.console import OnProgress, counted
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
-from purgatory.pipeline.outcomes.manifest import Manifest, run_name
+from purgatory.pipeline.outcomes.manifest import Manifest, publish, run_name, sweep
 from purgatory.pipeline.rollups.rollup_files import (
     ALL,
     NodeFiles,
@@ -27,8 +27,6 @@ from purgatory.pipeline.rollups.rollup_files import (
     hour_path,
     node_path,
     prefix_path,
-    publish_rollups,
-    sweep_rollups,
 )
 from purgatory.pipeline.schemas import OUTCOME_SCHEMA
 from purgatory.pipeline.spark.folder import Folder
@@ -95,7 +93,7 @@ class RollupRun:
         gone = before.hours.keys() - outcomes.hours.keys()
         if not stale and not gone:
             return Rollups(self._files, before)
-        sweep_rollups(self._folder, before)
+        sweep(self._folder, before)
         all_hours = counted(len(outcomes.hours), "hour")
         self._on_progress(f"rollups: {len(stale):,} of {all_hours} changed")
         hours = {name: hour for name, hour in before.hours.items() if name not in gone}
@@ -116,7 +114,7 @@ class RollupRun:
             for name, prefix in before.prefixes.items()
             if manifest.prefixes.get(name) != prefix
         )
-        publish_rollups(self._folder, manifest)
+        publish(self._folder, manifest)
         return Rollups(self._files, manifest)
 
     def _write_hours(self, hours: Sequence[str]) -> None:

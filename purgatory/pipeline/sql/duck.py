@@ -95,16 +95,24 @@ class DuckRunner(Runner):
         self.connection = connection
 
     def read(
-        self, name: str, schema: StructType, *places: tuple[Folder, Sequence[str]], rows: int
+        self,
+        name: str,
+        schema: StructType,
+        *places: tuple[Folder, Sequence[str]],
+        rows: int,
+        has_file: bool = False,
     ) -> None:
         """Let `name` be the columns of the Parquet files at paths in folders."""
         columns = ", ".join(f'"{column}"' for column in schema.names)
+        if has_file:
+            # Of the reader, whether or not it is asked to have it among all columns.
+            columns += ", filename AS file"
         parts = [
             f"SELECT {columns} FROM {parquet(found)}"
             for folder, paths in places
             if (found := self._addresses(folder, paths))
         ]
-        self.define(name, " UNION ALL ".join(parts) or _empty(schema))
+        self.define(name, " UNION ALL ".join(parts) or _empty(schema, has_file=has_file))
 
     def _addresses(self, folder: Folder, paths: Sequence[str]) -> list[str]:
         attach(self.connection, folder)
@@ -183,11 +191,11 @@ class DuckRunner(Runner):
         )
 
 
-def _empty(schema: StructType) -> str:
+def _empty(schema: StructType, *, has_file: bool) -> str:
     """Return no rows, with the columns of `schema`."""
     types = {"timestamp": "TIMESTAMPTZ", "string": "VARCHAR", "array<string>": "VARCHAR[]"}
     columns = ", ".join(
         f'NULL::{types.get(kind := field.dataType.simpleString(), kind)} AS "{field.name}"'
         for field in schema
     )
-    return f"SELECT {columns} WHERE false"
+    return f"SELECT {columns}{', NULL::VARCHAR AS file' if has_file else ''} WHERE false"

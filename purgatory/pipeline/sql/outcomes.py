@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
+from purgatory.pipeline.outcomes.event_summary import BLOCK, from_micros
 from purgatory.pipeline.schemas import COMPLETIONS, EVENT_SCHEMA, JOB_KIND, OUTCOME_SCHEMA, WATCHED
 from purgatory.pipeline.sql.values import text, texts, time
 
+NEW = "new_events"
 EVENTS = "events"
 KNOWN = "known"
-"""The relations that the queries read: the events of a run, and earlier outcomes."""
+"""The relations that the queries read: the events of new files, those with others that are to be
+merged again, and earlier outcomes."""
 
-NO_WORKER = "(no worker)"
-# The journal's identifiers begin with that of the worker's start, of so many characters.
-START_LENGTH = 12
 HOUR_US = 3_600_000_000
 
 FIRST_TIME = datetime(2020, 1, 1, tzinfo=UTC)
@@ -31,19 +31,17 @@ def _is_between(column: str, first: datetime) -> str:
 
 
 _ENDS = texts(COMPLETIONS)
-_HAS_TIMES = " AND ".join(
+IS_EVENT = " AND ".join(
     (
         f"coalesce(event IN ({text(WATCHED)}, {_ENDS}), false)",
         _is_between('"at"', FIRST_TIME),
         _is_between("watched_at", FIRST_TIME),
         _is_between('coalesce(completed_at, "at")', FIRST_TIME),
         _is_between("deadline", _EPOCH),
+        *(f"{name} IS NOT NULL" for name in ("operation_id", "seq", "kind", "worker")),
     )
 )
-IS_EVENT = f"{_HAS_TIMES} AND " + " AND ".join(
-    f"{name} IS NOT NULL" for name in ("operation_id", "seq", "kind", "keys", "worker")
-)
-"""Whether a row is of a known event and has all columns that every event has."""
+"""Whether a row is of a known event and has all columns that every event has, but for keys."""
 
 # Every event has `watched_at`, so all events of an operation agree, however late they arrive.
 _HOUR = f"epoch_us(watched_at) // {HOUR_US}"
@@ -53,36 +51,70 @@ _OPTIONAL = (
     *("completed_at", "lateness_us", "completed_by", "job_id", "handler", "attempt"),
     *("state", "error"),
 )
+_COLUMNS = (*_ALWAYS, *_OPTIONAL)
 _OF_END = ("completed_at", "wait_us", "lateness_us", "completed_by")
 
 
 def summary(limit: datetime) -> str:
-    """Return the rows of `summary_of_rows`: of events, in one pass.
+    """Return the rows of `summary_of_rows`: of hours, and of the numbers of records.
 
-    Other columns are checked when all columns are read. An hour without a valid event is rewritten
-    unchanged.
+    Numbers are bits of blocks: each counts once, and consecutive blocks with the same bits are a
+    row, so that there are few unless many records are missing.
     """
-    start = "split_part(operation_id, '-', 1)"
-    is_job = f"starts_with(kind, {text(JOB_KIND)})"
+    is_ahead = f"{_LATEST} > {time(limit)}"
+    moment = (
+        f'CASE WHEN is_event THEN epoch_us(CASE WHEN {is_ahead} THEN {_LATEST} ELSE "at" END) END'
+    )
     return f"""
-        SELECT CASE WHEN NOT is_ahead THEN hour END AS hour, worker, start_id, is_job,
-               count(*) AS records, min(moment) AS first_us, max(moment) AS last_us,
-               min(seq) AS first_seq, max(seq) AS last_seq
+        SELECT CASE WHEN is_event AND NOT {is_ahead} THEN {_HOUR} END AS hour,
+               CASE WHEN is_event AND {is_ahead} THEN worker END AS worker,
+               count(*) AS records, min({moment}) AS first_us, max({moment}) AS last_us,
+               NULL AS start_id, NULL AS bits, NULL AS first_block, NULL AS last_block
+        FROM (SELECT *, {IS_EVENT} AS is_event FROM {NEW}) GROUP BY ALL
+        UNION ALL {_numbers(limit)}
+    """
+
+
+def _numbers(limit: datetime) -> str:
+    # A row of a job does not name the start, but the file in which the journal wrote it does.
+    is_job = f"starts_with(kind, {text(JOB_KIND)})"
+    of_file = "nullif(regexp_extract(file, '-([^-/]+)-[0-9]+[.]parquet$', 1), '')"
+    of_id = "CASE WHEN strpos(operation_id, '-') > 1 THEN split_part(operation_id, '-', 1) END"
+    return f"""
+        SELECT NULL AS hour, worker, NULL AS records, min(first_us), max(last_us), start_id, bits,
+               min(block), max(block)
+        FROM (SELECT *, block - row_number() OVER (
+            PARTITION BY worker, start_id, bits ORDER BY block) AS island
         FROM (
-            SELECT {_HOUR} AS hour, coalesce(worker, {text(NO_WORKER)}) AS worker, seq,
-                   {_LATEST} > {time(limit)} AS is_ahead, {is_job} AS is_job,
-                   CASE WHEN NOT {is_job} AND length({start}) = {START_LENGTH} THEN {start} END
-                   AS start_id,
-                   epoch_us(CASE WHEN {_LATEST} > {time(limit)} THEN {_LATEST} ELSE "at" END)
-                   AS moment
-            FROM {EVENTS} WHERE {_HAS_TIMES}
-        ) GROUP BY ALL
+            SELECT worker, start_id, seq // {BLOCK} AS block,
+                   bit_or(1::BIGINT << (seq % {BLOCK})::INT) AS bits,
+                   min(epoch_us("at")) AS first_us, max(epoch_us("at")) AS last_us
+            FROM (
+                SELECT *, CASE WHEN {is_job} THEN {of_file} ELSE {of_id} END AS start_id
+                FROM {NEW} WHERE {IS_EVENT} AND seq > 0 AND NOT ({_LATEST} > {time(limit)})
+            ) WHERE start_id IS NOT NULL OR {is_job} GROUP BY ALL))
+        GROUP BY worker, start_id, bits, island
     """
 
 
 def future_events(limit: datetime) -> str:
     """Return the valid events after `limit`."""
-    return f"SELECT * FROM {EVENTS} WHERE {_HAS_TIMES} AND {_LATEST} > {time(limit)}"
+    chosen = _columns(f'"{name}"' for name in EVENT_SCHEMA.names)
+    return f"SELECT {chosen} FROM {NEW} WHERE {IS_EVENT} AND {_LATEST} > {time(limit)}"
+
+
+def in_hours(relation: str, hours: Iterable[Sequence[int]]) -> str:
+    """Return the events of operations that began in spans of hours, numbered since 1970."""
+    parts = []
+    for first, last in hours:
+        low, high = time(from_micros(first * HOUR_US)), time(from_micros((last + 1) * HOUR_US))
+        parts.append(f"(watched_at >= {low} AND watched_at < {high})")
+    return f"SELECT * FROM {relation} WHERE {' OR '.join(parts)}"
+
+
+def all_of(relations: Iterable[str]) -> str:
+    """Return the rows of several relations with the same columns."""
+    return " UNION ALL ".join(f"SELECT * FROM {relation}" for relation in relations)
 
 
 def events_of_outcomes(limit: datetime) -> str:
@@ -92,7 +124,7 @@ def events_of_outcomes(limit: datetime) -> str:
         "at": "coalesce(completed_at, watched_at)",
     }
     chosen = ", ".join(f'{columns.get(name, name)} AS "{name}"' for name in EVENT_SCHEMA.names)
-    return f"SELECT {chosen} FROM {KNOWN} WHERE {_has_future(limit)}"
+    return f"SELECT {chosen}, '' AS file FROM {KNOWN} WHERE {_has_future(limit)}"
 
 
 def past_outcomes(limit: datetime) -> str:
@@ -117,10 +149,12 @@ def latest(limit: datetime) -> str:
 
 def records_of_events(limit: datetime | None) -> str:
     """Return the events that are not after `limit`, as the rows of `outcomes`."""
+    # As in outcomes: neither engine takes a null for no keys.
+    all_columns = ("coalesce(keys, []) AS keys" if name == "keys" else name for name in _COLUMNS)
     past = "" if limit is None else f" AND NOT ({_LATEST} > {time(limit)})"
     return f"""
         SELECT operation_id, event = {text(WATCHED)} AS is_watched, "at", seq, event,
-               {_columns((*_ALWAYS, *_OPTIONAL))}, 1::BIGINT AS records, false AS is_contested
+               {_columns(all_columns)}, 1::BIGINT AS records, false AS is_contested
         FROM {EVENTS} WHERE {IS_EVENT}{past}
     """
 
@@ -132,7 +166,7 @@ def records_of_outcomes(relation: str = KNOWN) -> str:
         SELECT operation_id, NOT {is_end} AS is_watched,
                coalesce(completed_at, watched_at) AS "at", seq,
                CASE WHEN {is_end} THEN outcome ELSE {text(WATCHED)} END AS event,
-               {_columns((*_ALWAYS, *_OPTIONAL))}, records, is_contested
+               {_columns(_COLUMNS)}, records, is_contested
         FROM {relation}
     """
 
@@ -186,7 +220,7 @@ def outcomes(records: str, as_of: datetime, grace_s: float, by: str = "operation
 def described(outcomes: str) -> str:
     """Return the contents of the hours of outcomes."""
     return f"""
-        SELECT {_HOUR} AS hour, count(*) AS operations, sum(records)::BIGINT AS records,
+        SELECT {_HOUR} AS hour, count(*) AS operations,
                count(*) FILTER (WHERE outcome = 'open') AS open,
                epoch_us(min(deadline) FILTER (WHERE outcome = 'open')) AS deadline
         FROM {outcomes} GROUP BY ALL

@@ -24,9 +24,17 @@ class Runner(ABC):
 
     @abstractmethod
     def read(
-        self, name: str, schema: StructType, *places: tuple[Folder, Sequence[str]], rows: int
+        self,
+        name: str,
+        schema: StructType,
+        *places: tuple[Folder, Sequence[str]],
+        rows: int,
+        has_file: bool = False,
     ) -> None:
-        """Let `name` be the columns of the Parquet files at paths in folders, about `rows`."""
+        """Let `name` be the columns of the Parquet files at paths in folders, about `rows`.
+
+        With `has_file` there is one more column, `file`, the path of the row's file.
+        """
 
     @abstractmethod
     def define(self, name: str, query: str) -> None:

@@ -196,10 +196,17 @@ class SparkRunner(Runner):
         self.frames: dict[str, DataFrame] = {}
 
     def read(
-        self, name: str, schema: StructType, *places: tuple[Folder, Sequence[str]], rows: int
+        self,
+        name: str,
+        schema: StructType,
+        *places: tuple[Folder, Sequence[str]],
+        rows: int,
+        has_file: bool = False,
     ) -> None:
         """Let `name` be the columns of the Parquet files at paths in folders, about `rows`."""
         found = frame_of(self.spark, schema, *places)
+        if has_file:
+            found = found.withColumn("file", F.input_file_name())
         # Without a shuffle.
         self.frames[name] = found.coalesce(1) if rows < FEW_RECORDS else found
 
