@@ -7,7 +7,7 @@ takes longer than the rest of a report's imports.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
@@ -71,54 +71,25 @@ BY_HOUR_COLUMNS = ("kind", "hour", *(f"wait_us_{name}" for name in PERCENTS))
 """Of the table, those that are used."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HourlyWaits:
-    """Percentiles of waits by kind and hour, of hours with an operation that ended.
+def ended_hours(by_hour: pa.Table) -> pa.Table:
+    """Return the hours with an operation that ended."""
+    return by_hour.filter(pc.is_valid(by_hour["wait_us_p50"]))
 
-    Columns of equal length.
-    """
 
-    kinds: tuple[str, ...]
-    kind: Integers
-    """Places in `kinds`."""
-    hour_s: Integers
-    """The start of the hour, in seconds since 1970."""
-    percentiles: Mapping[str, Integers]
-    """By name, see PERCENTS; in microseconds."""
+def of_kinds(table: pa.Table, is_wanted: Callable[[str], bool]) -> pa.Table:
+    """Return the rows of the wanted kinds."""
+    wanted = [*filter(is_wanted, pc.unique(table["kind"]).to_pylist())]
+    return table.filter(pc.is_in(table["kind"], pa.array(wanted, pa.string())))
 
-    @classmethod
-    def of_table(cls, table: pa.Table) -> Self:
-        """Return the columns of the table that `waits` writes."""
-        ended = table.filter(pc.is_valid(table["wait_us_p50"]))
-        kinds, kind = coded(ended["kind"])
-        return cls(
-            kinds,
-            kind,
-            micros(ended["hour"]) // 1_000_000,
-            {name: integers(ended[f"wait_us_{name}"]) for name in PERCENTS},
-        )
 
-    def where(self, is_wanted: Callable[[str], bool]) -> HourlyWaits:
-        """Return the hours of the wanted kinds."""
-        return self._taken(np.array([is_wanted(name) for name in self.kinds], bool)[self.kind])
-
-    def of_kind(self, name: str) -> HourlyWaits:
-        """Return the hours of one kind, in the order of time."""
-        found = self.where(lambda kind: kind == name)
-        return found._taken(np.argsort(found.hour_s, kind="stable"))
-
-    def latest(self, count: int) -> list[tuple[int, str, tuple[int, ...]]]:
-        """Return the last `count` rows by hour and kind: hour, kind and PERCENTS."""
-        # Places in the order of the names, which those in `kinds` are not.
-        order = np.argsort(np.argsort(np.array(self.kinds, object)))
-        rows = np.lexsort((order[self.kind], self.hour_s))[-count:]
-        columns = (self.percentiles[name][rows].tolist() for name in PERCENTS)
-        names = (self.kinds[place] for place in self.kind[rows].tolist())
-        return list(zip(self.hour_s[rows].tolist(), names, zip(*columns, strict=True), strict=True))
-
-    def _taken(self, rows: NDArray[Any]) -> HourlyWaits:
-        percentiles = {name: values[rows] for name, values in self.percentiles.items()}
-        return HourlyWaits(self.kinds, self.kind[rows], self.hour_s[rows], percentiles)
+def latest_hours(by_hour: pa.Table, count: int) -> list[tuple[int, str, tuple[int, ...]]]:
+    """Return the last `count` rows by hour and kind: its start in seconds, kind and PERCENTS."""
+    keys = [("hour", "descending"), ("kind", "descending")]
+    rows = by_hour.take(pc.select_k_unstable(by_hour, min(count, len(by_hour)), keys))
+    waits = (integers(rows[f"wait_us_{name}"]).tolist() for name in PERCENTS)
+    hours_s = (micros(rows["hour"]) // 1_000_000).tolist()
+    found = zip(hours_s, rows["kind"].to_pylist(), zip(*waits, strict=True), strict=True)
+    return [*found][::-1]
 
 
 _MINUTE_US = 60_000_000

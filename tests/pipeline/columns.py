@@ -10,9 +10,9 @@ import pyarrow as pa
 from purgatory.pipeline.wait_columns import (
     BY_HOUR_COLUMNS,
     PARKED_COLUMNS,
-    HourlyWaits,
     ParkedMinutes,
     TimelineCounts,
+    ended_hours,
 )
 
 Rows = Iterable[Mapping[str, Any]]
@@ -22,9 +22,9 @@ _TIMES = ("hour", "minute", "start")
 _TIMELINE_COLUMNS = ("start", "kind", "outcome", "bucket", "count", "width_s")
 
 
-def hourly_waits(rows: Rows = ()) -> HourlyWaits:
+def hourly_waits(rows: Rows = ()) -> pa.Table:
     """Return the columns of the table by_hour."""
-    return HourlyWaits.of_table(_table(rows, BY_HOUR_COLUMNS))
+    return ended_hours(_table(rows, BY_HOUR_COLUMNS))
 
 
 def parked_minutes(rows: Rows = ()) -> ParkedMinutes:

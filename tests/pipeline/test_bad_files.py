@@ -212,7 +212,7 @@ def test_a_full_disk_is_no_reason_to_delete_outcomes(
         raise duckdb.IOException('Could not write file "x": No space left on device')
 
     monkeypatch.setattr(DuckRunner, "write_outcomes", full)
-    monkeypatch.setattr(DuckRunner, "damaged", NotImplemented)
+    monkeypatch.setattr("purgatory.pipeline.outcomes.update_run.damage", NotImplemented)
     places = ["--journal", str(broken.folder), "--out", str(tmp_path / "out")]
     assert main(["outcomes", *places, "--engine", "duckdb"]) == 1
     said = capsys.readouterr().err.splitlines()[-1]

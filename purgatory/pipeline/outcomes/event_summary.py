@@ -76,7 +76,7 @@ class WorkerStart:
 def joined(spans: Iterable[Sequence[int]]) -> Spans:
     """Return spans in order, those that touch or overlap as one."""
     found: Spans = []
-    for first, last in sorted(spans):
+    for first, last in sorted(spans, key=tuple):
         if found and first <= found[-1][1] + 1:
             found[-1][1] = max(found[-1][1], last)
         else:

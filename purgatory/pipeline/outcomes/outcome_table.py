@@ -60,8 +60,13 @@ class OutcomeTable:
         """
         limit = (now or datetime.now(UTC)) + timedelta(seconds=tolerance_s)
         place = folder_at(journal)
-        run = UpdateRun(self.runner, self.folder, place, on_progress, limit, known)
-        return run.update(on_bad_file, grace_s)
+        return UpdateRun(
+            *(self.runner, self.folder, place, on_progress),
+            limit=limit,
+            grace_s=grace_s,
+            on_bad_file=on_bad_file,
+            known=known,
+        ).update()
 
     def manifest(self) -> Manifest:
         """Return the valid manifest."""

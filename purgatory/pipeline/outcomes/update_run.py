@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from purgatory.pipeline.console import OnProgress, counted
 from purgatory.pipeline.errors import BadFileError, NothingToReadError, way_out_of_system
@@ -21,7 +23,7 @@ from purgatory.pipeline.outcomes.event_summary import (
     number_of_hour,
     summary_of_rows,
 )
-from purgatory.pipeline.outcomes.journal_files import Footer, OnBadFile, checked_footer
+from purgatory.pipeline.outcomes.journal_files import Footer, OnBadFile, checked_footer, damage
 from purgatory.pipeline.outcomes.manifest import (
     FileContent,
     Hour,
@@ -38,8 +40,9 @@ from purgatory.pipeline.outcomes.manifest import (
 )
 from purgatory.pipeline.schemas import EVENT_SCHEMA, OUTCOME_SCHEMA
 from purgatory.pipeline.spark.folder import File, Folder
+from purgatory.pipeline.spark.session import error_message
 from purgatory.pipeline.sql import outcomes as sql
-from purgatory.pipeline.sql.runner import Runner
+from purgatory.pipeline.sql.runner import Merge, Runner
 
 # Most of the time of a footer is a round trip to the object store.
 _READERS = 8
@@ -73,6 +76,9 @@ class Update:
     """Of the table now, which must not be changed."""
 
 
+Read = tuple[File, Footer]
+
+
 class UpdateRun:
     """One run of `OutcomeTable.update`."""
 
@@ -82,7 +88,10 @@ class UpdateRun:
         table: Folder,
         journal: Folder,
         on_progress: OnProgress,
+        *,
         limit: datetime,
+        grace_s: float,
+        on_bad_file: OnBadFile,
         known: Known | None = None,
     ) -> None:
         self._runner = runner
@@ -94,12 +103,15 @@ class UpdateRun:
         self._name = run_name(self._before.run + 1)
         # Later records are in the future.
         self._limit = limit
+        self._grace_s = grace_s
+        self._on_bad_file = on_bad_file
+        self._bad: dict[str, str] = {}
         as_of = self._before.as_of_time()
         self._is_repair = as_of is not None and as_of > limit
         # Of new files: those that replace others, by path.
         self._earlier: dict[str, FileContent] = {}
-        self._touched: list[tuple[File, Footer]] = []
-        self._damaged: list[tuple[File, Footer]] = []
+        # Files that are known from now on, though nothing of them is merged.
+        self._unmerged: list[Read] = []
         self._deleted_until = self._before.deleted_until
 
     def _why_empty(self) -> str:
@@ -110,66 +122,62 @@ class UpdateRun:
             "(PURGATORY_JOURNAL_MAX_AGE), or when it stops."
         )
 
-    def update(self, on_bad_file: OnBadFile, grace_s: float) -> Update:
+    def update(self) -> Update:
         """Update the table; see `OutcomeTable.update`."""
         sweep(self._table, self._before)
         known, new = self._listed.known_files, self._listed.new
         if not known and not new and not self._before.run:
             raise NothingToReadError(f"No journal in {self._journal}: {self._why_empty()}")
         self._on_progress(f"{counted(known + len(new), 'file')} in the journal, {len(new):,} new")
-        good, bad = self._looked_at(new, on_bad_file)
-        for path, reason in self._listed.bad.items():
-            self._note(path, reason, bad, on_bad_file)
+        good = self._looked_at(new)
+        self._note(self._listed.bad)
         good = self._with_new_rows(good)
         try:
-            return self._merged_but_for_damaged(good, bad, on_bad_file, grace_s)
+            return self._merged_but_for_damaged(good)
         except BaseException:
             self._remove_unpublished()
             raise
 
-    def _merged_but_for_damaged(
-        self,
-        good: list[tuple[File, Footer]],
-        bad: dict[str, str],
-        on_bad_file: OnBadFile,
-        grace_s: float,
-    ) -> Update:
+    def _merged_but_for_damaged(self, good: list[Read]) -> Update:
         while True:
             try:
-                return self._merged(good, bad, grace_s)
+                return self._merged(good)
             except self._runner.errors as error:
-                if way_out_of_system(error):
-                    raise
-                # Another run that published in between has deleted files that this one reads.
-                check_is_newest(self._table, self._before.run)
-                # All of them: each that is left would cost another merge.
-                rows = {file.path: footer.rows for file, footer in good}
-                damaged = self._runner.damaged(
-                    error,
-                    self._journal,
-                    self._table,
-                    rows,
-                    is_first_enough=on_bad_file is OnBadFile.REFUSE,
-                    on_progress=self._on_progress,
-                )
-                for path, reason in sorted(damaged.items()):
-                    self._note(path, reason, bad, on_bad_file)
+                damaged = self._damage(error, [file.path for file, _ in good])
+                self._note(damaged)
                 self._on_progress(f"skipped {counted(len(damaged), 'damaged file')}")
                 # Remembered, as to find it takes a merge.
-                self._damaged += (item for item in good if item[0].path in damaged)
-                good = [(file, footer) for file, footer in good if file.path not in bad]
+                self._unmerged += (item for item in good if item[0].path in damaged)
+                good = [(file, footer) for file, footer in good if file.path not in damaged]
+
+    def _damage(self, error: Exception, paths: Sequence[str]) -> dict[str, str]:
+        """Return the damaged files of the journal, and why; raise an error of another cause."""
+        # Another run that published in between has deleted files that this one reads.
+        check_is_newest(self._table, self._before.run)
+        found: dict[str, str] = {}
+        if self._runner.of_file in str(error) and not way_out_of_system(error):
+            # All of them: each that is left would cost another merge.
+            with ThreadPoolExecutor(_READERS) as readers:
+                reasons = readers.map(partial(damage, self._journal), paths)
+                found = {path: why for path, why in zip(paths, reasons, strict=True) if why}
+            if not found and re.search("FAILED_READ_FILE|^IO Error|^Invalid Input", str(error)):
+                raise BadFileError(
+                    f"{error_message(error)}. It belongs to the outcomes, not to the journal: "
+                    f"restore {self._table} from a backup, or, if the journal still has all of its "
+                    "files, delete it and run again."
+                ) from error
+        if not found:
+            raise error
+        return found
 
     def _remove_unpublished(self) -> None:
         # It may fill the disk, and then no later run could publish and delete it.
         if run_folder(self._name) not in read_manifest(self._table).folders():
             self._table.delete(run_folder(self._name), future_folder(self._name))
 
-    def _looked_at(
-        self, files: Sequence[File], on_bad_file: OnBadFile
-    ) -> tuple[list[tuple[File, Footer]], dict[str, str]]:
-        """Return the good files with their footers, and why the others are bad."""
-        good: list[tuple[File, Footer]] = []
-        bad: dict[str, str] = {}
+    def _looked_at(self, files: Sequence[File]) -> list[Read]:
+        """Return the good files with their footers, and note why the others are bad."""
+        good: list[Read] = []
         with ThreadPoolExecutor(_READERS) as readers:
             for start in range(0, len(files), _FOOTERS):
                 some = files[start : start + _FOOTERS]
@@ -177,13 +185,13 @@ class UpdateRun:
                     if isinstance(found, Footer):
                         good.append((file, found))
                     else:
-                        self._note(file.path, found, bad, on_bad_file)
-        if bad:
+                        self._note({file.path: found})
+        if self._bad:
             # By number only: the caller has their names, for its result.
-            self._on_progress(f"skipped {counted(len(bad), 'file')} that cannot be read")
-        return good, bad
+            self._on_progress(f"skipped {counted(len(self._bad), 'file')} that cannot be read")
+        return good
 
-    def _with_new_rows(self, files: list[tuple[File, Footer]]) -> list[tuple[File, Footer]]:
+    def _with_new_rows(self, files: list[Read]) -> list[Read]:
         """Return the files that have not been read under their names with the same content."""
         others, changed = self._listed.others(), []
         for file, footer in files:
@@ -192,7 +200,7 @@ class UpdateRun:
             if before is None or file.path in self._before.bad:
                 changed.append((file, footer))
             elif before.content == footer.content.content:
-                self._touched.append((file, footer))
+                self._unmerged.append((file, footer))
             else:
                 self._earlier[file.path] = before
                 changed.append((file, footer))
@@ -209,31 +217,26 @@ class UpdateRun:
         except ValueError as error:
             return str(error)
 
-    def _note(self, path: str, reason: str, bad: dict[str, str], on_bad_file: OnBadFile) -> None:
-        if on_bad_file is OnBadFile.REFUSE:
+    def _note(self, bad: Mapping[str, str]) -> None:
+        for path, reason in sorted(bad.items()) if self._on_bad_file is OnBadFile.REFUSE else ():
             raise BadFileError(
                 f"{self._journal.named(path)}: {reason}. "
                 "Nothing was written. Repair or remove it, or skip it: --on-bad-file skip"
             )
-        bad[path] = reason
+        self._bad |= bad
 
-    def _merged(
-        self,
-        good: list[tuple[File, Footer]],
-        bad: dict[str, str],
-        grace_s: float,
-    ) -> Update:
+    def _merged(self, good: list[Read]) -> Update:
         before = self._before
         rows = sum(footer.rows for _, footer in good)
         rebuilt, replaced = self._rebuilt(good)
         self._read_events([file.path for file, _ in good], rows, rebuilt)
         found = summary_of_rows(self._runner.rows(sql.summary(self._limit)))
         as_of = self._as_of(found)
-        hours = found.hours | _overdue(before, as_of, grace_s) | rebuilt
+        hours = found.hours | _overdue(before, as_of, self._grace_s) | rebuilt
         if self._is_repair:
             self._on_progress("repairing: the outcomes have records dated in the future")
             hours |= set(before.hours)
-        manifest = self._with_files(good, bad, as_of, grace_s)
+        manifest = self._with_files(good, as_of)
         manifest.future, manifest.future_run = found.future, self._future_run(found)
         manifest.starts = merged_starts(before.starts, found.starts)
         manifest.job_records = dict(Counter(before.job_records) + found.job_records)
@@ -242,7 +245,7 @@ class UpdateRun:
         if hours:
             of_all = counted(len(hours | before.hours.keys()), "hour")
             self._on_progress(f"{counted(rows, 'new record')}; writing {len(hours):,} of {of_all}")
-            written = self._written(hours, rebuilt, rows, as_of or self._limit, grace_s)
+            written = self._written(hours, rebuilt, rows, as_of or self._limit)
             others = {name: hour for name, hour in before.hours.items() if name not in hours}
             manifest.hours = others | written
             kept = {*manifest.paths(hours)}
@@ -254,7 +257,7 @@ class UpdateRun:
         return Update(
             new_files=len(good),
             known_files=self._listed.known_files,
-            bad=bad,
+            bad=self._bad,
             rows=rows,
             unknown_rows=found.unknown,
             written_hours=tuple(sorted(written)),
@@ -265,23 +268,17 @@ class UpdateRun:
             manifest=manifest,
         )
 
-    def _with_files(
-        self,
-        good: list[tuple[File, Footer]],
-        bad: dict[str, str],
-        as_of: datetime | None,
-        grace_s: float,
-    ) -> Manifest:
+    def _with_files(self, good: list[Read], as_of: datetime | None) -> Manifest:
         before = self._before
         files = {folder: dict(known) for folder, known in self._listed.files.items()}
-        for file, footer in (*good, *self._touched, *self._damaged):
+        for file, footer in (*good, *self._unmerged):
             folder, place = identity(file)
             files.setdefault(folder, {})[place] = str(footer.content)
         earlier = [self._earlier[file.path] for file, _ in good if file.path in self._earlier]
         return replace(
             before,
             as_of=as_of.isoformat() if as_of else None,
-            grace_s=grace_s,
+            grace_s=self._grace_s,
             # Deleted files are forgotten: if one comes back, it changes nothing. An empty journal
             # means a disk that is not mounted.
             files=files or before.files,
@@ -291,7 +288,7 @@ class UpdateRun:
             + sum(footer.rows for _, footer in good)
             - sum(content.rows for content in earlier),
             sampling=_least_shares([before.sampling, *(footer.sampling for _, footer in good)]),
-            bad=bad,
+            bad=self._bad,
             hours=dict(before.hours),
         )
 
@@ -307,12 +304,13 @@ class UpdateRun:
         # Equal counts and times by worker are the same records: the earliest would have left first.
         if found.future == self._before.future:
             return self._before.future_run
-        self._on_progress(f"setting aside {_counted_future(found.future)}")
+        records = sum(of_worker.records for of_worker in found.future.values())
+        self._on_progress(f"setting aside {counted(records, 'record')}, dated in the future")
         query = sql.future_events(self._limit)
         self._runner.write(query, self._table, future_folder(self._name))
         return self._name
 
-    def _rebuilt(self, good: list[tuple[File, Footer]]) -> tuple[set[str], dict[str, str]]:
+    def _rebuilt(self, good: list[Read]) -> tuple[set[str], dict[str, str]]:
         """Return the hours to make from all files again, and what becomes of replaced files."""
         rebuilt, replaced = set[str](), dict[str, str]()
         numbers = {number_of_hour(name): name for name in self._before.hours}
@@ -339,7 +337,7 @@ class UpdateRun:
         places: list[tuple[Folder, Sequence[str]]] = [(self._journal, paths)] if paths else []
         if before.future_run is not None:
             places.append((self._table, [future_folder(before.future_run)]))
-            rows += _future_records(before)
+            rows += sum(of_worker.records for of_worker in before.future.values())
         name = "read_events" if self._is_repair else sql.NEW
         runner.read(name, EVENT_SCHEMA, *places, rows=rows, has_file=True)
         if self._is_repair:
@@ -384,7 +382,7 @@ class UpdateRun:
         return None if micros is None else from_micros(micros)
 
     def _written(
-        self, hours: set[str], rebuilt: set[str], rows: int, as_of: datetime, grace_s: float
+        self, hours: set[str], rebuilt: set[str], rows: int, as_of: datetime
     ) -> dict[str, Hour]:
         """Write the hours, merged with the new events unless `rebuilt`, and return what they have.
 
@@ -395,16 +393,15 @@ class UpdateRun:
         if has_known and self._is_repair:
             runner.define("past_outcomes", sql.past_outcomes(self._limit))
         rows += sum(before.hours[hour].operations for hour in hours if hour in before.hours)
-        runner.write_outcomes(
-            self._table,
-            folder,
+        merge = Merge(
             known=("past_outcomes" if self._is_repair else sql.KNOWN) if has_known else None,
             limit=self._limit,
             as_of=as_of,
-            grace_s=grace_s,
+            grace_s=self._grace_s,
             hours=len(hours),
             records=rows,
         )
+        runner.write_outcomes(self._table, folder, merge)
         runner.read("written", OUTCOME_SCHEMA, (self._table, [folder]), rows=rows)
         return {
             hour_of_number(row["hour"]): Hour(
@@ -437,13 +434,3 @@ def _least_shares(samplings: Sequence[Mapping[str, float]]) -> dict[str, float]:
     for kind, share in (item for sampling in samplings for item in sampling.items()):
         found[kind] = min(share, found.get(kind, 1.0))
     return found
-
-
-def _future_records(manifest: Manifest) -> int:
-    return sum(future.records for future in manifest.future.values())
-
-
-def _counted_future(future: dict[str, FutureRecords]) -> str:
-    count = sum(records.records for records in future.values())
-    workers = counted(len(future), "worker")
-    return f"{counted(count, 'record')} of {workers}, dated in the future"

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
+
 from purgatory.pipeline.advise.advice import FILE as ADVICE_FILE
 from purgatory.pipeline.advise.advice import JOB as ADVICE
 from purgatory.pipeline.advise.advice import is_job, survival_of_kinds
@@ -17,9 +19,10 @@ from purgatory.pipeline.statistics import Step
 from purgatory.pipeline.wait_columns import (
     BY_HOUR_COLUMNS,
     PARKED_COLUMNS,
-    HourlyWaits,
     ParkedMinutes,
     TimelineCounts,
+    ended_hours,
+    of_kinds,
 )
 from purgatory.pipeline.wait_columns import JOB as WAITS
 
@@ -42,7 +45,8 @@ class Findings:
     by_key_prefix: Rows
     hot_keys: Rows
     parked: ParkedMinutes
-    by_hour: HourlyWaits
+    by_hour: pa.Table
+    """The columns BY_HOUR_COLUMNS of hours with an operation that ended."""
     timeline: TimelineCounts
     wait_counts: Rows
     lateness_counts: Rows
@@ -86,7 +90,7 @@ class Findings:
             self,
             by_kind=of_part(self.by_kind),
             parked=self.parked.where(is_of_part),
-            by_hour=self.by_hour.where(is_of_part),
+            by_hour=of_kinds(self.by_hour, is_of_part),
             timeline=self.timeline.where(is_of_part),
             wait_counts=of_part(self.wait_counts),
             lateness_counts=of_part(self.lateness_counts),
@@ -125,9 +129,7 @@ def findings(
         parked=tables.read(
             WAITS, "parked", ParkedMinutes.of_table, PARKED_COLUMNS, coded=("kind",)
         ),
-        by_hour=HourlyWaits.of_table(
-            tables.columns(WAITS, "by_hour", BY_HOUR_COLUMNS, coded=["kind"])
-        ),
+        by_hour=tables.read(WAITS, "by_hour", ended_hours, BY_HOUR_COLUMNS),
         timeline=TimelineCounts.of_table(
             tables.columns(WAITS, "timeline", coded=["kind", "outcome"])
         ),

@@ -194,8 +194,9 @@ class RollupManifest:
 
     def folders(self) -> set[str]:
         """Return the folders of runs that are in use."""
-        of_runs = (hour.run for hour in (*self.hours.values(), *self.prefixes.values()))
-        return {*map(run_folder, (*of_runs, *self.days.values(), *self.months.values()))}
+        runs = {hour.run for hour in self.hours.values()}
+        runs |= {prefix.run for prefix in self.prefixes.values()}
+        return set(map(run_folder, runs | {*self.days.values()} | {*self.months.values()}))
 
     def prefix_of(self, name: str, periods: Mapping[str, str]) -> Prefix | None:
         """Return the prefix of this name if each of its members is one of `periods`, unchanged."""

@@ -268,7 +268,7 @@ class LocalFolder(Folder):
         except FileNotFoundError:
             return None
         except OSError as error:
-            return File(place, 0, 0, error.strerror)
+            return File(place, 0, 0, error.strerror or str(error))
         if not stat.S_ISREG(status.st_mode):
             # To open a pipe would wait for a writer.
             fault = "not a regular file"

@@ -5,19 +5,16 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import duckdb
 from pyspark.sql.types import StructType
 
-from purgatory.pipeline.console import OnProgress
-from purgatory.pipeline.errors import BadFileError
 from purgatory.pipeline.spark.folder import Folder, LocalFolder
 from purgatory.pipeline.spark.folders import RemoteFolder
 from purgatory.pipeline.sql import outcomes as sql
-from purgatory.pipeline.sql.runner import Runner, of_outcomes
+from purgatory.pipeline.sql.runner import Merge, Runner
 from purgatory.pipeline.sql.values import text, texts
 
 # Of the whole process about half as much again is used.
@@ -64,13 +61,6 @@ def address(folder: Folder, path: str) -> str:
     if isinstance(folder, RemoteFolder):
         return f"{folder.file_system.type_name}://{folder.path(path)}"
     return folder.named(path)
-
-
-def new_address(folder: Folder, path: str) -> str:
-    """Return the address of a file or folder that is to be written, in a folder that exists."""
-    if isinstance(folder, LocalFolder):
-        folder.local(path).parent.mkdir(parents=True, exist_ok=True)
-    return address(folder, path)
 
 
 def addresses(folder: Folder, *paths: str) -> list[str]:
@@ -135,57 +125,22 @@ class DuckRunner(Runner):
         """Write the rows of `query` to a file in the new folder at `path`."""
         self._copy(query, folder, f"{path}/part-0.parquet")
 
-    def write_outcomes(
-        self,
-        folder: Folder,
-        path: str,
-        *,
-        known: str | None,
-        limit: datetime,
-        as_of: datetime,
-        grace_s: float,
-        hours: int,
-        records: int,
-    ) -> None:
-        """Write the outcomes of the events up to `limit` to the new folder at `path`."""
-        parts = [sql.records_of_events(limit)]
-        if known is not None:
-            parts.append(sql.records_of_outcomes(known))
-        found = sql.outcomes(f"({' UNION ALL '.join(parts)})", as_of, grace_s)
+    def write_outcomes(self, folder: Folder, path: str, merge: Merge) -> None:
+        """Write the outcomes of a merge to the new folder at `path`, each hour to a folder."""
+        parts = [sql.records_of_events(merge.limit)]
+        if merge.known is not None:
+            parts.append(sql.records_of_outcomes(merge.known))
+        found = sql.outcomes(f"({' UNION ALL '.join(parts)})", merge.as_of, merge.grace_s)
         placed = f"""
             SELECT *, strftime(watched_at, '%Y-%m-%d') AS date, strftime(watched_at, '%H') AS hour
             FROM ({found})
         """
         self._copy(placed, folder, path, ", PARTITION_BY (date, hour)")
 
-    def damaged(
-        self,
-        error: Exception,
-        journal: Folder,
-        table: Folder,
-        rows: Mapping[str, int],
-        *,
-        is_first_enough: bool,
-        on_progress: OnProgress,
-    ) -> dict[str, str]:
-        """Return the damaged files of the journal, and why; raise errors of other causes."""
-        found: dict[str, str] = {}
-        for path in rows:
-            file = parquet([address(journal, path)])
-            try:
-                self.connection.execute(f"SELECT max(hash(COLUMNS(*))) FROM {file}").fetchall()
-            except duckdb.Error as cause:
-                found[path] = f"damaged: {str(cause).splitlines()[0]}"
-                if is_first_enough:
-                    break
-        if found:
-            return found
-        if isinstance(error, duckdb.IOException | duckdb.InvalidInputException):
-            raise BadFileError(f"{str(error).splitlines()[0]}. {of_outcomes(table)}") from error
-        raise error
-
     def _copy(self, query: str, folder: Folder, path: str, options: str = "") -> None:
-        place = text(new_address(attach(self.connection, folder), path))
+        if isinstance(folder, LocalFolder):
+            folder.local(path).parent.mkdir(parents=True, exist_ok=True)
+        place = text(address(attach(self.connection, folder), path))
         self.connection.execute(
             f"COPY ({query}) TO {place} (FORMAT parquet, COMPRESSION zstd{options})"
         )

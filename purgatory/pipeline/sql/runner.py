@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from pyspark.sql.types import StructType
 
-from purgatory.pipeline.console import OnProgress
 from purgatory.pipeline.spark.folder import Folder
 
 FEW_RECORDS = 50_000
 """Fewer are handled by one task of Spark: a shuffle would cost more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """Events up to `limit`, and the outcomes that they are merged with."""
+
+    known: str | None
+    """The relation of the outcomes, if there are any."""
+    limit: datetime
+    as_of: datetime
+    grace_s: float
+    hours: int
+    records: int
+    """Of both, in so many hours."""
 
 
 class Runner(ABC):
@@ -21,6 +35,8 @@ class Runner(ABC):
 
     errors: tuple[type[Exception], ...]
     """The errors of the engine, among them those of damaged files."""
+    of_file = ""
+    """What the texts of the latter have in them, if they can be told apart."""
 
     @abstractmethod
     def read(
@@ -49,44 +65,5 @@ class Runner(ABC):
         """Write the rows of `query`, which are few, to a file in the new folder at `path`."""
 
     @abstractmethod
-    def write_outcomes(
-        self,
-        folder: Folder,
-        path: str,
-        *,
-        known: str | None,
-        limit: datetime,
-        as_of: datetime,
-        grace_s: float,
-        hours: int,
-        records: int,
-    ) -> None:
-        """Write the outcomes of the events up to `limit` to the new folder at `path`.
-
-        They are merged with the outcomes of the relation `known`, if given. `records` of both are
-        in `hours` hours, each of which has a folder.
-        """
-
-    @abstractmethod
-    def damaged(
-        self,
-        error: Exception,
-        journal: Folder,
-        table: Folder,
-        rows: Mapping[str, int],
-        *,
-        is_first_enough: bool,
-        on_progress: OnProgress,
-    ) -> dict[str, str]:
-        """Return the damaged files of the journal by path, and why; raise errors of other causes.
-
-        `rows` are the rows of the new files by path.
-        """
-
-
-def of_outcomes(table: Folder) -> str:
-    """Return what to do if none of the journal's files is damaged."""
-    return (
-        f"It belongs to the outcomes, not to the journal: restore {table} from a backup, or, if "
-        "the journal still has all of its files, delete it and run again."
-    )
+    def write_outcomes(self, folder: Folder, path: str, merge: Merge) -> None:
+        """Write the outcomes of a merge to the new folder at `path`, each hour to a folder."""

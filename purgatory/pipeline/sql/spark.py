@@ -12,16 +12,13 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 from pyspark.sql.types import StructType
 
-from purgatory.pipeline.console import OnProgress, counted
-from purgatory.pipeline.errors import BadFileError
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
 from purgatory.pipeline.rollups.rollup_files import NO_KEY, Part
-from purgatory.pipeline.schemas import EVENT_SCHEMA
 from purgatory.pipeline.spark.folder import Folder
 from purgatory.pipeline.spark.session import SPARK_ERRORS, parallelism
 from purgatory.pipeline.sql import outcomes as sql
 from purgatory.pipeline.sql import rollups
-from purgatory.pipeline.sql.runner import FEW_RECORDS, Runner, of_outcomes
+from purgatory.pipeline.sql.runner import FEW_RECORDS, Merge, Runner
 
 _NAMES = {"EPOCH_US": "UNIX_MICROS", "HASH": "XXHASH64"}
 
@@ -189,6 +186,7 @@ class SparkRunner(Runner):
     """Spark runs the rules; relations are DataFrames."""
 
     errors = SPARK_ERRORS
+    of_file = "FAILED_READ_FILE"
 
     def __init__(self, spark: SparkSession) -> None:
         """Use a session."""
@@ -222,31 +220,20 @@ class SparkRunner(Runner):
         """Write the rows of `query` to a file in the new folder at `path`."""
         self._frame(query).coalesce(1).write.mode("overwrite").parquet(folder.at(path))
 
-    def write_outcomes(
-        self,
-        folder: Folder,
-        path: str,
-        *,
-        known: str | None,
-        limit: datetime,
-        as_of: datetime,
-        grace_s: float,
-        hours: int,
-        records: int,
-    ) -> None:
-        """Write the outcomes of the events up to `limit` to the new folder at `path`."""
+    def write_outcomes(self, folder: Folder, path: str, merge: Merge) -> None:
+        """Write the outcomes of a merge to the new folder at `path`, each hour to a folder."""
         tasks, files_per_hour = 1, 1
-        if records >= FEW_RECORDS:
+        if merge.records >= FEW_RECORDS:
             # A few for each core, and none too large to sort.
-            most = max(4 * parallelism(self.spark), -(-records // _RECORDS_A_TASK))
-            files_per_hour = -(-most // hours)
-            tasks = min(_MOST_TASKS, hours * files_per_hour)
+            most = max(4 * parallelism(self.spark), -(-merge.records // _RECORDS_A_TASK))
+            files_per_hour = -(-most // merge.hours)
+            tasks = min(_MOST_TASKS, merge.hours * files_per_hour)
         found = operation_outcomes(
             self.frames[sql.EVENTS],
-            as_of=as_of,
-            grace_s=grace_s,
-            known=None if known is None else self.frames[known],
-            limit=limit,
+            as_of=merge.as_of,
+            grace_s=merge.grace_s,
+            known=None if merge.known is None else self.frames[merge.known],
+            limit=merge.limit,
             tasks=tasks,
             files_per_hour=files_per_hour,
         )
@@ -256,49 +243,6 @@ class SparkRunner(Runner):
         placed.write.partitionBy("date", "hour").option("compression", "zstd").mode(
             "overwrite"
         ).parquet(folder.at(path))
-
-    def damaged(
-        self,
-        error: Exception,
-        journal: Folder,
-        table: Folder,
-        rows: Mapping[str, int],
-        *,
-        is_first_enough: bool,
-        on_progress: OnProgress,
-    ) -> dict[str, str]:
-        """Return the damaged files of the journal, and why; raise errors of other causes."""
-        # The path is only in the text of the error.
-        text = str(error)
-        found = re.search(r"\[FAILED_READ_FILE[^\]]*\].*? file (\S+?\.parquet)", text)
-        if found is None:
-            raise error
-        causes = re.findall(r"^Caused by: [\w.$]+: (.+)$", text, re.MULTILINE)
-        reason = f"damaged: {causes[-1] if causes else 'its rows cannot be read'}"
-        path = journal.relative_of_uri(found[1])
-        if path is None:
-            raise BadFileError(f"{found[1]}: {reason}. {of_outcomes(table)}") from error
-        if is_first_enough:
-            return {path: reason}
-        others = {name: count for name, count in rows.items() if name != path}
-        on_progress(f"looking for other damaged files in {counted(len(others), 'file')}")
-        damaged = self._incomplete(journal, others)
-        return {path: reason} | dict.fromkeys(damaged, "damaged: not all rows can be read")
-
-    def _incomplete(self, folder: Folder, rows: Mapping[str, int]) -> set[str]:
-        """Return the files of `folder` of which not all `rows` can be read, in one pass."""
-        if not rows:
-            return set()
-        # Spark ends such a file early, rather than fail.
-        reader = self.spark.read.schema(EVENT_SCHEMA).option("recursiveFileLookup", True)
-        events = reader.option("ignoreCorruptFiles", True).parquet(*map(folder.pattern, rows))
-        # A hash of all columns, so that all are read.
-        read = events.select("_metadata.file_path", F.xxhash64(*events.columns).alias("hash"))
-        counts = read.groupBy("file_path").agg(F.count("*").alias("rows"), F.max("hash")).collect()
-        found: dict[Any, int] = {
-            folder.relative_of_uri(row["file_path"]): row["rows"] for row in counts
-        }
-        return {path for path, count in rows.items() if found.get(path, 0) != count}
 
     def _frame(self, query: str) -> DataFrame:
         read = set(re.findall(r"\w+", query)) & self.frames.keys()
