@@ -87,7 +87,7 @@ define bench
 	@$(BIN)/python -m tests.benchmarks.core $(1) $(ARGS)
 endef
 
-.PHONY: help run test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest nightly load mutation other-suites schemathesis test-spark chaos chaos-signals chaos-ownership chaos-commits bench bench-full bench-http bench-jobs bench-signals bench-pipeline bench-new-hour bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs lock audit clean
+.PHONY: help run report test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest nightly load mutation other-suites schemathesis test-spark chaos chaos-signals chaos-ownership chaos-commits bench bench-full bench-http bench-jobs bench-signals bench-pipeline bench-new-hour bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs lock audit clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -95,7 +95,7 @@ help: ## List the targets
 # Serves at once: in plain Python while the core is compiled beside it, for the next start.
 # exec: make sends a signal on to what it has started, and a shell in between would keep it. What
 # compiles is no child of the service, which would not notice its end.
-run: $(VENV)/.run ## Start the service (HOST=, PORT=; WORKERS= with PURGATORY_SIGNALS=)
+run: $(VENV)/.run $(if $(PURGATORY_JOURNAL_DIR),$(VENV)/.journal) ## Start the service (HOST=, PORT=; WORKERS= with PURGATORY_SIGNALS=; PURGATORY_JOURNAL_DIR=)
 	@core=.; \
 	if [ "$${PURGATORY_PURE_PYTHON:-0}" != 0 ]; then :; \
 	elif $(SUBMAKE) --question $(VENV)/.compiled >/dev/null 2>&1; then core=$(COMPILED):.; \
@@ -104,6 +104,9 @@ run: $(VENV)/.run ## Start the service (HOST=, PORT=; WORKERS= with PURGATORY_SI
 	  ( { $(AWAIT_SERVICE); nohup nice $(SUBMAKE) $(VENV)/.compiled; } </dev/null >$(VENV)/compile.log 2>&1 & ); \
 	fi; \
 	exec env PYTHONPATH=$$core $(BIN)/python -P -m app
+
+report: $(VENV)/.pipeline ## Write a report on the journal of a service (PURGATORY_JOURNAL_DIR=history OUT=results)
+	@$(BIN)/python -m purgatory.pipeline report --journal "$(or $(PURGATORY_JOURNAL_DIR),history)" --out "$(or $(OUT),results)" $(ARGS)
 
 test: ## Run all tests, those of the core in both forms (ARGS="-k timer" chooses some)
 	@echo 'All tests, then those of the core compiled: 10 minutes or more on two idle cores; ARGS="-k timer" chooses some.'
@@ -314,9 +317,12 @@ $(VENV)/.compiled: $(VENV)/.run $(CORE) .build/compile_core.py
 	  print("The core is compiled." if compiled else "There is no C compiler: the core stays plain Python.")'
 	@touch $@
 
-# The journal is measured as well, and the service does not need what it is written with.
-$(VENV)/.bench: $(VENV)/.compiled tests/requirements.txt
+# A service without a journal does not need what it is written with. It is measured as well.
+$(VENV)/.journal: $(VENV)/.run tests/requirements.txt
 	$(call slow,Installing the journal into $(VENV),$(call extra,journal))
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.compiled $(VENV)/.journal
 	@touch $@
 
 # Without the tools for tests, which are four times as large.

@@ -120,6 +120,11 @@ for _command in (
     store_commands.recover,
 ):
     _add(application, _command)
+# Its options, --help too, are those of the pipeline.
+application.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)(_with_status(server_commands.report))
 application.add_typer(_report_all(job_commands.jobs), name="jobs")
 application.add_typer(_report_all(store_commands.db), name="db")
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib.resources
+import runpy
 import secrets
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -101,6 +103,18 @@ def token(
 def bench() -> int:
     """Measure the core on this machine, beside asyncio: some seconds."""
     return bench_command.main(argparse.Namespace())
+
+
+def report(context: typer.Context) -> None:
+    """Write a report on a journal, with all jobs before it; needs the extra `pipeline`.
+
+    The same as python -m purgatory.pipeline report, and with its options.
+
+    Example: purgatory report --journal history --out results
+    """
+    sys.argv = ["purgatory.pipeline", "report", *context.args]
+    # Not imported: of all that is around a service, only this command needs what it does.
+    runpy.run_module("purgatory.pipeline", run_name="__main__", alter_sys=True)
 
 
 def _watch(client: Client) -> None:

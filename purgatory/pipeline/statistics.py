@@ -6,7 +6,7 @@ Nothing here knows operations or outcomes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import NormalDist
@@ -42,6 +42,19 @@ def bucket_start(index: int) -> int:
 def bucket_end(index: int) -> int:
     """Return the greatest number in a bucket."""
     return bucket_start(index + 1) - 1
+
+
+def middle_at(counts: Mapping[int, int], percent: float) -> float:
+    """Return the middle of the bucket with a percentile, by nearest rank; 0 without counts.
+
+    `counts` are by bucket.
+    """
+    total, upto = sum(counts.values()), 0
+    for index in sorted(counts):
+        upto += counts[index]
+        if upto * 100 >= total * percent:
+            return (bucket_start(index) + bucket_end(index)) / 2
+    return 0.0
 
 
 CONFIDENCE = 0.95

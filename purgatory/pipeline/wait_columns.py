@@ -95,7 +95,7 @@ def latest_hours(by_hour: pa.Table, count: int) -> list[tuple[int, str, tuple[in
 _MINUTE_US = 60_000_000
 # Twenty years.
 _MOST_DENSE = 20 * 366 * 1_440
-_NUMBERS = ("began", "parked_mean", "parked_peak")
+_NUMBERS = ("began", "began_peak", "parked_mean", "parked_peak")
 
 PARKED_COLUMNS = ("kind", "minute", *_NUMBERS)
 
@@ -116,6 +116,8 @@ class ParkedMinutes:
     """Since 1970."""
     began: Floats
     """The operations that began to wait."""
+    began_peak: Floats
+    """The most of them in a second."""
     mean: Floats
     peak: Floats
     _known: dict[frozenset[str], ParkedMinutes] = field(
@@ -134,7 +136,7 @@ class ParkedMinutes:
         wanted = frozenset(filter(is_wanted, self.kinds))
         if (known := self._known.get(wanted)) is None:
             chosen = self.per_kind(wanted.__contains__, bool)
-            columns = (self.kind, self.minute, self.began, self.mean, self.peak)
+            columns = (self.kind, self.minute, self.began, self.began_peak, self.mean, self.peak)
             known = ParkedMinutes(self.kinds, *(column[chosen] for column in columns))
             self._known[wanted] = known
         return known

@@ -28,8 +28,9 @@ def hourly_waits(rows: Rows = ()) -> pa.Table:
 
 
 def parked_minutes(rows: Rows = ()) -> ParkedMinutes:
-    """Return the columns of the table parked."""
-    return ParkedMinutes.of_table(_table(rows, PARKED_COLUMNS, 0))
+    """Return the columns of the table parked, of arrivals that are even unless it is said."""
+    even = ({"began_peak": row.get("began", 0) / 60} | dict(row) for row in rows)
+    return ParkedMinutes.of_table(_table(even, PARKED_COLUMNS, 0))
 
 
 def timeline_counts(rows: Rows = ()) -> TimelineCounts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +14,6 @@ import pytest
 from purgatory.fastapi.watch.streams import ParkedStream
 from purgatory.pipeline.advise.advice import (
     LEAST_FIRED,
-    Ended,
     TimeoutAdvice,
     advise_settings,
     advise_timeout,
@@ -42,7 +41,8 @@ def exponential_steps(operations: int, mean_us: float, censored_at_us: int) -> l
 
 def advice_on(steps: Sequence[Step], share: float, fired: int = 1_000) -> TimeoutAdvice:
     """Return the advice on a kind of which half expired."""
-    return advise_timeout(Ended("park", 2 * fired, fired, fired, 0, TIMEOUT_US), steps, share)
+    row = {"kind": "park", "operations": 2 * fired, "fired": fired, "expired": fired, "lost": 0}
+    return advise_timeout(row | {"timeout_us_p50": TIMEOUT_US}, steps, share)
 
 
 def test_survival_is_found_in_spite_of_censoring() -> None:
@@ -128,6 +128,24 @@ def test_arrivals_and_parked_are_searched_separately() -> None:
     assert found.parked.value == 60_000
     assert found.workers == 8
     assert "62.5% of the CPU and 7.5% of the places of 8 workers each." in found.reason
+
+
+def test_arrivals_are_those_of_a_second() -> None:
+    """A minute of 30,000 may be a second of 30,000, which takes one worker 15 seconds."""
+    start = datetime(2026, 11, 20, 6, tzinfo=UTC)
+    rows = [
+        {"kind": "park", "minute": start + timedelta(minutes=place), "began": 30_000}
+        | {"began_peak": 30_000 if place % 5 == 0 else 500}
+        for place in range(1_440)
+    ]
+    found = advise_workers(minutes_of_kinds(parked_minutes(rows), {}))
+    assert found.arrivals_per_s is not None
+    assert (found.arrivals_per_s.value, found.workers) == (30_000, 22)
+    assert "30,000 operations arrive in a second" in found.reason
+    once = [row | {"began_peak": 30_000 if place == 7 else 500} for place, row in enumerate(rows)]
+    found = advise_workers(minutes_of_kinds(parked_minutes(once), {}))
+    assert found.workers == 1
+    assert "For the highest peak alone, of 30,000 in a second and 0 parked" in found.reason
 
 
 def test_one_minute_in_a_thousand_may_have_more() -> None:

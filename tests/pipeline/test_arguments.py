@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from purgatory.pipeline.cli.command import heap, master, shown
 from purgatory.pipeline.cli.commands import COMMANDS
 from purgatory.pipeline.cli.run import machine_memory
 from purgatory.pipeline.errors import PipelineError
+from tests.house.imports import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -251,3 +255,25 @@ def test_results_do_not_go_into_the_journal_by_a_link(
         places = ["--journal", str(tmp_path / journal), "--out", str(tmp_path / out)]
         assert main(["outcomes", *places, "--engine", "duckdb"]) == 1
         assert f"is within --journal {tmp_path / journal}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--out", "new", "--engine", "duckdb"], ["--no-such-option"]]
+)
+def test_the_command_line_of_the_service_has_the_report(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    """With the same options, sentences and statuses."""
+    same = [
+        subprocess.run(
+            [sys.executable, "-m", module, "report", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for module in ("purgatory", "purgatory.pipeline")
+    ]
+    assert same[0].returncode == same[1].returncode
+    assert (same[0].stdout, same[0].stderr) == (same[1].stdout, same[1].stderr)

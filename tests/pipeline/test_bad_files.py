@@ -141,7 +141,7 @@ def test_odd_files_are_named_and_left_out(broken: Written, empty_table: OutcomeT
     odd = source.with_name
     os.mkfifo(odd("zz-pipe.parquet"))
     odd("zz-self.parquet").symlink_to("zz-self.parquet")
-    shutil.copy(source, bytes(odd("zz-")) + b"\xff.parquet")
+    shutil.copy(source, os.fsdecode(bytes(odd("zz-")) + b"\xff.parquet"))
     (broken.folder / "back").symlink_to(".")
     (broken.folder / "self").symlink_to("self")
     events = pq.read_table(source, partitioning=None)

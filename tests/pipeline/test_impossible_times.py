@@ -14,6 +14,7 @@ from purgatory.journal.schema import EVENT_SCHEMA
 from purgatory.pipeline import OutcomeTable
 from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.rollups import rollups
+from purgatory.pipeline.sql import rollups as sql
 from purgatory.pipeline.sql.duck import DuckRunner, connected
 from tests.pipeline.rolled import START, waits, write_outcomes
 
@@ -33,7 +34,12 @@ COLUMNS = ("watched_at", "at", "completed_at", "deadline")
 def records(number: int, **end: int) -> list[dict[str, Any]]:
     """Return the two records of an operation of a second; `end` changes the times of its end."""
     start_us = START_US + number * SECOND_US
-    row = {"operation_id": f"feedfacecafe-{number}", "kind": "park", "keys": ["a"], "worker": "w"}
+    row: dict[str, Any] = {
+        "operation_id": f"feedfacecafe-{number}",
+        "kind": "park",
+        "keys": ["a"],
+        "worker": "w",
+    }
     row |= {"watched_at": start_us, "deadline": start_us + 25 * SECOND_US}
     ended_us = start_us + SECOND_US
     return [
@@ -93,7 +99,7 @@ def test_days_without_operations_cost_nothing(
         queries.append(arguments)
         return parked(*arguments)
 
-    parked = rollups.parked
+    parked = sql.parked
     monkeypatch.setattr(rollups, "parked", counted)
     (rows,) = waits(tmp_path, "parked")
     assert len(queries) == 1

@@ -105,6 +105,18 @@ def test_gaps_are_of_numbers_that_no_record_has(parts: list[frozenset[int]]) -> 
     assert start.seen == joined([(seq, seq) for seq in seen])
 
 
+def test_jobs_of_several_starts_are_no_gaps(tmp_path: Path) -> None:
+    """Though no file says whose they were, and their numbers are the same."""
+    rows = []
+    for start in ("00000000000a", "00000000000b"):
+        of_start = [row(start, 1), row(start, 2, "job:mail"), row(start, 3)]
+        rows += [of_row | {"worker": "w"} for of_row in of_start]
+    put(tmp_path / "journal" / "1.parquet", rows)
+    table = OutcomeTable(DuckRunner(connected(threads=1)), str(tmp_path / "outcomes"))
+    table.update(str(tmp_path / "journal"))
+    assert missing_records(table.manifest()) == {}
+
+
 def test_a_wrong_number_is_no_gap(tmp_path: Path) -> None:
     """A number that no worker reaches by then is wrong itself; starts have names of any length."""
     start = "0123456789abcdef"

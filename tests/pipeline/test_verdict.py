@@ -142,7 +142,8 @@ def test_workers_died_only_where_a_crash_is_known(crashed: int) -> None:
 
 def test_faults_of_the_data_come_first() -> None:
     """Files that are skipped explain what is missing; else the journal dropped it."""
-    starts = {"a": WorkerStart("w-1", *["2026-11-20T06:00:00+00:00"] * 2, [[1, 3], [8, 9]])}
+    at = "2026-11-20T06:00:00+00:00"
+    starts = {"a": WorkerStart("w-1", at, at, [[1, 3], [8, 9]])}
     rows = [kind_row(lost=900)]
     found = judged(*rows, manifest=Manifest(future=FUTURE, starts=starts))
     assert [change.what for change in found.changes] == [

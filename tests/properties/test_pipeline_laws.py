@@ -124,7 +124,7 @@ def test_distinct_minutes_are_those_of_a_sort(minutes: list[int]) -> None:
     """Whether they are close together or not."""
     column = np.array(minutes, np.int64)
     kind, value = np.zeros_like(column), np.zeros(len(column))
-    parked = ParkedMinutes(("park",), kind, column, value, value, value)
+    parked = ParkedMinutes(("park",), kind, column, value, value, value, value)
     found, places = parked.distinct
     assert found.tolist() == sorted(set(minutes))
     assert found[places].tolist() == minutes

@@ -36,19 +36,6 @@ LONGER = 1.1
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """Counts of the operations of one kind."""
-
-    kind: str
-    operations: int
-    fired: int
-    expired: int
-    lost: int
-    timeout_us: int
-    """The median of their timeouts."""
-
-
-@dataclass(frozen=True, slots=True)
 class TimeoutAdvice:
     """The advised timeout of one kind, or the reason why there is none."""
 
@@ -69,25 +56,25 @@ class TimeoutAdvice:
     reason: str
 
 
-def advise_timeout(ended: Ended, steps: Sequence[Step], chosen_share: float) -> TimeoutAdvice:
+def advise_timeout(
+    ended: Mapping[str, Any], steps: Sequence[Step], chosen_share: float
+) -> TimeoutAdvice:
     """Return the least timeout at which at most `chosen_share` of the operations would expire.
 
-    `steps` is their Kaplan-Meier estimate. If it does not fall to the share before the longest
-    observed wait, no timeout is advised, since nothing is known of longer waits.
+    `ended` is the row of their kind, and `steps` their Kaplan-Meier estimate. If it does not fall
+    to the share before the longest observed wait, no timeout is advised, since nothing is known of
+    longer waits.
     """
     advised = next((step for step in steps if step.survival <= chosen_share), None)
     # The lower band falls first: the earliest that the true timeout may be.
     low_us = _first(step.time_us for step in steps if step.low <= chosen_share)
     high_us = _first(step.time_us for step in steps if step.high <= chosen_share)
     is_thin, reason = _judged(ended, steps, advised, chosen_share)
-    share_low, share_high = wilson_interval(ended.expired, ended.operations)
+    share_low, share_high = wilson_interval(ended["expired"], ended["operations"])
     return TimeoutAdvice(
-        kind=ended.kind,
-        operations=ended.operations,
-        fired=ended.fired,
-        lost=ended.lost,
-        timeout_us=ended.timeout_us,
-        expired_share=ended.expired / ended.operations,
+        **{name: ended[name] for name in ("kind", "operations", "fired", "lost")},
+        timeout_us=ended["timeout_us_p50"],
+        expired_share=ended["expired"] / ended["operations"],
         expired_share_low=share_low,
         expired_share_high=share_high,
         chosen_share=chosen_share,
@@ -100,11 +87,11 @@ def advise_timeout(ended: Ended, steps: Sequence[Step], chosen_share: float) -> 
 
 
 def _judged(
-    ended: Ended, steps: Sequence[Step], advised: Step | None, share: float
+    ended: Mapping[str, Any], steps: Sequence[Step], advised: Step | None, share: float
 ) -> tuple[bool, str]:
-    if ended.fired < LEAST_FIRED:
+    if ended["fired"] < LEAST_FIRED:
         return True, (
-            f"Too little data: {counted(ended.fired, 'operation')} fired, and at least "
+            f"Too little data: {counted(ended['fired'], 'operation')} fired, and at least "
             f"{LEAST_FIRED} are needed. Collect more."
         )
     if advised is None:
@@ -120,11 +107,12 @@ def _judged(
             f"{counted(advised.at_risk, 'operation')} waited as long as "
             f"{duration(advised.time_us)}. Collect more, or choose a larger share."
         )
-    now = survival_at(steps, ended.timeout_us)
+    timeout_us = ended["timeout_us_p50"]
+    now = survival_at(steps, timeout_us)
     return False, (
         f"With {duration(advised.time_us)}, {percent(share)} would expire; with the present "
-        f"{duration(ended.timeout_us)} it is {percent(now)} of those that nothing else ends. "
-        f"{_direction(advised.time_us, ended.timeout_us)}"
+        f"{duration(timeout_us)} it is {percent(now)} of those that nothing else ends. "
+        f"{_direction(advised.time_us, timeout_us)}"
     )
 
 
@@ -201,7 +189,7 @@ def advise_settings(
     shares of the kinds of which not all operations were recorded.
     """
     timeouts = [
-        advise_timeout(_ended(row), survival.get(row["kind"], []), targets.expired)
+        advise_timeout(row, survival.get(row["kind"], []), targets.expired)
         for row in sorted(by_kind, key=lambda row: (-row["operations"], row["kind"]))
         if not is_job(row) and row["kind"] != STREAM_KIND
     ]
@@ -233,17 +221,6 @@ def is_job(row: Mapping[str, Any]) -> bool:
     return str(row["kind"]).startswith(JOB_KIND)
 
 
-def _ended(row: Mapping[str, Any]) -> Ended:
-    return Ended(
-        kind=row["kind"],
-        operations=row["operations"],
-        fired=row["fired"],
-        expired=row["expired"],
-        lost=row["lost"],
-        timeout_us=row["timeout_us_p50"],
-    )
-
-
 def minutes_of_kinds(parked: ParkedMinutes, sampling: Mapping[str, float]) -> Minutes:
     """Return the minutes of all kinds together.
 
@@ -259,6 +236,7 @@ def minutes_of_kinds(parked: ParkedMinutes, sampling: Mapping[str, float]) -> Mi
         start_s=minutes * 60,
         operations=sums(parked.began * scale),
         parked=sums(parked.peak * scale),
-        operations_variance=sums(parked.began * scale**2),
+        arrivals=sums(parked.began_peak * scale),
+        arrivals_variance=sums(parked.began_peak * scale**2),
         parked_variance=sums(parked.peak * scale**2),
     )

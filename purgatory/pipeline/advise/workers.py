@@ -32,9 +32,11 @@ class Minutes:
     start_s: Integers
     operations: Floats
     """That began to wait."""
+    arrivals: Floats
+    """The most of them in a second."""
     parked: Floats
     """The highest number of parked operations."""
-    operations_variance: Floats
+    arrivals_variance: Floats
     """Of the counts: that of a count, unless it is scaled up from a sample."""
     parked_variance: Floats
 
@@ -100,7 +102,7 @@ def advise_workers(minutes: Minutes, capacity: Capacity | None = None) -> Worker
             f"{LEAST_MINUTES} minutes are needed.",
         )
     starts_s = minutes.start_s
-    arrivals = _per_second(_peak(starts_s, minutes.operations, minutes.operations_variance))
+    arrivals = _peak(starts_s, minutes.arrivals, minutes.arrivals_variance)
     parked = _peak(starts_s, minutes.parked, minutes.parked_variance)
     parked_used, cpu_used = parked.value / capacity.parked, arrivals.value * capacity.cpu_us / 1e6
     workers = max(1, math.ceil(max(parked_used, cpu_used) / capacity.utilisation))
@@ -148,16 +150,6 @@ def _peak_of_day(starts_s: Integers, loads: Floats, variances: Floats, count: in
     )
 
 
-def _per_second(peak: PeakLoad) -> PeakLoad:
-    return PeakLoad(
-        value=peak.value / 60,
-        low=peak.low / 60,
-        high=peak.high / 60,
-        highest=peak.highest / 60,
-        highest_start_s=peak.highest_start_s,
-    )
-
-
 def _reason(
     workers: int,
     parked_used: float,
@@ -167,8 +159,8 @@ def _reason(
     capacity: Capacity,
 ) -> str:
     load = (
-        f"At the peaks of the busiest day {figure(arrivals.value)} operations a second arrive and "
-        f"{figure(parked.value)} are parked. With {capacity.parked:,} parked and "
+        f"At the peaks of the busiest day {figure(arrivals.value)} operations arrive in a second "
+        f"and {figure(parked.value)} are parked. With {capacity.parked:,} parked and "
         f"{figure(capacity.cpu_us)} us of CPU each, they use {percent(cpu_used / workers, 1)} of "
         f"the CPU and {percent(parked_used / workers, 1)} of the places of "
         f"{counted(workers, 'worker', 'workers each')}"
@@ -177,4 +169,7 @@ def _reason(
     needed = math.ceil(highest / capacity.utilisation)
     if needed <= workers:
         return f"{load}."
-    return f"{load}. For the highest minute alone it would be {needed:,} workers."
+    return (
+        f"{load}. For the highest peak alone, of {figure(arrivals.highest)} in a second and "
+        f"{figure(parked.highest)} parked, it would be {needed:,} workers."
+    )

@@ -170,7 +170,7 @@ class Run:
 
         What earlier runs have read is not read again, whatever its size.
         """
-        size = self.known.bytes if self.journal else 0
+        size = sum(file.size for file in self.known.new) if self.journal else 0
         if self.options.needs_rollups:
             stale = self._read_rollup_manifest().stale_hours(self.manifest)
             size += sum(

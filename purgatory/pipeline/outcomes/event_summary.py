@@ -110,8 +110,8 @@ def summary_of_rows(rows: Sequence[Any]) -> EventSummary:
     """Return the summary from one row for each hour, each worker in the future, and all others.
 
     Rows have `hour` (its number since 1970) or `worker`, `records`, `first_us` and `last_us`. Those
-    of the numbers of records have `bits` of the blocks from `first_block` to `last_block`, in place
-    of `records`, and `start_id`.
+    of the numbers of records have `bits` of the blocks from `first_block` to `last_block`, too, and
+    `start_id`.
     """
     numbers = [row for row in rows if row["bits"] is not None]
     rows = [row for row in rows if row["bits"] is None]
@@ -164,11 +164,11 @@ def starts_of_rows(rows: Iterable[Any]) -> tuple[dict[str, WorkerStart], Counter
     spans: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     jobs: Counter[str] = Counter()
     for row in rows:
-        of_row = [*_spans(row["first_block"], row["last_block"], row["bits"])]
         if (name := row["start_id"]) is None:
-            jobs[row["worker"]] += sum(last - first + 1 for first, last in of_row)
+            # Of several starts: their numbers are not different ones.
+            jobs[row["worker"]] += row["records"]
             continue
-        spans[name] += of_row
+        spans[name] += _spans(row["first_block"], row["last_block"], row["bits"])
         start = WorkerStart(row["worker"], *_times(row))
         found[name] = found[name].merged(start) if name in found else start
     return {

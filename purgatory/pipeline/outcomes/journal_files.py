@@ -32,11 +32,6 @@ class Footer:
     sampling: dict[str, float]
     """The share of the operations that was recorded, of each sampled kind."""
 
-    @property
-    def rows(self) -> int:
-        """The number of its records."""
-        return self.content.rows
-
 
 def sampling_of(text: str | None) -> dict[str, float]:
     """Return the shares in a file's metadata. Raises ValueError for others than the journal's."""

@@ -329,8 +329,3 @@ class Known:
     def known_files(self) -> int:
         """The number of files that are there and merged."""
         return sum(map(len, self.files.values())) - len(self.bad)
-
-    @property
-    def bytes(self) -> int:
-        """The size of the new files."""
-        return sum(file.size for file in self.new)

@@ -227,7 +227,7 @@ class UpdateRun:
 
     def _merged(self, good: list[Read]) -> Update:
         before = self._before
-        rows = sum(footer.rows for _, footer in good)
+        rows = sum(footer.content.rows for _, footer in good)
         rebuilt, replaced = self._rebuilt(good)
         self._read_events([file.path for file, _ in good], rows, rebuilt)
         found = summary_of_rows(self._runner.rows(sql.summary(self._limit)))
@@ -285,7 +285,7 @@ class UpdateRun:
             deleted_until=self._deleted_until,
             read_files=before.read_files + len(good) - len(earlier),
             rows=before.rows
-            + sum(footer.rows for _, footer in good)
+            + sum(footer.content.rows for _, footer in good)
             - sum(content.rows for content in earlier),
             sampling=_least_shares([before.sampling, *(footer.sampling for _, footer in good)]),
             bad=self._bad,
@@ -320,12 +320,9 @@ class UpdateRun:
             found = {number for number in numbers if before.first <= number <= before.last}
             whole = {number for number in found if number > self._deleted_until}
             rebuilt |= {numbers[number] for number in whole}
-            replaced[file.path] = f"{counted(len(whole), 'hour')} made again"
-            if found != whole:
-                replaced[file.path] += (
-                    f"; its old rows stay in {counted(len(found - whole), 'hour')}, of which "
-                    "other files were deleted"
-                )
+            kept = counted(len(found - whole), "hour")
+            but = f", but not {kept} of which files were deleted" if found != whole else ""
+            replaced[file.path] = f"{counted(len(whole), 'hour')} made again{but}"
         return rebuilt, replaced
 
     def _read_events(self, paths: Sequence[str], rows: int, rebuilt: set[str]) -> None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 import numpy as np
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.operations.delayed_operation import WatchStatistics
 from purgatory.pipeline.replay.loads import Integers
 from purgatory.pipeline.replay.replayed_operation import Fate
-from purgatory.pipeline.statistics import SUB_BITS, SUB_BUCKETS, bucket_end, bucket_start
+from purgatory.pipeline.statistics import SUB_BITS, SUB_BUCKETS, middle_at
 
 
 class CpuTime:
@@ -149,36 +148,31 @@ class ReplaySummary:
     """The maximum of CPU time by simulated time, over all shards and slices."""
 
 
+_MOST = ("longest_run", "latest_us")
+_ADDED = tuple(name for name in _SUMMED if name not in ("waiting", "peak"))
+
+
+def _sums(names: Iterable[str]) -> list[Column]:
+    return [F.sum(name).alias(name) for name in names]
+
+
+def _most(names: Iterable[str]) -> list[Column]:
+    return [F.max(name).alias(name) for name in names]
+
+
 def replay_by_time(replayed: DataFrame) -> DataFrame:
     """Return the sums over all shards, for each slice of time.
 
     In a shard without a row for a slice no operation waited. `peak` is the sum of peaks that may
     have been at different times.
     """
-    return (
-        replayed.groupBy("at")
-        .agg(
-            *(F.sum(name).alias(name) for name in _SUMMED),
-            F.max("longest_run").alias("longest_run"),
-            F.max("latest_us").alias("latest_us"),
-        )
-        .orderBy("at")
-    )
+    return replayed.groupBy("at").agg(*_sums(_SUMMED), *_most(_MOST)).orderBy("at")
 
 
 def replay_by_shard(replayed: DataFrame) -> DataFrame:
     """Return the totals of each shard, which show whether the keys share the work evenly."""
-    summed = [name for name in _SUMMED if name not in ("waiting", "peak")]
-    return (
-        replayed.groupBy("shard")
-        .agg(
-            *(F.sum(name).alias(name) for name in summed),
-            F.max("peak").alias("peak"),
-            F.max("longest_run").alias("longest_run"),
-            F.max("latest_us").alias("latest_us"),
-        )
-        .orderBy("shard")
-    )
+    totals = [*_sums(_ADDED), *_most(("peak", *_MOST))]
+    return replayed.groupBy("shard").agg(*totals).orderBy("shard")
 
 
 def replay_summary(replayed: DataFrame, *, slice_s: int) -> ReplaySummary:
@@ -188,17 +182,15 @@ def replay_summary(replayed: DataFrame, *, slice_s: int) -> ReplaySummary:
     """
     by_time = replay_by_time(replayed)
     totals = by_time.agg(
-        *(F.sum(name).alias(name) for name in _SUMMED if name not in ("waiting", "peak")),
+        *_sums(_ADDED),
         F.max("waiting").alias("peak_at_least"),
         F.max("peak").alias("peak_at_most"),
-        F.max("longest_run").alias("longest_run"),
-        F.max("latest_us").alias("latest_us"),
+        *_most(_MOST),
         (F.unix_seconds(F.max("at")) - F.unix_seconds(F.min("at")) + slice_s).alias("seconds"),
     ).first()
     shards = replayed.agg(
         F.count_distinct("shard").alias("shards"),
-        F.max("cpu_ns").alias("cpu_ns"),
-        F.max("peak").alias("peak"),
+        *_most(("cpu_ns", "peak")),
     ).first()
     assert totals is not None and shards is not None, "an aggregate without groups has one row"
     operations = int(totals["operations"] or 0)
@@ -227,17 +219,10 @@ def _lateness(replayed: DataFrame, latest_us: int) -> dict[float, int]:
         replayed.select(F.explode("lateness").alias("bucket", "count"))
         .groupBy("bucket")
         .agg(F.sum("count").alias("count"))
-        .orderBy("bucket")
         .collect()
     )
     if not counts:
         return {}
-    upto = list(accumulate(int(row["count"]) for row in counts))
-    buckets = [int(row["bucket"]) for row in counts]
-
-    def at(percent: int) -> int:
-        rank = max(1, -(-upto[-1] * percent // 100))
-        bucket = next(bucket for bucket, sum_ in zip(buckets, upto, strict=True) if sum_ >= rank)
-        return (bucket_start(bucket) + bucket_end(bucket)) // 2
-
-    return {50.0: at(50), 99.0: at(99), 100.0: latest_us}
+    found = {int(row["bucket"]): int(row["count"]) for row in counts}
+    half, most = (int(middle_at(found, percent)) for percent in (50, 99))
+    return {50.0: half, 99.0: most, 100.0: latest_us}

@@ -69,7 +69,7 @@ def _workers(advice: Mapping[str, Any]) -> str:
 
 
 def _peaks(advice: Mapping[str, Any]) -> Iterator[list[str]]:
-    for label, name in (("arrivals, a second", "arrivals_per_s"), ("parked", "parked")):
+    for label, name in (("arrivals, in a second", "arrivals_per_s"), ("parked", "parked")):
         peak = advice[name]
         value, low, high = (figure(peak[part], 4) for part in ("value", "low", "high"))
         at = datetime.fromtimestamp(peak["highest_start_s"], UTC)

@@ -14,7 +14,7 @@ from purgatory.pipeline.report.chart_data import OUTCOME_SERIES
 from purgatory.pipeline.report.charts import HourlyLoad
 from purgatory.pipeline.report.findings import LISTED_KINDS, Findings, Rows
 from purgatory.pipeline.schemas import COMPLETIONS
-from purgatory.pipeline.statistics import bucket_end, bucket_start
+from purgatory.pipeline.statistics import bucket_end, bucket_start, middle_at
 
 BAR_WIDTH = 160
 """Pixels of a bar in a cell."""
@@ -257,7 +257,7 @@ def outcome_waits_table(findings: Findings) -> str:
 def _outcome_row(
     kind: str, outcome: str, counts: Counter[int], total: int, span: tuple[int, int]
 ) -> list[str]:
-    times = [_percentile(counts, percents) for percents in _PERCENTS]
+    times = [middle_at(counts, percents) for percents in _PERCENTS]
     return [
         name_cell(kind),
         f'<td class="text narrow"><i class="dot o{OUTCOME_SERIES[outcome]}"></i>{outcome}</td>',
@@ -266,15 +266,6 @@ def _outcome_row(
         *(f"<td>{duration(time_us)}</td>" for time_us in times),
         f'<td class="bar">{_range_bar(times, span, OUTCOME_SERIES[outcome])}</td>',
     ]
-
-
-def _percentile(counts: Counter[int], percents: float) -> float:
-    total, upto = counts.total(), 0
-    for bucket in sorted(counts):
-        upto += counts[bucket]
-        if upto * 100 >= total * percents:
-            return (bucket_start(bucket) + bucket_end(bucket)) / 2
-    return 0.0
 
 
 def _range_bar(times: Sequence[float], span: tuple[int, int], series: int) -> str:

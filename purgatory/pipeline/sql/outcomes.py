@@ -81,13 +81,13 @@ def _numbers(limit: datetime) -> str:
     of_file = "nullif(regexp_extract(file, '-([^-/]+)-[0-9]+[.]parquet$', 1), '')"
     of_id = "CASE WHEN strpos(operation_id, '-') > 1 THEN split_part(operation_id, '-', 1) END"
     return f"""
-        SELECT NULL AS hour, worker, NULL AS records, min(first_us), max(last_us), start_id, bits,
-               min(block), max(block)
+        SELECT NULL AS hour, worker, sum(records)::BIGINT AS records, min(first_us), max(last_us),
+               start_id, bits, min(block), max(block)
         FROM (SELECT *, block - row_number() OVER (
             PARTITION BY worker, start_id, bits ORDER BY block) AS island
         FROM (
             SELECT worker, start_id, seq // {BLOCK} AS block,
-                   bit_or(1::BIGINT << (seq % {BLOCK})::INT) AS bits,
+                   bit_or(1::BIGINT << (seq % {BLOCK})::INT) AS bits, count(*) AS records,
                    min(epoch_us("at")) AS first_us, max(epoch_us("at")) AS last_us
             FROM (
                 SELECT *, CASE WHEN {is_job} THEN {of_file} ELSE {of_id} END AS start_id

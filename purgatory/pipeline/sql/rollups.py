@@ -268,10 +268,10 @@ def parked(files: Iterable[str], first: datetime, last: datetime) -> str:
     """Return the parked operations by kind and minute, from `first` until before `last`.
 
     `files` are the rollups of all hours with operations that were parked then. Columns `kind`,
-    `minute`, `began` (operations that began to wait), `wait_s` (the sum of their waits), `ended`,
-    `parked_mean` and `parked_peak`, over the sixty starts of seconds: a wait of less than a second
-    may fall between two; and `period`, the day. Minutes in which nothing is parked, begins or ends
-    have no row.
+    `minute`, `began` (operations that began to wait), `began_peak` (the most of them in a second),
+    `wait_s` (the sum of their waits), `ended`, `parked_mean` and `parked_peak`, over the sixty
+    starts of seconds: a wait of less than a second may fall between two; and `period`, the day.
+    Minutes in which nothing is parked, begins or ends have no row.
     """
     first_s, last_s = int(first.timestamp()), int(last.timestamp())
     began = f"part = {Part.BEGAN.value}"
@@ -304,6 +304,7 @@ def parked(files: Iterable[str], first: datetime, last: datetime) -> str:
         )
         SELECT kind, make_timestamptz(minute * 60000000) AS minute,
                coalesce(sum(began) FILTER (is_own), 0)::BIGINT AS began,
+               coalesce(max(began) FILTER (is_own), 0)::BIGINT AS began_peak,
                coalesce(sum(wait_us) FILTER (is_own), 0) / 1e6 AS wait_s,
                coalesce(sum(ended) FILTER (is_own), 0)::BIGINT AS ended,
                sum(level * starts) / 60 AS parked_mean,

@@ -70,9 +70,11 @@ class PlantedAdvice:
         """Yield what was advised beside what is true; both are equal if the advice is right."""
         workers = advice.workers
         assert workers.arrivals_per_s is not None and workers.parked is not None
-        minute = self.arrivals_per_s * 60
-        noise = _SIGMAS * math.sqrt(minute) / 60
-        yield _within("arrivals at the peak", workers.arrivals_per_s, self.arrivals_per_s, noise)
+        # The most of the seconds of a minute, which is more than their mean.
+        noise = _SIGMAS * math.sqrt(self.arrivals_per_s)
+        value, least = workers.arrivals_per_s.value, self.arrivals_per_s
+        is_near = least <= value <= least + noise
+        yield "arrivals at the peak", least if is_near else workers.arrivals_per_s, least
         noise = _SIGMAS * math.sqrt(self.steady_parked)
         yield _within("parked at the peak", workers.parked, self.parked, noise)
         capacity = CAPACITY.parked * CAPACITY.utilisation
