@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 
 import purgatory
+from purgatory.pipeline.spark.session import error_message
 from tests.nightly import NIGHTLY
 
 _SCRIPT = """
@@ -48,3 +50,12 @@ def test_the_workers_run_the_same_purgatory_as_the_driver(tmp_path: Path) -> Non
     assert done.stdout.splitlines() == [ours, ours], done.stderr
     # Nothing in the way of what a command says.
     assert done.stderr == ""
+
+
+def test_a_server_that_was_restarted_is_named() -> None:
+    """In words, rather than as a handle that it does not know."""
+    said = "[INVALID_HANDLE.SESSION_NOT_FOUND] The handle 1-2 is invalid. Session not found."
+    assert error_message(PySparkException(said)).startswith(
+        "the Spark Connect server was restarted, or is gone"
+    )
+    assert "restarted" not in error_message(PySparkException("[TABLE_NOT_FOUND] x"))

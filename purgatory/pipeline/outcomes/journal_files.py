@@ -58,15 +58,15 @@ class OnBadFile(StrEnum):
     """Raise BadFileError; nothing is written."""
 
 
-def checked_footer(folder: Folder, file: File) -> Footer:
-    """Return the footer of a file of the journal. Raises ValueError if it cannot be read."""
+def checked_footer(folder: Folder, file: File) -> Footer | str:
+    """Return the footer of a file of the journal, or why the file is bad."""
     if file.fault:
-        raise ValueError(file.fault)
+        return file.fault
     try:
         with folder.open(file.path) as content:
             return _footer_of(content, file.path.rpartition("/")[2])
-    except OSError as error:
-        raise ValueError(error.strerror or str(error)) from error
+    except (OSError, ValueError) as error:
+        return getattr(error, "strerror", None) or str(error)
 
 
 def damage(folder: Folder, path: str) -> str:

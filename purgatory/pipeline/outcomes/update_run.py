@@ -181,7 +181,8 @@ class UpdateRun:
         with ThreadPoolExecutor(_READERS) as readers:
             for start in range(0, len(files), _FOOTERS):
                 some = files[start : start + _FOOTERS]
-                for file, found in zip(some, readers.map(self._footer, some), strict=True):
+                footers = readers.map(partial(checked_footer, self._journal), some)
+                for file, found in zip(some, footers, strict=True):
                     if isinstance(found, Footer):
                         good.append((file, found))
                     else:
@@ -209,13 +210,6 @@ class UpdateRun:
             gone = (content.last for content in others.values())
             self._deleted_until = max(self._deleted_until, *gone, -1)
         return changed
-
-    def _footer(self, file: File) -> Footer | str:
-        """Return the footer of a file of the journal, or why the file is bad."""
-        try:
-            return checked_footer(self._journal, file)
-        except ValueError as error:
-            return str(error)
 
     def _note(self, bad: Mapping[str, str]) -> None:
         for path, reason in sorted(bad.items()) if self._on_bad_file is OnBadFile.REFUSE else ():

@@ -81,17 +81,15 @@ def good_files(folder: Folder, files: Iterable[File], on_bad_file: OnBadFile) ->
     good = []
     for file in files:
         place = folder.named(file.path)
-        try:
-            checked_footer(folder, file)
-        except ValueError as error:
-            if on_bad_file is OnBadFile.REFUSE:
-                raise BadFileError(
-                    f"{place}: {error}. Repair or remove it, or skip it: --on-bad-file skip, or "
-                    "the option onBadFile=skip"
-                ) from error
-            logger.warning("skipped %s: %s", place, error, extra={"action": "bad-file"})
-        else:
+        if not isinstance(reason := checked_footer(folder, file), str):
             good.append(file)
+            continue
+        if on_bad_file is OnBadFile.REFUSE:
+            raise BadFileError(
+                f"{place}: {reason}. Repair or remove it, or skip it: --on-bad-file skip, or the "
+                "option onBadFile=skip"
+            )
+        logger.warning("skipped %s: %s", place, reason, extra={"action": "bad-file"})
     return good
 
 

@@ -187,6 +187,11 @@ def error_message(error: Exception) -> str:
     # Errors of other engines, and of the operating system, are a sentence already.
     if not isinstance(error, SPARK_ERRORS):
         return str(error).partition("\n")[0]
+    if re.search("INVALID_HANDLE|RETRIES_EXCEEDED|StatusCode.UNAVAILABLE", str(error)):
+        return (
+            "the Spark Connect server was restarted, or is gone, and with it what it had of this "
+            "run: run this again when it is back"
+        )
     lines = [line.strip() for line in str(error).splitlines()]
     first = next((line for line in lines if line and "An error occurred while" not in line), "")
     causes = [line.partition(": ")[2] for line in lines if line.startswith("Caused by: ")]
@@ -266,6 +271,10 @@ def spark_session(
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     if remote is not None:
+        from pyspark.sql.connect.client.retries import DefaultPolicy
+
+        # For some 20 seconds; by default it is silent for ten minutes.
+        session.client.set_retry_policies([DefaultPolicy(max_retries=5)])
         with tempfile.TemporaryDirectory(prefix="purgatory-") as folder:
             session.addArtifacts(str(write_archive(Path(folder))), pyfile=True)
     return session

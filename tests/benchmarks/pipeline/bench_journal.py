@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from purgatory.journal.schema import EVENT_SCHEMA
 from tests.benchmarks.pipeline.known_truth import KnownTruth
 from tests.benchmarks.pipeline.planted_advice import PlantedAdvice
-from tests.synthetic_journal import KINDS, START, Fault, Kind, SyntheticJournal, Truth, inject
+from tests.synthetic_journal import (
+    KINDS,
+    START,
+    Fault,
+    Kind,
+    KindTruth,
+    SyntheticJournal,
+    Truth,
+    inject,
+)
 
 _BURST_S = 180.0
 BURST = Kind(
     name="burst", share=1, timeout=900, median=300, sigma=0.001, zipf=0, key_prefix="burst:"
 )
 """Waits that all end between 299 and 301 seconds: the peak, of arrivals and of parked requests."""
+
+
+_GAPS_WORKER = "dropping"
+_GAPS_START = "0123456789abcdef"
+_MISSING = 20
+_IMPOSSIBLE = (0, 253_402_300_800_000_000, 2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +75,7 @@ class BenchJournal:
         )
         truth = journal.write(self.files)
         truth.add(self._write_burst(operations, hours))
+        truth.add(self._write_gaps())
         for path in journal.deliver_late():
             late = self._late / path.relative_to(self.files)
             late.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +85,15 @@ class BenchJournal:
         # A hidden file is one that the journal has not finished: nobody looks at it.
         names = [path.relative_to(self.files) for path in broken if path.name[0] != "."]
         advice = PlantedAdvice.of(truth, KINDS, hours, BURST, _BURST_S)
-        KnownTruth.of(truth, sorted(map(str, names)), advice).write(self.truth)
+        replaced = pq.read_metadata(self._replaced).num_rows
+        KnownTruth.of(
+            truth,
+            sorted(map(str, names)),
+            advice,
+            replaced=replaced,
+            unknown=len(_IMPOSSIBLE),
+            missing={_GAPS_WORKER: _MISSING},
+        ).write(self.truth)
 
     def _write_burst(self, operations: int, hours: float) -> Truth:
         """Add operations that arrive within three minutes, and are all parked for two more.
@@ -86,8 +116,41 @@ class BenchJournal:
             path.rename(place.with_name(f"burst-{place.name}"))
         return truth
 
+    def _write_gaps(self) -> Truth:
+        """Add a worker of whose records some are missing, and as many others repeated.
+
+        The numbers of the former are between those of the others, and the clock of its machine was
+        not set when it began.
+        """
+        start_us = int((START + timedelta(hours=1)).timestamp()) * 1_000_000
+        numbers = [number for number in range(50) if not 20 <= number < 20 + _MISSING // 2]
+        rows = [row for number in numbers for row in _records(number, start_us + number * 10**6)]
+        impossible = [row for us in _IMPOSSIBLE for row in _records(99, us)[:1]]
+        folder = self.files / f"{START:date=%Y-%m-%d}" / "hour=07"
+        for name, some in (("gaps", rows), ("gaps-again", rows[-_MISSING:]), ("1970", impossible)):
+            table = pa.table(
+                {
+                    field.name: pa.array([row.get(field.name) for row in some]).cast(field.type)
+                    for field in EVENT_SCHEMA
+                },
+                EVENT_SCHEMA,
+            )
+            pq.write_table(table, folder / f"{name}.parquet")
+        count = len(numbers)
+        kind = KindTruth(operations=count, fired=count, waits_us=[np.full(count, 1_000_000)])
+        kind.lateness_us, kind.key_counts = [np.empty(0, np.int64)], {"gaps:0": count}
+        read = 2 * count + _MISSING + len(_IMPOSSIBLE)
+        return Truth(kinds={"park": kind}, rows=read, repeated_rows=_MISSING)
+
     def deliver_late(self) -> list[Path]:
-        """Put the files that come late among the others; return where they are now."""
+        """Put the files that come late among the others; return where they are now.
+
+        And touch others, as a copy does, and replace one by its own records.
+        """
+        for path in self.files.rglob("burst-*.parquet"):
+            os.utime(path, ns=(0, 1_763_000_000 * 10**9))
+        events = pq.read_table(self._replaced, partitioning=None)
+        pq.write_table(events, self._replaced, row_group_size=max(1, events.num_rows // 2))
         found = []
         for late in sorted(self._late.rglob("*.parquet")):
             path = self.files / late.relative_to(self._late)
@@ -98,3 +161,25 @@ class BenchJournal:
     @property
     def _late(self) -> Path:
         return self.folder / "late"
+
+    @property
+    def _replaced(self) -> Path:
+        return min(self.files.rglob("000000-*.parquet"))
+
+
+def _records(number: int, start_us: int) -> list[dict[str, Any]]:
+    """Return the records of an operation that fires after a second."""
+    most = 2**63 - 1
+    ended_us = min(start_us + 1_000_000, most)
+    row: dict[str, Any] = {
+        "operation_id": f"{_GAPS_START}-{number}",
+        "kind": "park",
+        "worker": _GAPS_WORKER,
+        "keys": ["gaps:0"],
+        "watched_at": start_us,
+        "deadline": min(start_us + 25_000_000, most),
+    }
+    return [
+        row | {"event": "watched", "seq": 2 * number + 1, "at": start_us},
+        row | {"event": "fired", "seq": 2 * number + 2, "at": ended_us, "completed_at": ended_us},
+    ]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from purgatory.pipeline import Advice
+from purgatory.pipeline.outcomes.manifest import missing_records
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable, Update
 from purgatory.pipeline.schemas import COMPLETIONS
 from purgatory.pipeline.spark.folders import Tables
@@ -34,6 +35,12 @@ class KnownTruth:
     """With all repeats."""
     repeated: int
     late: int
+    replaced: int
+    """In the file that is replaced, by the same records, when the late ones come."""
+    unknown: int
+    """Records of times that cannot be."""
+    missing: dict[str, int]
+    """By worker."""
     by_kind: dict[str, dict[str, float]]
     hot_keys: list[int]
     """Operations of the most frequent keys."""
@@ -42,11 +49,29 @@ class KnownTruth:
     advice: PlantedAdvice
 
     @classmethod
-    def of(cls, truth: Truth, broken: list[str], advice: PlantedAdvice) -> KnownTruth:
+    def of(
+        cls,
+        truth: Truth,
+        broken: list[str],
+        advice: PlantedAdvice,
+        *,
+        replaced: int,
+        unknown: int,
+        missing: dict[str, int],
+    ) -> KnownTruth:
         """Return what can be told of `truth` with the files in `broken` added."""
-        by_kind = {name: _columns(kind) for name, kind in truth.kinds.items()}
-        rows = truth.rows, truth.repeated_rows, truth.late_rows
-        return cls(*rows, by_kind, _hot_keys(truth), broken, advice)
+        return cls(
+            records=truth.rows,
+            repeated=truth.repeated_rows,
+            late=truth.late_rows,
+            replaced=replaced,
+            unknown=unknown,
+            missing=missing,
+            by_kind={name: _columns(kind) for name, kind in truth.kinds.items()},
+            hot_keys=_hot_keys(truth),
+            broken=broken,
+            advice=advice,
+        )
 
     @classmethod
     def read(cls, path: Path) -> KnownTruth:
@@ -76,10 +101,13 @@ class KnownTruth:
         row = outcomes.read().selectExpr(*_TOTALS).collect()[0]
         yield "operations", row["operations"], operations
         yield "operations with a row each", row["different"], operations
-        yield "records, with those that were repeated", row["records"], self.records
+        records = self.records - self.unknown
+        yield "records, with those that were repeated", row["records"], records
         yield "operations with two different ends", row["contested"], 0
-        yield "late records", update.rows, self.late
-        yield "records that are no events", update.unknown_rows, 0
+        yield "late and replaced records", update.rows, self.late + self.replaced
+        yield "replaced files", len(update.replaced), 1
+        yield "records that are no events", update.manifest.unknown_rows, self.unknown
+        yield "missing records", missing_records(update.manifest), self.missing
         yield "broken files", sorted(update.bad), self.broken
         yield from self._compared_kinds(tables)
         counts = [row["operations"] for row in tables.rows("waits", "hot_keys")]
