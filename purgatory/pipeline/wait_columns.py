@@ -7,7 +7,7 @@ takes longer than the rest of a report's imports.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
@@ -71,25 +71,23 @@ BY_HOUR_COLUMNS = ("kind", "hour", *(f"wait_us_{name}" for name in PERCENTS))
 """Of the table, those that are used."""
 
 
-def ended_hours(by_hour: pa.Table) -> pa.Table:
-    """Return the hours with an operation that ended."""
-    return by_hour.filter(pc.is_valid(by_hour["wait_us_p50"]))
+def latest_hours(
+    by_hour: pa.Table, kinds: Container[str], count: int
+) -> list[tuple[int, str, tuple[int, ...]]]:
+    """Return the last `count` rows of some kinds with an operation that ended, by hour and kind.
 
-
-def of_kinds(table: pa.Table, is_wanted: Callable[[str], bool]) -> pa.Table:
-    """Return the rows of the wanted kinds."""
-    wanted = [*filter(is_wanted, pc.unique(table["kind"]).to_pylist())]
-    return table.filter(pc.is_in(table["kind"], pa.array(wanted, pa.string())))
-
-
-def latest_hours(by_hour: pa.Table, count: int) -> list[tuple[int, str, tuple[int, ...]]]:
-    """Return the last `count` rows by hour and kind: its start in seconds, kind and PERCENTS."""
-    keys = [("hour", "descending"), ("kind", "descending")]
-    rows = by_hour.take(pc.select_k_unstable(by_hour, min(count, len(by_hour)), keys))
-    waits = (integers(rows[f"wait_us_{name}"]).tolist() for name in PERCENTS)
-    hours_s = (micros(rows["hour"]) // 1_000_000).tolist()
-    found = zip(hours_s, rows["kind"].to_pylist(), zip(*waits, strict=True), strict=True)
-    return [*found][::-1]
+    Each is the start of the hour in seconds, the kind, and its PERCENTS.
+    """
+    ended = by_hour.filter(pc.is_valid(by_hour["wait_us_p50"]))
+    names, kind = coded(ended["kind"])
+    chosen = np.flatnonzero(np.array([name in kinds for name in names], bool)[kind])
+    hour_s = micros(ended["hour"]) // 1_000_000
+    # Places in the order of the names, which those of `names` are not.
+    order = np.argsort(np.argsort(np.array(names, object)))
+    rows = chosen[np.lexsort((order[kind[chosen]], hour_s[chosen]))[-count:]]
+    columns = (integers(ended[f"wait_us_{name}"])[rows].tolist() for name in PERCENTS)
+    found = (names[place] for place in kind[rows].tolist())
+    return list(zip(hour_s[rows].tolist(), found, zip(*columns, strict=True), strict=True))
 
 
 _MINUTE_US = 60_000_000

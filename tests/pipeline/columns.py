@@ -12,7 +12,6 @@ from purgatory.pipeline.wait_columns import (
     PARKED_COLUMNS,
     ParkedMinutes,
     TimelineCounts,
-    ended_hours,
 )
 
 Rows = Iterable[Mapping[str, Any]]
@@ -24,7 +23,7 @@ _TIMELINE_COLUMNS = ("start", "kind", "outcome", "bucket", "count", "width_s")
 
 def hourly_waits(rows: Rows = ()) -> pa.Table:
     """Return the columns of the table by_hour."""
-    return ended_hours(_table(rows, BY_HOUR_COLUMNS))
+    return _table(rows, BY_HOUR_COLUMNS)
 
 
 def parked_minutes(rows: Rows = ()) -> ParkedMinutes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from purgatory.pipeline.wait_columns import latest_hours, of_kinds
+from purgatory.pipeline.wait_columns import latest_hours
 from tests.pipeline.columns import hourly_waits
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
@@ -22,11 +22,9 @@ def test_rows_are_in_the_order_of_time_and_of_kinds() -> None:
     rows = [row("watch", 1, 4), row("watch", 0, 3), row("park", 1, 2), row("park", 0, None)]
     found = hourly_waits(rows)
     start_s = int(START.timestamp())
-    assert latest_hours(of_kinds(found, lambda kind: kind == "park"), 9) == [
-        (start_s + 3_600, "park", (2, 2, 2))
-    ]
-    assert [(hour, kind) for hour, kind, _ in latest_hours(found, 2)] == [
+    assert latest_hours(found, ["park"], 9) == [(start_s + 3_600, "park", (2, 2, 2))]
+    assert [(hour, kind) for hour, kind, _ in latest_hours(found, ["park", "watch"], 2)] == [
         (start_s + 3_600, "park"),
         (start_s + 3_600, "watch"),
     ]
-    assert latest_hours(hourly_waits(), 2) == []
+    assert latest_hours(hourly_waits(), ["park"], 2) == []

@@ -21,8 +21,6 @@ from purgatory.pipeline.wait_columns import (
     PARKED_COLUMNS,
     ParkedMinutes,
     TimelineCounts,
-    ended_hours,
-    of_kinds,
 )
 from purgatory.pipeline.wait_columns import JOB as WAITS
 
@@ -46,7 +44,7 @@ class Findings:
     hot_keys: Rows
     parked: ParkedMinutes
     by_hour: pa.Table
-    """The columns BY_HOUR_COLUMNS of hours with an operation that ended."""
+    """The columns BY_HOUR_COLUMNS, in each part of all kinds."""
     timeline: TimelineCounts
     wait_counts: Rows
     lateness_counts: Rows
@@ -90,7 +88,6 @@ class Findings:
             self,
             by_kind=of_part(self.by_kind),
             parked=self.parked.where(is_of_part),
-            by_hour=of_kinds(self.by_hour, is_of_part),
             timeline=self.timeline.where(is_of_part),
             wait_counts=of_part(self.wait_counts),
             lateness_counts=of_part(self.lateness_counts),
@@ -129,7 +126,7 @@ def findings(
         parked=tables.read(
             WAITS, "parked", ParkedMinutes.of_table, PARKED_COLUMNS, coded=("kind",)
         ),
-        by_hour=tables.read(WAITS, "by_hour", ended_hours, BY_HOUR_COLUMNS),
+        by_hour=tables.columns(WAITS, "by_hour", BY_HOUR_COLUMNS, coded=["kind"]),
         timeline=TimelineCounts.of_table(
             tables.columns(WAITS, "timeline", coded=["kind", "outcome"])
         ),

@@ -61,39 +61,44 @@ def summary(limit: datetime) -> str:
     Numbers are bits of blocks: each counts once, and consecutive blocks with the same bits are a
     row, so that there are few unless many records are missing.
     """
-    is_ahead = f"{_LATEST} > {time(limit)}"
-    moment = (
-        f'CASE WHEN is_event THEN epoch_us(CASE WHEN {is_ahead} THEN {_LATEST} ELSE "at" END) END'
-    )
-    return f"""
-        SELECT CASE WHEN is_event AND NOT {is_ahead} THEN {_HOUR} END AS hour,
-               CASE WHEN is_event AND {is_ahead} THEN worker END AS worker,
-               count(*) AS records, min({moment}) AS first_us, max({moment}) AS last_us,
-               NULL AS start_id, NULL AS bits, NULL AS first_block, NULL AS last_block
-        FROM (SELECT *, {IS_EVENT} AS is_event FROM {NEW}) GROUP BY ALL
-        UNION ALL {_numbers(limit)}
-    """
-
-
-def _numbers(limit: datetime) -> str:
-    # A row of a job does not name the start, but the file in which the journal wrote it does.
     is_job = f"starts_with(kind, {text(JOB_KIND)})"
+    # A row of a job does not name the start, but the file in which the journal wrote it does.
     of_file = "nullif(regexp_extract(file, '-([^-/]+)-[0-9]+[.]parquet$', 1), '')"
     of_id = "CASE WHEN strpos(operation_id, '-') > 1 THEN split_part(operation_id, '-', 1) END"
+    is_past = "is_event AND NOT is_ahead"
+    moment = f'epoch_us(CASE WHEN is_ahead THEN {_LATEST} ELSE "at" END)'
+    # Aggregated once, by columns of both: few are different.
     return f"""
-        SELECT NULL AS hour, worker, sum(records)::BIGINT AS records, min(first_us), max(last_us),
+        WITH checked AS (
+            SELECT *, {IS_EVENT} AS is_event, {_LATEST} > {time(limit)} AS is_ahead,
+                   {is_job} AS is_job,
+                   CASE WHEN {is_job} THEN {of_file} ELSE {of_id} END AS start_id
+            FROM {NEW}
+        ), counted AS (
+            SELECT CASE WHEN {is_past} THEN {_HOUR} END AS hour,
+                   CASE WHEN is_event THEN worker END AS worker, is_event AND is_ahead AS is_ahead,
+                   is_job, start_id,
+                   CASE WHEN {is_past} AND seq > 0 THEN seq // {BLOCK} END AS block,
+                   bit_or(CASE WHEN seq > 0 THEN 1::BIGINT << (seq % {BLOCK})::INT END) AS bits,
+                   count(*) AS records, min(CASE WHEN is_event THEN {moment} END) AS first_us,
+                   max(CASE WHEN is_event THEN {moment} END) AS last_us
+            FROM checked GROUP BY ALL
+        ), blocks AS (
+            SELECT worker, start_id, block, bit_or(bits) AS bits, sum(records) AS records,
+                   min(first_us) AS first_us, max(last_us) AS last_us
+            FROM counted WHERE block IS NOT NULL AND (start_id IS NOT NULL OR is_job) GROUP BY ALL
+        ), placed AS (
+            SELECT *, block - row_number() OVER (
+                PARTITION BY worker, start_id, bits ORDER BY block) AS island FROM blocks
+        )
+        SELECT hour, CASE WHEN is_ahead THEN worker END AS worker, sum(records)::BIGINT AS records,
+               min(first_us) AS first_us, max(last_us) AS last_us,
+               NULL AS start_id, NULL AS bits, NULL AS first_block, NULL AS last_block
+        FROM counted GROUP BY ALL
+        UNION ALL
+        SELECT NULL, worker, sum(records)::BIGINT, min(first_us), max(last_us),
                start_id, bits, min(block), max(block)
-        FROM (SELECT *, block - row_number() OVER (
-            PARTITION BY worker, start_id, bits ORDER BY block) AS island
-        FROM (
-            SELECT worker, start_id, seq // {BLOCK} AS block,
-                   bit_or(1::BIGINT << (seq % {BLOCK})::INT) AS bits, count(*) AS records,
-                   min(epoch_us("at")) AS first_us, max(epoch_us("at")) AS last_us
-            FROM (
-                SELECT *, CASE WHEN {is_job} THEN {of_file} ELSE {of_id} END AS start_id
-                FROM {NEW} WHERE {IS_EVENT} AND seq > 0 AND NOT ({_LATEST} > {time(limit)})
-            ) WHERE start_id IS NOT NULL OR {is_job} GROUP BY ALL))
-        GROUP BY worker, start_id, bits, island
+        FROM placed GROUP BY worker, start_id, bits, island
     """
 
 

@@ -204,7 +204,10 @@ class SparkRunner(Runner):
         """Let `name` be the columns of the Parquet files at paths in folders, about `rows`."""
         found = frame_of(self.spark, schema, *places)
         if has_file:
-            found = found.withColumn("file", F.input_file_name())
+            # Not `input_file_name`: a query that has it is not inlined, but shuffled.
+            is_read = any(paths for _, paths in places)
+            file = F.col("_metadata.file_path") if is_read else F.lit(None).cast("string")
+            found = found.withColumn("file", file)
         # Without a shuffle.
         self.frames[name] = found.coalesce(1) if rows < FEW_RECORDS else found
 
