@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,6 +19,8 @@ from purgatory.pipeline.report.charts import (
 from purgatory.pipeline.report.findings import LISTED_KINDS, SHOWN_KINDS, Findings
 from purgatory.pipeline.report.report_writer import charts
 from purgatory.pipeline.report.sections import advice_section
+from purgatory.pipeline.report.tables import outcome_waits_table
+from purgatory.pipeline.schemas import OUTCOMES
 from tests.pipeline.columns import hourly_waits, parked_minutes, timeline_counts
 
 NOTHING = Findings(
@@ -106,3 +109,13 @@ def test_many_kinds_make_no_long_page() -> None:
     }
     page = advice_section(advice)
     assert page.count("<tr>") == 1 + LISTED_KINDS and "And 100 kinds more" in page
+
+
+def test_the_table_of_outcomes_has_the_lost() -> None:
+    """And those that wait still, of which no wait is known; all together they are the kind."""
+    row = kind_row("park") | dict.fromkeys(OUTCOMES, 0)
+    row |= {"operations": 10, "fired": 7, "lost": 2, "open": 1}
+    waits = {"kind": "park", "outcome": "fired", "bucket": 1_000, "count": 7}
+    found = outcome_waits_table(replace(NOTHING, by_kind=[row], wait_counts=[waits]))
+    rows = re.findall(r"</i>(\w+)</td><td[^>]*>(\d+)</td><td[^>]*>([\d.]+)%", found)
+    assert rows == [("fired", "7", "70.00"), ("lost", "2", "20.00"), ("open", "1", "10.00")]

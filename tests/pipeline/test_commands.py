@@ -265,3 +265,10 @@ def test_a_bad_file_can_end_it(
     said = capsys.readouterr().err
     assert "zz-truncated.parquet: not a Parquet file, or cut off" in said
     assert not (tmp_path / "out").exists()
+
+
+def test_the_title_has_the_time_that_is_covered(out: tuple[Path, str]) -> None:
+    """A page that is kept says by itself which hours it is on."""
+    title = re.search("<title>(.*)</title>", page_of(out))
+    assert title is not None
+    assert title[1].endswith(", 2026-11-20 06:00 to 2026-11-20 07:59 UTC")

@@ -160,21 +160,23 @@ def number_of_hour(name: str) -> int:
 
 def starts_of_rows(rows: Iterable[Any]) -> tuple[dict[str, WorkerStart], Counter[str]]:
     """Return the starts and the records of jobs of an EventSummary."""
-    found: dict[str, WorkerStart] = {}
-    spans: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    workers: dict[str, str] = {}
+    times, spans = defaultdict[str, list[int]](list), defaultdict[str, list[Sequence[int]]](list)
     jobs: Counter[str] = Counter()
     for row in rows:
         if (name := row["start_id"]) is None:
             # Of several starts: their numbers are not different ones.
             jobs[row["worker"]] += row["records"]
             continue
+        workers[name] = row["worker"]
+        times[name] += row["first_us"], row["last_us"]
         spans[name] += _spans(row["first_block"], row["last_block"], row["bits"])
-        start = WorkerStart(row["worker"], *_times(row))
-        found[name] = found[name].merged(start) if name in found else start
-    return {
-        name: start.merged(replace(start, seen=[*map(list, spans[name])]))
-        for name, start in found.items()
-    }, jobs
+    found = {}
+    for name, worker in workers.items():
+        first, last = (from_micros(of(times[name])).isoformat() for of in (min, max))
+        nothing = WorkerStart(worker, first, last)
+        found[name] = nothing.merged(replace(nothing, seen=[*map(list, spans[name])]))
+    return found, jobs
 
 
 def _times(row: Any) -> tuple[str, str]:

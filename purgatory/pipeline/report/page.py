@@ -77,7 +77,7 @@ def page(
             f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts, styles)}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<link rel="icon" href="data:,">',
-            f"<title>{escape(title)}</title>",
+            f"<title>{escape(title)}, {_covered(findings)}</title>",
             *(f"<style>{style}</style>" for style in styles),
             "</head><body>",
             '<a class="skip" href="#verdict">Skip to the verdict</a>',
@@ -122,9 +122,14 @@ def _hash(content: str) -> str:
     return f"'sha256-{digest}'"
 
 
-def _head(findings: Findings, parts: Sequence[Part], title: str) -> str:
+def _covered(findings: Findings) -> str:
+    """Return the hours in which the operations began to wait."""
     hours = sorted(findings.manifest.hours)
     first, last = (hour.replace("T", " ") for hour in (hours[0], hours[-1]))
+    return f"{first}:00 to {last}:59 UTC"
+
+
+def _head(findings: Findings, parts: Sequence[Part], title: str) -> str:
     links = [(part.name, part.title) for part in parts]
     links = [("read", "What was read"), *links, ("keys", "Keys"), ("advice", "Advice")]
     anchors = "".join(f'<a href="#{name}">{text}</a>' for name, text in links)
@@ -134,8 +139,7 @@ def _head(findings: Findings, parts: Sequence[Part], title: str) -> str:
     )
     return (
         f"<header><h1>{escape(title)}</h1>"
-        f'<p class="faint">Operations that began to wait in the hours from {first}:00 '
-        f"to {last}:59 UTC</p>"
+        f'<p class="faint">Operations that began to wait from {_covered(findings)}</p>'
         f'<nav aria-label="Sections">{anchors}</nav>'
         f'<dl class="tiles">{tiles}</dl></header>'
     )

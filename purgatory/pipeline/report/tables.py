@@ -13,7 +13,7 @@ from purgatory.pipeline.console import duration, figure, percent, short
 from purgatory.pipeline.report.chart_data import OUTCOME_SERIES
 from purgatory.pipeline.report.charts import HourlyLoad
 from purgatory.pipeline.report.findings import LISTED_KINDS, Findings, Rows
-from purgatory.pipeline.schemas import COMPLETIONS
+from purgatory.pipeline.schemas import COMPLETIONS, OUTCOMES
 from purgatory.pipeline.statistics import bucket_end, bucket_start, middle_at
 
 BAR_WIDTH = 160
@@ -233,20 +233,23 @@ def waits_table(rows: Rows, name: str, title: str) -> str:
 
 
 def outcome_waits_table(findings: Findings) -> str:
-    """Return the percentiles of the waits by kind and outcome, from their histogram."""
+    """Return the operations by kind and outcome, and the percentiles of their waits.
+
+    From a histogram; a wait without an end has none.
+    """
     counts: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
     for row in findings.wait_counts:
         if row["outcome"] in COMPLETIONS and row["bucket"] is not None:
             counts[row["kind"], row["outcome"]][row["bucket"]] += row["count"]
     found = [
-        (kind, outcome, counts[kind, outcome])
-        for kind in findings.kinds
-        for outcome in COMPLETIONS
-        if (kind, outcome) in counts
+        (row["kind"], outcome, row[outcome], counts[row["kind"], outcome])
+        for row in findings.by_kind[: len(findings.kinds)]
+        for outcome in OUTCOMES
+        if row[outcome]
     ]
     if not found:
         return ""
-    buckets = [bucket for _, _, counter in found for bucket in counter]
+    buckets = [bucket for *_, counter in found for bucket in counter] or [0]
     low, high = bucket_start(min(buckets)), bucket_end(max(buckets))
     totals = {row["kind"]: row["operations"] for row in findings.by_kind}
     rows = (_outcome_row(*one, totals[one[0]], (low, high)) for one in found)
@@ -255,16 +258,17 @@ def outcome_waits_table(findings: Findings) -> str:
 
 
 def _outcome_row(
-    kind: str, outcome: str, counts: Counter[int], total: int, span: tuple[int, int]
+    kind: str, outcome: str, count: int, counts: Counter[int], total: int, span: tuple[int, int]
 ) -> list[str]:
-    times = [middle_at(counts, percents) for percents in _PERCENTS]
+    times = [middle_at(counts, percents) for percents in _PERCENTS] if counts else []
     return [
         name_cell(kind),
         f'<td class="text narrow"><i class="dot o{OUTCOME_SERIES[outcome]}"></i>{outcome}</td>',
-        f"<td>{counts.total():,}</td>",
-        percent_cell(counts.total() / total),
+        f"<td>{count:,}</td>",
+        percent_cell(count / total),
         *(f"<td>{duration(time_us)}</td>" for time_us in times),
-        f'<td class="bar">{_range_bar(times, span, OUTCOME_SERIES[outcome])}</td>',
+        *(() if times else ["<td></td>"] * len(_PERCENTS)),
+        f'<td class="bar">{_range_bar(times, span, OUTCOME_SERIES[outcome]) if times else ""}</td>',
     ]
 
 
