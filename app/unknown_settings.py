@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from app.settings import Settings
-from purgatory.cli.findings import PREFIX, unknown_variables
+from purgatory.environment import PREFIX, unknown_variables
 
 
 def unknown_settings(environment: Mapping[str, str]) -> list[str]:

@@ -1,5 +1,6 @@
 """Fixtures for every test, and how the tests are handed out."""
 
+import atexit
 import gc
 import logging
 import os
@@ -88,14 +89,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """Keep the garbage collector from the tests themselves: each collection looked at thousands."""
     gc.freeze()
+    # The exit collects them, as some extension modules check; pytest, before it, need not.
+    atexit.register(gc.unfreeze)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Let the exit collect what was frozen, as some extension modules check; note the status.
-
-    `.ci/run` tells by it whether all tests were run, which the status of `make` does not say.
-    """
-    gc.unfreeze()
+    """Note the status, by which `.ci/run` tells whether all tests were run: make does not say."""
     cache = getattr(session.config, "cache", None)
     if cache is not None and not hasattr(session.config, "workerinput"):
         cache.set("session/exitstatus", int(exitstatus))

@@ -25,12 +25,12 @@ from purgatory.cli.findings import (
     Finding,
     overdue_warnings,
     refusal,
-    unknown_variables,
     worker_findings,
 )
 from purgatory.cli.output import OK, REFUSED, print_rows
 from purgatory.cli.session import Session, StoreUrl, session_of, store_at
 from purgatory.client import RefusedError
+from purgatory.environment import unknown_variables
 from purgatory.errors import PurgatoryError, SignalsUnavailableError
 from purgatory.jobs.stores.protocol import JobStore
 from purgatory.purgatory import Purgatory

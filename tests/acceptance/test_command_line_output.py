@@ -23,9 +23,9 @@ from fastapi import FastAPI
 from purgatory import Purgatory
 from purgatory.__main__ import main
 from purgatory.cli.doctor import installed_version
-from purgatory.cli.findings import KNOWN, unknown_variables
 from purgatory.cli.output import counted, local_time, without_pointer
 from purgatory.client import Client
+from purgatory.environment import KNOWN, unknown_variables
 from purgatory.fastapi import ALLOW_ANYONE, install
 from purgatory.jobs import JobContext, MemoryJobStore, RetryJobError
 from purgatory.jobs.clients import JobClient

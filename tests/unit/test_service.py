@@ -176,3 +176,11 @@ def test_each_stream_keeps_its_number(closed: str, tmp_path: Path) -> None:
     subprocess.run(["sh", "-c", f'"$@" {closed}', "sh", *command], check=True)
     *streams, later = map(int, found.read_text().split())
     assert streams == [0, 1, 2] and later > 2
+
+
+def test_the_service_starts_without_what_it_may_not_need() -> None:
+    """Each of these takes a tenth of a second to import: clients, terminals, stores."""
+    late = ["httpx", "redis", "rich", "sqlalchemy", "typer"]
+    code = f"import app.__main__, sys; print([name for name in {late} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -11,17 +11,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import NamedTuple, NoReturn
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from urllib.parse import urlsplit
-
-from purgatory.timer.clock import Seconds, seconds_of
-
-try:
-    import httpx
-except ImportError as exc:
-    raise ImportError(
-        "callbacks over HTTP need httpx: pip install 'fastapi-purgatory[webhook]'"
-    ) from exc
 
 from purgatory.job_errors import FailJobError, InvalidPayloadError, RetryJobError
 from purgatory.jobs.callbacks.addresses import (
@@ -40,6 +32,12 @@ from purgatory.jobs.handlers.job_context import JobContext
 from purgatory.jobs.model.deadline import rfc3339
 from purgatory.jobs.model.job import Job
 from purgatory.timer import Clock, SystemClock
+from purgatory.timer.clock import Seconds, seconds_of
+
+if TYPE_CHECKING:
+    import httpx
+elif find_spec("httpx") is None:
+    raise ImportError("callbacks over HTTP need httpx: pip install 'fastapi-purgatory[webhook]'")
 
 __all__ = ["CALLBACK", "Callback", "Webhook"]
 
@@ -226,6 +224,9 @@ class Webhook:
 
     def _open_tls(self) -> ssl.SSLContext:
         if self._tls is None:
+            # Not at the top: it takes a tenth of a second, which a service would start later.
+            import httpx
+
             # The machine's own settings are not for addresses that clients give.
             self._tls = httpx.create_ssl_context(trust_env=False)
             # A server could have us check its certificate again and again.
@@ -258,6 +259,8 @@ class Webhook:
 
 
 def _url(callback: Callback) -> httpx.URL:
+    import httpx  # as above
+
     try:
         return httpx.URL(callback.url)
     except httpx.InvalidURL as exc:
