@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -21,6 +22,10 @@ from tests.scheduling import TogetherScheduling, is_late
 # Tests start hundreds of processes, each of which would compile all sources anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# httpx looks for it with each request to an application, half a millisecond if it is not there.
+if find_spec("sniffio") is None:
+    sys.modules["sniffio"] = None  # type: ignore[assignment] # "not there" for the import system
 
 # A shell ignores SIGINT for what it starts in the background, and so would all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
