@@ -15,6 +15,7 @@ import re
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import lru_cache, partial
+from threading import RLock
 from typing import Any, Final
 
 import fastapi
@@ -237,11 +238,47 @@ class _Delegated(Response):
         return receive_again
 
 
+_BUILDING: Final = RLock()
+
+
 class RawRoute(APIRoute):
-    """A route whose requests go to its endpoint, past FastAPI's handling."""
+    """A route whose requests go to its endpoint, past FastAPI's handling.
+
+    FastAPI makes a parser for each parameter and model of a route, and again where its router is
+    included: most of a millisecond each, for every application of a test suite. Here these are for
+    OpenAPI alone, so they are built with the first attribute that is not there yet, on any thread.
+    """
 
     # {id of an inclusion of the router: the inclusion, the endpoint behind its dependencies}
     _guarded: dict[int, tuple[Any, ASGIApp]] | None = None
+    # Read by an inclusion, and not among the options of every version.
+    stream_item_type = max_body_size = None
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        """Keep what `APIRoute` takes: an inclusion makes another route of it."""
+        self.__dict__.update(options)
+        self.path = path
+        self.path_regex, self.path_format, self.param_convertors = compile_path(path)
+        self.endpoint = endpoint
+        self.name = options.get("name") or endpoint.__name__
+        self.methods = set(options["methods"])
+        self._unbuilt: dict[str, Any] | None = {**vars(self)}
+        self._options = options
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute that FastAPI builds, which itself probes for some."""
+        with _BUILDING:
+            unbuilt, self._unbuilt = vars(self).get("_unbuilt"), None
+            if unbuilt is not None:
+                # Of an application that sets the ids of its operations: FastAPI's docs have a way.
+                changed = {
+                    key: value
+                    for key, value in vars(self).items()
+                    if key in unbuilt and unbuilt[key] is not value
+                }
+                super().__init__(self.path, self.endpoint, **self._options)
+                self.__dict__.update(changed)
+            return object.__getattribute__(self, name)
 
     @property
     def served(self) -> AdmittingEndpoint:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
@@ -9,6 +11,7 @@ from fastapi.testclient import TestClient
 
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, install
+from purgatory.jobs import MemoryJobStore
 from tests.needs import ROUTE_CONTEXTS
 
 
@@ -72,3 +75,24 @@ def test_what_an_application_sets_of_a_route_stays() -> None:
         if isinstance(route, APIRoute):
             route.operation_id = f"my_{route.name}"
     assert app.openapi()["paths"]["/purgatory/statistics"]["get"]["operationId"] == "my_statistics"
+
+
+def test_fastapi_builds_each_of_them_once_for_openapi_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A suite whose tests make an application each does not pay for parsers that nobody calls."""
+    built: list[APIRoute] = []
+    init = APIRoute.__init__
+
+    def build(self: APIRoute, *args: Any, **options: Any) -> None:
+        built.append(self)
+        init(self, *args, **options)
+
+    monkeypatch.setattr(APIRoute, "__init__", build)
+    app = FastAPI(openapi_url=None)
+    install(app, Purgatory(jobs=MemoryJobStore()), authorize=ALLOW_ANYONE)
+    with TestClient(app) as client:
+        assert client.get("/purgatory/keys").status_code == 200
+        assert client.get("/purgatory/problems/not-found").status_code == 200
+        assert client.put("/purgatory/keys").status_code == 405
+    assert built == []
+    operations = [item for path in app.openapi()["paths"].values() for item in path.values()]
+    assert len(built) == len(operations) > 20
