@@ -425,10 +425,12 @@ class JobModel:
                 self.fire(job_id, key, value_json, now_ms)
         return self.jobs.get(job_id)
 
-    def cancel(self, job_id: str, now_ms: int) -> Job | str:
+    def cancel(self, job_id: str, if_version: int | None, now_ms: int) -> Job | str:
         job = self.jobs.get(job_id)
         if job is None:
             return "JobNotFoundError"
+        if if_version not in (None, job.version):
+            return "JobChangedError"
         if job.state is JobState.CANCELLED:
             return job
         if job.state is not JobState.WAITING and job.blocked_by is None:

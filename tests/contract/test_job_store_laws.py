@@ -226,12 +226,13 @@ class JobStoreMachine(RuleBasedStateMachine):
         (job,) = self.wait(self.store(is_here).run([step]))
         assert job == self.model.fire_job(job_id, fired, round_number, self.world.now_ms)
 
-    @rule(index=indices, is_here=st.booleans())
-    def cancel(self, index: int, is_here: bool) -> None:
+    @rule(index=indices, behind=versions, is_here=st.booleans())
+    def cancel(self, index: int, behind: int | None, is_here: bool) -> None:
         """Only what waits."""
         job_id = self.pick(index)
-        cancelled = self.attempt(self.store(is_here).cancel(job_id))
-        assert cancelled == self.model.cancel(job_id, self.world.now_ms)
+        if_version = self.version(job_id, behind)
+        cancelled = self.attempt(self.store(is_here).cancel(job_id, if_version=if_version))
+        assert cancelled == self.model.cancel(job_id, if_version, self.world.now_ms)
 
     @rule(key=st.sampled_from(KEYS), limit=batches)
     def cancel_for_key(self, key: str, limit: int) -> None:
@@ -243,7 +244,7 @@ class JobStoreMachine(RuleBasedStateMachine):
         assert len(done.cancelled) == min(limit, len(before))
         assert (done.run, done.has_more) == ((), len(before) > limit)
         now_ms = self.world.now_ms
-        self.model.decide(done.cancelled, lambda model, each: model.cancel(each, now_ms))
+        self.model.decide(done.cancelled, lambda model, each: model.cancel(each, None, now_ms))
 
     @rule(index=indices, delay_ms=delays_ms, behind=versions, is_here=st.booleans())
     def reschedule(self, index: int, delay_ms: int, behind: int | None, is_here: bool) -> None:

@@ -14,13 +14,16 @@ from purgatory.jobs import (
     InvalidDeadlineError,
     Job,
     JobConflictError,
+    JobError,
     JobLimits,
     JobOutcome,
     JobState,
 )
 from purgatory.jobs.model import (
+    Add,
     Added,
     AddStatus,
+    Cancel,
     Claim,
     Deadline,
     Finish,
@@ -32,6 +35,8 @@ from purgatory.jobs.model import (
     Pause,
     Paused,
     Resume,
+    RunNow,
+    Step,
     StoreFullError,
 )
 from tests.cases import cases
@@ -132,6 +137,16 @@ async def test_a_full_store_refuses_and_forgets_nothing(make_job_stores: MakeJob
     await world.here.cancel(first.id)
     await world.add()
     await world.close()
+
+
+async def test_steps_of_several_kinds_are_run_in_order(world: World) -> None:
+    """In one call, with a result for each."""
+    spec, other = world.spec(delay=5), world.spec(delay=0)
+    steps: list[Step[Any]] = [Add(spec), Cancel(spec.id), RunNow(spec.id), Add(other)]
+    added, cancelled, refused, last = await world.here.run(steps)
+    assert (added.status, last.status) == (AddStatus.ADDED, AddStatus.ADDED)
+    assert cancelled.state is JobState.CANCELLED and isinstance(refused, JobError)
+    assert await world.here.run([]) == []
 
 
 async def test_several_keys_fire_up_to_the_limit_of_each(world: World) -> None:

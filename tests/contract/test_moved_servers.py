@@ -257,28 +257,6 @@ async def test_a_fault_of_our_own_is_no_lost_connection() -> None:
     assert lost_connection(caught.value) is None
 
 
-async def test_fires_reach_the_new_master(tmp_path: Path) -> None:
-    """The old one keeps the connections open, and refuses every fire on them."""
-    folders = [tmp_path / "old", tmp_path / "new"]
-    for folder in folders:
-        folder.mkdir()
-    with (
-        ValkeyServer(folders[0]) as old,
-        ValkeyServer(folders[1], is_on_port=True) as new,
-        old.client() as client,
-    ):
-        async with (
-            Proxy(old.url.removeprefix("unix://")) as proxy,
-            Purgatory(signals=RedisSignals(f"redis://127.0.0.1:{proxy.port}", timeout=20)) as here,
-        ):
-            await here.fire("key", 1)
-            proxy.target = new.port
-            client.replicaof("127.0.0.1", new.port)
-            with pytest.raises(SignalsUnavailableError, match="takes no signals now"):
-                await here.fire("key", 2)
-            await here.fire("key", 3)
-
-
 async def test_a_fire_that_the_old_primary_takes_after_the_first_report(tmp_path: Path) -> None:
     """Its loss expires the cursors that were given out after that report, too."""
     folders = [tmp_path / "old", tmp_path / "new"]
@@ -410,9 +388,6 @@ async def test_a_service_that_no_sentinel_knows(servers: SentinelServers) -> Non
     url = servers.url.replace(SERVICE, "mistyped")
     with pytest.raises(StoreUnavailableError, match="no Sentinel knows a primary of 'mistyped'"):
         await RedisJobStore(url).open()
-    async with Purgatory(signals=RedisSignals(url, timeout=0.5)) as purgatory:
-        with pytest.raises(SignalsUnavailableError, match="no Sentinel knows a primary"):
-            await purgatory.fire("key")
 
 
 async def test_what_a_url_gives_to_servers_and_sentinels() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from purgatory.jobs import JobState, store_opener
@@ -36,26 +34,6 @@ async def run(world: World, worker: str, state: JobState = JobState.DONE) -> Non
     for job in await world.claim(world.there, worker=worker, within_ms=0):
         await world.there.start([job.claim], lease_ms=LEASE_MS)
         assert await world.there.finish([Finish(job.claim, state)]) == [True]
-
-
-async def test_another_process_that_stays_is_named_with_the_line_that_fixes_it(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Once it was at work for a while beside this one."""
-    caplog.set_level(logging.WARNING, "purgatory.jobs")
-    looking = await looking_into(world)
-    await run(world, "here")
-    await run(world, "host-7")
-    assert not await looking.look()
-    world.now_ms += OVERLAP_MS - 1
-    await run(world, "here")
-    await run(world, "host-7")
-    assert not await looking.look() and not caplog.messages
-    world.now_ms += 1
-    await run(world, "host-7")
-    assert await looking.look()
-    (message,) = caplog.messages
-    assert "host-7" in message and 'RedisSignals("redis://localhost:6379")' in message
 
 
 async def test_it_is_noticed_however_many_jobs_wait_and_though_its_own_fail(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,24 +14,14 @@ from redis.asyncio import Redis
 
 from purgatory import Limits, Purgatory
 from purgatory.errors import SignalsUnavailableError
-from purgatory.jobs import JobOutcome, JobState, JobStore, owed_fires
-from purgatory.jobs.redis import RedisJobStore
+from purgatory.jobs import JobOutcome, JobStore
 from purgatory.jobs.sql import SqlJobStore, migrate
 from purgatory.signals.redis import RedisSignals, records
 from purgatory.timer import SystemClock
-from tests.contract.postgresql_server import PostgresqlServer
 from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
 
 HOUR_S = 3_600
-
-
-@pytest.fixture
-def own_postgresql() -> Iterator[PostgresqlServer]:
-    """A server that this test may kill."""
-    server = PostgresqlServer()
-    yield server
-    server.close()
 
 
 @asynccontextmanager
@@ -56,27 +46,6 @@ async def decided(purgatory: Purgatory, job_id: str) -> None:
             await asyncio.sleep(0.05)
             job = await purgatory.job(job_id).get()
     assert (job.outcome, job.fired_json) == (JobOutcome.FIRED, "7")
-
-
-async def test_a_postgresql_that_is_killed(own_postgresql: PostgresqlServer) -> None:
-    """And started again."""
-    await migrate(own_postgresql.url)
-    async with purgatory_on(SqlJobStore(own_postgresql.url)) as purgatory:
-        handle = await purgatory.defer("note", delay=HOUR_S, keys=["k"])
-        await asyncio.to_thread(own_postgresql.kill)
-        await fire_in_an_outage(purgatory)
-        await asyncio.to_thread(own_postgresql.start)
-        await decided(purgatory, handle.id)
-
-
-async def test_a_valkey_that_is_killed(lone_redis_server: ValkeyServer) -> None:
-    """And started again, on the jobs that it had."""
-    async with purgatory_on(RedisJobStore(lone_redis_server.url, timeout=1)) as purgatory:
-        handle = await purgatory.defer("note", delay=HOUR_S, keys=["k"])
-        await asyncio.to_thread(lone_redis_server.kill)
-        await fire_in_an_outage(purgatory)
-        await asyncio.to_thread(lone_redis_server.start)
-        await decided(purgatory, handle.id)
 
 
 async def test_a_sqlite_file_that_is_locked(tmp_path: Path) -> None:
@@ -150,39 +119,3 @@ async def test_what_is_pending_at_the_end_is_kept(lone_redis_server: ValkeyServe
     async with Purgatory(signals=RedisSignals(lone_redis_server.url)) as after:
         assert after.shared_signals is not None
         assert len(await after.shared_signals.pending_fires.first(10)) == 5
-
-
-async def test_shared_signals_keep_the_pending_fires_of_a_process(
-    own_postgresql: PostgresqlServer, redis_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It ends before the store of jobs is back, and another process decides.
-
-    What is damaged in Redis is in nobody's way.
-    """
-    monkeypatch.setattr(owed_fires, "PENDING_POLL_S", 0.2)
-    await migrate(own_postgresql.url)
-    prefix = f"pending-{SystemClock().now_ns()}"
-    async with purgatory_on(
-        SqlJobStore(own_postgresql.url), signals=RedisSignals(redis_server.url, prefix)
-    ) as purgatory:
-        job = await purgatory.defer("note", delay=HOUR_S, keys=["k"], on_fire="cancel")
-        await asyncio.to_thread(own_postgresql.kill)
-        assert purgatory.shared_signals is not None
-        for damaged in (b"", b"\xff", b"[]", b'["k"]', b'["k", 7, "now"]'):
-            await purgatory.shared_signals.pending_fires.add(damaged)
-        await fire_in_an_outage(purgatory)
-    await asyncio.to_thread(own_postgresql.start)
-    async with purgatory_on(
-        SqlJobStore(own_postgresql.url), signals=RedisSignals(redis_server.url, prefix)
-    ) as another:
-        later = await another.defer("note", delay=HOUR_S, keys=["k"])
-        await decided(another, job.id)
-        assert (await another.job(job.id).get()).state is JobState.CANCELLED
-        assert (await later.get()).outcome is None
-        shared = another.shared_signals
-        assert shared is not None
-        async with asyncio.timeout(PATIENCE_S):
-            left = await shared.pending_fires.first(10)
-            while left:
-                await asyncio.sleep(0.05)
-                left = await shared.pending_fires.first(10)

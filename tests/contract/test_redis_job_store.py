@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio import ConnectionPool
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from purgatory.jobs import Job, JobState, StoreUnavailableError
@@ -309,41 +309,6 @@ async def test_a_server_that_became_a_replica_takes_nothing(
             await RedisSteps(lone_redis_server.url).open()
 
 
-class Name:
-    """An address behind which another server can be, as a name's is after a failover."""
-
-    def __init__(self, server: ValkeyServer) -> None:
-        self.server = server
-
-    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        path = self.server.url.removeprefix("unix://")
-        from_server, to_server = await asyncio.open_unix_connection(path)
-        await asyncio.gather(_copy(reader, to_server), _copy(from_server, writer))
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(65_536):
-        writer.write(data)
-    writer.close()
-
-
-async def test_after_a_failover_the_new_primary_is_found(
-    lone_redis_server: ValkeyServer, redis_server: ValkeyServer
-) -> None:
-    """Its name stands for another server, while the old one keeps its connections."""
-    name = Name(lone_redis_server)
-    async with await asyncio.start_server(name, "127.0.0.1", 0) as proxy:
-        port = proxy.sockets[0].getsockname()[1]
-        async with opened(f"redis://127.0.0.1:{port}", prefix="failover") as store:
-            await added(store, spec())
-            name.server = redis_server
-            with lone_redis_server.client() as client:
-                client.replicaof("127.0.0.1", 1)
-            with pytest.raises(StoreReadOnlyError):
-                await store.add([spec()])
-            await added(store, spec())
-
-
 async def test_an_old_primary_that_does_not_let_go_is_said_to_be_read_only(
     lone_redis_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -361,16 +326,6 @@ async def test_an_old_primary_that_does_not_let_go_is_said_to_be_read_only(
                 await store.add([spec()])
 
 
-async def test_a_server_that_is_not_there_is_unavailable() -> None:
-    """At once, and opening can be tried again."""
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        store = RedisSteps(f"redis://127.0.0.1:{nobody.getsockname()[1]}")
-        for _ in range(2):
-            with pytest.raises(StoreUnavailableError):
-                await store.open()
-
-
 async def test_a_server_that_hangs_is_unavailable(lone_redis_server: ValkeyServer) -> None:
     """After the timeout; the next call has a connection that is not confused by late answers."""
     async with opened(lone_redis_server.url, timeout=1.0) as store:
@@ -382,20 +337,6 @@ async def test_a_server_that_hangs_is_unavailable(lone_redis_server: ValkeyServe
             client.client_unpause()
         cancelled = await store.cancel(job.id)
         assert await store.get([job.id]) == [cancelled]
-
-
-def test_what_cannot_work_is_refused_at_once() -> None:
-    """With the way out."""
-    with pytest.raises(ValueError, match="give a name without braces"):
-        RedisSteps("redis://localhost", prefix="a{b}")
-    with pytest.raises(ValueError, match="give a number from 1 to 1024"):
-        RedisSteps("redis://localhost", shards=0)
-    with pytest.raises(ValueError, match="turn it off"):
-        RedisSteps(Redis(decode_responses=True))
-    with pytest.raises(ValueError, match="has decode_responses: jobs are bytes, take it out"):
-        RedisSteps("redis://localhost?decode_responses=1")
-    with pytest.raises(ValueError, match=r"'redis://\*\*\*@localhost' is not a Redis URL: give"):
-        RedisSteps("redis://user:sec/ret@localhost")
 
 
 # Records that are none

@@ -328,21 +328,6 @@ async def test_a_batch_under_way_is_waited_for_at_the_end(tmp_path: Path) -> Non
             assert [each.seq for each in fired] == [2] * len(KEYS)
 
 
-async def test_a_repeated_batch_appends_nothing(tmp_path: Path) -> None:
-    """And its name is not that of another."""
-    name = Idempotency(owner="one", name="a", fingerprint="1")
-    with ValkeyServer(tmp_path) as server, server.client() as client:
-        async with _worker(server) as here:
-            first = await _fired(here, 1, name)
-            before = _lengths(client)
-            again = await _fired(here, 1, name)
-            assert [each.cursor for each in again] == [each.cursor for each in first]
-            other = Idempotency(owner="one", name="a", fingerprint="2")
-            with pytest.raises(SignalsConflictError):
-                await _fired(here, 2, other)
-            assert _lengths(client) == before
-
-
 async def test_a_name_that_one_of_the_logs_knows_refuses_the_whole_batch(tmp_path: Path) -> None:
     """Of another request, whose keys are in some of the logs only; a repeat is still known."""
     with ValkeyServer(tmp_path) as server, server.client() as client:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -30,7 +29,7 @@ from purgatory.jobs.sql import migrate
 from purgatory.jobs.sql.statements import Statements
 from purgatory.jobs.sql.statements import reads as read_statements
 from purgatory.jobs.sql.statements.dialect import Dialect
-from purgatory.jobs.sql.tables import job_keys, jobs, quarantined_jobs, record_of
+from purgatory.jobs.sql.tables import job_keys, jobs, record_of
 from purgatory.timer import SystemClock
 from tests.contract.postgresql_server import PostgresqlServer
 from tests.contract.sql_job_stores import SqlJobStores, plan_of
@@ -258,30 +257,6 @@ def _names(statement: Any) -> set[str]:
 
 
 # Processes
-
-
-async def test_two_processes_never_claim_the_same_job(
-    store: SqlSteps, database: SqlJobStores
-) -> None:
-    """Each job is claimed once, whoever comes first."""
-    specs = [spec(delay=0) for _ in range(60)]
-    await store.add(specs)
-    command = [sys.executable, "-m", "tests.contract.claiming_process", database.url]
-    processes = [
-        await asyncio.create_subprocess_exec(
-            *command,
-            database.schema,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        for _ in range(2)
-    ]
-    for process in processes:
-        assert process.stdout is not None and process.stdin is not None
-        assert await process.stdout.readline() == b"ready\n"
-    printed = await asyncio.gather(*(process.communicate(b"go\n") for process in processes))
-    claimed = [job_id for out, _ in printed for job_id in out.decode().split()]
-    assert sorted(claimed) == sorted(one.id for one in specs)
 
 
 @pytest.mark.parametrize("new_database", ["postgresql"], indirect=True)
@@ -526,38 +501,6 @@ async def test_a_database_that_takes_no_writes_is_said_to_be_read_only(
     assert (await store.counts()).waiting == 1
     await store.close()
     await engine.dispose()
-
-
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("payload_json", "{"),
-        ("keys_json", "7"),
-        ("state", "asleep"),
-        ("on_fire", "explode"),
-        ("outcome", "fired"),
-        ("finished_ms", "5"),
-        ("ceiling_ms", "5"),
-    ],
-)
-async def test_a_corrupt_row_is_set_aside_by_whoever_reads_it(
-    store: SqlSteps, engine: AsyncEngine, column: str, value: str
-) -> None:
-    """The counts are right again, and its neighbour is not touched."""
-    bad, good = spec(delay=0), spec(delay=0)
-    await store.add([bad, good])
-    async with engine.begin() as connection:
-        stored: Any = int(value) if column.endswith("_ms") else value
-        await connection.execute(jobs.update().where(jobs.c.id == bad.id).values({column: stored}))
-    assert [job and job.id for job in await store.get([bad.id, good.id])] == [None, good.id]
-    async with engine.connect() as connection:
-        record = (await connection.execute(select(quarantined_jobs))).one()
-    assert record.id == bad.id and record.reason and bad.id in record.record
-    counts = await store.counts()
-    assert (counts.waiting, counts.quarantined) == (1, 1)
-    assert [job.id for job in (await store.claim("w", within_ms=1, limit=9, lease_ms=1)).jobs] == [
-        good.id
-    ]
 
 
 async def test_one_who_asks_for_nonsense_fails_alone(store: SqlSteps) -> None:

@@ -31,7 +31,6 @@ from sqlalchemy import (
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from purgatory.jobs import StoreUnavailableError
 from purgatory.jobs.model import JobSpec, StoreNotReadyError, StoreReadOnlyError
 from purgatory.jobs.sql import VERSION_TABLE, metadata, migrate, migrate_in, migrations_path
 from purgatory.jobs.sql.__main__ import main
@@ -263,15 +262,6 @@ async def test_an_application_runs_our_scripts_with_its_own_alembic(
 
     await run(url, downgrade)
     assert await run(url, tables) == {"orders", "alembic_version"}
-
-
-async def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
-    """At once, by name."""
-    url = f"postgresql://nobody@/none?host={tmp_path}"
-    with pytest.raises(StoreUnavailableError, match="cannot be reached"):
-        await migrate(url)
-    with pytest.raises(StoreUnavailableError, match="cannot be reached"):
-        await SqlSteps(url).open()
 
 
 @pytest.mark.parametrize("any_server", ["postgresql"], indirect=True)

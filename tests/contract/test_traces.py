@@ -16,11 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from purgatory import Limits, Purgatory
 from purgatory.event_loop.parking import MAX_UNSLICED
-from purgatory.jobs import Job, JobContext, JobState, JobStore
+from purgatory.jobs import Job, JobContext, JobState
 from purgatory.jobs.clients import JobClient, SyncJobClient
 from purgatory.jobs.model import Deadline, Finish, GiveBack, Retry, WaitAgain
 from purgatory.jobs.model.job import OnFire
-from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.sql import SqlJobStore, migrate
 from purgatory.signals.redis import RedisSignals
 from purgatory.timer import SystemClock
@@ -76,46 +75,6 @@ async def test_a_repeat_in_another_trace_is_the_same_request(world: World) -> No
     await world.add_spec(spec)
     repeated = await world.add_spec(replace(spec, id=NOBODY, traceparent=SECOND))
     assert repeated.is_repeat and repeated.job.traceparent == FIRST
-
-
-@pytest.fixture(params=["sqlite", "redis"])
-async def url(
-    request: pytest.FixtureRequest, tmp_path: Path, redis_server: ValkeyServer
-) -> str | None:
-    """A database that has tables; None for Redis."""
-    if request.param == "redis":
-        return None
-    url = f"sqlite:///{tmp_path}/jobs.db"
-    await migrate(url)
-    return url
-
-
-async def test_the_run_of_a_job_is_linked_to_its_defer_in_another_process(
-    url: str | None, redis_server: ValkeyServer
-) -> None:
-    """By a store that both have; each is traced by a provider of its own."""
-    prefix = f"traced-{SystemClock().now_ns()}"
-
-    def store() -> JobStore:
-        return RedisJobStore(redis_server.url, prefix=prefix) if url is None else SqlJobStore(url)
-
-    here, there = Purgatory("here", jobs=store()), Purgatory("there", jobs=store())
-    defers, runs = Provider(), Provider()
-    PurgatoryTracing(here, tracer_provider=defers)
-    PurgatoryTracing(there, tracer_provider=runs)
-    here.handled_elsewhere(["note"])
-
-    @there.handler("note")
-    async def note(job: JobContext) -> None:
-        pass
-
-    async with here, there:
-        with defers.start_as_current_span("order") as order:
-            handle = await here.defer("note", delay=0)
-        await handle.wait(timeout=PATIENCE_S)
-    [run] = runs.named("purgatory.job")
-    assert [ids(link) for link in run.links] == [ids(order.get_span_context())]
-    assert defers.named("purgatory.job") == []
 
 
 @pytest.mark.parametrize("is_sync", [False, True], ids=["async", "sync"])
@@ -272,21 +231,6 @@ async def test_who_does_not_trace_sends_and_stores_not_a_byte_more(server: Valke
     pattern = rb"f\d \d{13} \d 1(@[0-9a-f]{12})? k1"
     stored = await entries(server.url)
     assert len(stored) == 3 and all(re.fullmatch(pattern, entry) for entry in stored)
-
-
-@pytest.mark.anyio
-async def test_a_worker_from_before_there_were_trace_contexts_reads_traced_entries(
-    server: ValkeyServer,
-) -> None:
-    """Its script finds keys by this pattern, and fails otherwise, also fires of its own."""
-    provider = Provider()
-    async with traced(server.url, provider) as here:
-        with provider.start_as_current_span("payment"):
-            await here.fire("k", 1)
-            await here.fire("k", 1, owner="bob")
-    stored = await entries(server.url)
-    assert len(stored) == 2
-    assert all(re.fullmatch(rb"f\d \d+ \d+ 1@?[0-9a-f]* k1", entry) for entry in stored)
 
 
 @pytest.mark.anyio
