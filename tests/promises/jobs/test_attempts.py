@@ -25,6 +25,7 @@ class Mute(Exception):
         (ValueError(), 1, "ValueError"),
         (Mute(), 1, "Mute: <exception str() failed>"),
         (SystemExit(3), 1, "SystemExit: 3"),
+        (GeneratorExit("close"), 1, "GeneratorExit: close"),
         (asyncio.CancelledError("what it awaited"), 1, "CancelledError: what it awaited"),
         (RetryJobError("later"), 1, "RetryJobError: later"),
         (RetryJobError("later", after=0), 0, "RetryJobError: later"),
@@ -173,3 +174,9 @@ async def test_a_run_that_is_closed_has_no_result(bench: Bench) -> None:
     assert (await bench.job(job)).state is JobState.RUNNING
     assert one.is_counting(held=0, failed=0, retried=0, done=0)
     assert bench.actions("job-retried", "job-failed") == []
+
+
+def test_a_retry_after_what_is_no_number_of_seconds_is_refused() -> None:
+    """Where it is raised, so that the handler's attempt fails with the reason."""
+    with pytest.raises(ValueError, match="after is NaN"):
+        RetryJobError(after=float("nan"))

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from purgatory.jobs import JobLimits, JobState
+from purgatory.jobs import Again, JobContext, JobLimits, JobState
 from purgatory.jobs.model import Claim, Pause
 from tests.promises.kit import (
     HOUR_S,
@@ -14,6 +14,7 @@ from tests.promises.kit import (
     START_MS,
     Bench,
     Database,
+    Log,
     Process,
     now_ms,
     pending_timers,
@@ -208,3 +209,50 @@ async def test_the_loop_turns_while_many_jobs_are_taken_over(
         await asyncio.sleep(0)
         held.append(process.statistics.held)
     assert sorted(set(held)) == [0, 100, 200, 250]
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+async def test_a_job_that_another_service_fires_starts_within_a_poll(
+    bench: Bench, is_busy: bool
+) -> None:
+    """However often the process that fired it claims its own; and the lateness says how late."""
+    shop = await bench.process({"note": Log()}, hears=False)
+    await asyncio.sleep(0.31)
+    await bench.process({"slow": bench.log}, hears=False)
+    for number in range(12):
+        job = await shop.defer("slow", delay=HOUR_S, keys=[f"paid:{number}"])
+        await asyncio.sleep(3.17)
+        fired_ms = now_ms()
+        await shop.fire(f"paid:{number}")
+        for _ in range(16):
+            if is_busy:
+                await shop.defer("note", delay=0)
+            await asyncio.sleep(0.1)
+        assert len(bench.log) == number + 1
+        late_ms = bench.log[-1].at_ms - fired_ms
+        lateness_ms = (await job.get()).lateness_ms
+        assert late_ms <= 1_050
+        assert lateness_ms is not None and abs(lateness_ms - late_ms) <= 2
+
+
+async def test_services_do_not_claim_the_jobs_of_each_other(bench: Bench) -> None:
+    """While no process that has their handler runs; they start when one does, in every round."""
+    rounds: list[int] = []
+
+    async def bill(job: JobContext) -> Again | None:
+        rounds.append(job.round)
+        return job.again(delay=HOUR_S, keys=["paid"]) if job.round < 3 else None
+
+    shop = await bench.process(hears=False)
+    job = await shop.defer("slow", delay=HOUR_S, keys=["paid"])
+    await shop.fire("paid")
+    await asyncio.sleep(45)
+    assert (await job.get()).epoch == 1
+    await bench.process({"slow": bill}, hears=False)
+    await asyncio.sleep(2)
+    for number in (1, 2, 3):
+        assert rounds == list(range(number))
+        await shop.fire("paid")
+        await asyncio.sleep(1.1)
+    # Each round is claimed once, by the process that runs it.
+    assert ((await job.get()).state, (await job.get()).epoch) == (JobState.DONE, 11)

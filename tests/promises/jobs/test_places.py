@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from dataclasses import replace
 
 import pytest
@@ -61,10 +61,10 @@ async def test_so_many_run_at_once_in_the_order_of_their_deadlines(bench: Bench)
 
 async def test_threads_have_places_of_their_own(bench: Bench) -> None:
     """Neither kind takes those of the other."""
-    begun: list[float] = []
+    threads: set[int] = set()
 
     def in_thread(job: JobContext) -> None:
-        begun.append(time.monotonic())
+        threads.add(threading.get_ident())
 
     one = await bench.process({"note": bench.log, "slow": in_thread}, max_running=1, max_threads=1)
     bench.log.seconds = 60
@@ -72,6 +72,7 @@ async def test_threads_have_places_of_their_own(bench: Bench) -> None:
     jobs = [await one.defer("slow", delay=0) for _ in range(3)]
     assert [(await job.wait(5)).state for job in jobs] == [JobState.DONE] * 3
     assert one.is_counting(running=1, waiting=2)
+    assert len(threads) == 1 and threading.get_ident() not in threads
 
 
 @pytest.mark.parametrize("how", ["cancelled", "lost"])

@@ -232,13 +232,21 @@ async def test_a_page_of_the_application_s_own_is_found() -> None:
 
 
 async def test_the_whole_application_when_asked() -> None:
-    """All but what is mounted, which has handlers of its own."""
-    app = application()
+    """All but what is mounted, which has handlers of its own; status and headers are the same."""
+    app, plain = application(), application()
     install(app, Purgatory(), problem_details="app")
     for method, path, body in REQUESTS:
-        answer = await ask(app, method, path, body)
+        answer, expected = await ask(app, method, path, body), await ask(plain, method, path, body)
         is_problem = answer.headers.get("content-type") == PROBLEM
         assert is_problem == (path != "/nothing" and not path.startswith("/inner")), path
+        assert answer.status_code == expected.status_code
+        for name in ("allow", "x-own"):
+            assert answer.headers.get(name) == expected.headers.get(name)
+    refused = (await ask(app, "POST", "/orders/x?size=big", {"id": "y"})).json()
+    pointers = {error["pointer"] for error in refused["errors"]}
+    assert pointers == {"/path/number", "/query/size", "/body/id", "/body/by"}
+    assert (await ask(app, "GET", "/conflict")).json()["error"] == {"code": 17, "items": [1, 2]}
+    assert "ZeroDivision" not in (await ask(app, "GET", "/broken")).text
 
 
 def test_another_choice_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.sql import SqlJobStore
@@ -30,6 +31,22 @@ def test_a_database_of_redis_is_a_number(make: Any, url: str, complaint: str) ->
     make("redis://host/?db=7")
     for path in ("", "/", "/7", "/7/", "//7"):
         make(f"redis://host:6379{path}")
+
+
+@cases(
+    "arguments, complaint",
+    [
+        ({"url_or_client": Redis(decode_responses=True)}, "turn it off"),
+        ({"url_or_client": "redis://host?decode_responses=1"}, "has decode_responses: .*take it"),
+        ({"shards": 0}, "give a number from 1 to 1024"),
+    ],
+)
+def test_a_client_that_decodes_and_no_shards_are_refused(
+    arguments: dict[str, Any], complaint: str
+) -> None:
+    """With the way out: jobs are bytes, and one of the shards has them."""
+    with pytest.raises(ValueError, match=complaint):
+        RedisJobStore(**{"url_or_client": "redis://host", **arguments})
 
 
 @cases("timeout", [0, -1, float("nan"), float("inf"), 61, "5", None, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -57,6 +58,32 @@ async def test_the_documented_responses_are_those_that_are_sent(
     for exchange, model in ((one, WatchResponse), (many, WatchManyResponse)):
         sent = (await exchange.begin(app).reply()).body.decode()
         assert model.model_validate_json(sent, strict=True).model_dump_json() == sent
+
+
+async def test_a_long_wait_ends_within_its_last_tenth(app: FastAPI) -> None:
+    """From 5 seconds on, so that polls do not return in step; a shorter one takes all its time."""
+    loop = asyncio.get_running_loop()
+
+    async def waited(wait: float) -> float:
+        began_at = loop.time()
+        await watch(f"wait={wait}").begin(app).reply()
+        return loop.time() - began_at
+
+    long = await asyncio.gather(*(waited(20) for _ in range(50)))
+    assert all(18 <= each < 20 for each in long) and max(long) - min(long) > 0.5
+    assert {round(await waited(4.9), 2) for _ in range(5)} == {4.9}
+
+
+@cases("query, headers", [("wait=600", {}), ("", {"Prefer": "wait=3600"})])
+async def test_more_than_the_maximum_is_clamped(
+    app: FastAPI, purgatory: Purgatory, query: str, headers: dict[str, str]
+) -> None:
+    """A wait beyond the maximum is taken as the maximum, and the answer says so."""
+    exchange = watch(query, **headers).begin(app)
+    await until_in_turns(lambda: purgatory.parked == 1)
+    await purgatory.fire("k")
+    reply = await exchange.reply()
+    assert (reply.status, reply.headers["preference-applied"]) == (200, "wait=55")
 
 
 # Of a signal whose value is one digit.

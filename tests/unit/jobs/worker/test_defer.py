@@ -14,13 +14,11 @@ from purgatory.jobs import (
     InvalidDeadlineError,
     InvalidJobError,
     InvalidPayloadError,
-    JobContext,
     JobLimits,
     JobOutcome,
     JobState,
     MemoryJobStore,
     UnknownHandlerError,
-    WorkerSettings,
 )
 from purgatory.jobs.clients import JobClient
 from purgatory.jobs.model import IdempotencyConflictError, JobSpec, NoJobStoreError
@@ -128,45 +126,6 @@ async def test_a_fire_without_jobs_does_not_ask_the_store(
     assert store.asked == before
 
 
-async def test_many_jobs_run_in_order_of_deadline(purgatory: Purgatory, log: Log) -> None:
-    """However they were deferred."""
-    for n in (5, 1, 4, 2, 3):
-        await purgatory.defer("note", n, delay=n)
-    await asyncio.sleep(10)
-    assert [run.payload for run in log] == [1, 2, 3, 4, 5]
-
-
-async def test_what_is_held_is_bounded(store: MemoryJobStore, make_purgatory: Make) -> None:
-    """However many are due; those deferred later and due sooner are not late for it."""
-    settings = WorkerSettings(max_held=20, max_running=3)
-    purgatory = make_purgatory(jobs=store, job_settings=settings)
-    running = most = 0
-    ended: list[tuple[int, int]] = []
-
-    @purgatory.handler("work")
-    async def work(job: JobContext, number: int) -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.01)
-        running -= 1
-        ended.append((number, now_ms()))
-
-    async with purgatory:
-        for number in range(200):
-            await purgatory.defer("work", number, delay=30)
-        await asyncio.sleep(1)
-        held = purgatory.statistics().jobs
-        assert held is not None and held.held == 20
-        at_ms = now_ms() + 2_000
-        await (await purgatory.defer("work", -1, delay=2)).wait()
-        [(number, ended_ms)] = ended
-        assert number == -1 and on_time([ended_ms - 10], [at_ms])
-        await asyncio.sleep(60)
-        assert sorted(number for number, _ in ended) == list(range(-1, 200))
-        assert most == 3
-
-
 async def test_an_unknown_handler_is_refused(purgatory: Purgatory) -> None:
     """With the names that are known; unless it is said that another service has it."""
     with pytest.raises(UnknownHandlerError, match=r"'nope'.*known: 'note'.*handled_elsewhere"):
@@ -180,34 +139,11 @@ async def test_an_unknown_handler_is_refused(purgatory: Purgatory) -> None:
     ("options", "error"),
     [
         ({}, InvalidDeadlineError),
-        ({"delay": 1, "at": datetime(2026, 1, 1, tzinfo=UTC)}, InvalidDeadlineError),
-        ({"delay": -1}, InvalidDeadlineError),
-        ({"delay": float("nan")}, InvalidDeadlineError),
-        ({"delay": float("inf")}, InvalidDeadlineError),
-        ({"delay": 11 * 366 * 24 * 3600}, InvalidDeadlineError),
-        ({"at": datetime(2026, 1, 1)}, InvalidDeadlineError),
         ({"at": datetime(2001, 1, 1, tzinfo=UTC)}, InvalidDeadlineError),
-        ({"at": datetime(9999, 1, 1, tzinfo=UTC)}, InvalidDeadlineError),
-        ({"delay": "1"}, TypeError),
-        ({"delay": True}, TypeError),
-        ({"at": "2026-01-01"}, TypeError),
+        ({"at": datetime(2126, 1, 1, tzinfo=UTC)}, InvalidDeadlineError),
         ({"delay": 1, "payload": {1, 2}}, InvalidPayloadError),
-        ({"delay": 1, "payload": float("nan")}, InvalidPayloadError),
-        ({"delay": 1, "payload": "x" * 65_536}, InvalidPayloadError),
-        ({"delay": 1, "keys": "paid"}, TypeError),
         ({"delay": 1, "keys": [""]}, InvalidKeyError),
-        ({"delay": 1, "keys": ["a\x00"]}, InvalidKeyError),
-        ({"delay": 1, "keys": [str(n) for n in range(101)]}, InvalidJobError),
         ({"delay": 1, "on_fire": "explode"}, InvalidJobError),
-        ({"delay": 1, "misfire": "later"}, InvalidJobError),
-        ({"delay": 1, "on_conflict": "fight"}, InvalidJobError),
-        ({"delay": 1, "on_conflict": "keep"}, InvalidJobError),
-        ({"delay": 1, "at": datetime(2126, 1, 1, tzinfo=UTC)}, InvalidDeadlineError),
-        ({"delay": 1, "max_attempts": 0}, InvalidJobError),
-        ({"delay": 1, "max_attempts": 1_001}, InvalidJobError),
-        ({"delay": 1, "max_attempts": 1.5}, TypeError),
-        ({"delay": 1, "ceiling": -1}, InvalidDeadlineError),
-        ({"delay": 1, "dedupe_key": ""}, InvalidKeyError),
     ],
 )
 async def test_what_makes_no_sense_is_refused(
@@ -217,13 +153,6 @@ async def test_what_makes_no_sense_is_refused(
     with pytest.raises(error):
         await purgatory.defer("note", **options)
     assert (await purgatory.jobs.list()).jobs == []
-
-
-@pytest.mark.parametrize("keys", [None, 42, "paid"])
-async def test_keys_that_are_no_list(purgatory: Purgatory, keys: Any) -> None:
-    """The error names them, and what to give."""
-    with pytest.raises(TypeError, match=f"keys is .*{keys}.*: give a list of keys, such as"):
-        await purgatory.defer("note", delay=1, keys=keys)
 
 
 async def test_without_a_store_nothing_can_be_deferred(make_purgatory: Make) -> None:

@@ -15,21 +15,6 @@ from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.runs import Log, Make, now_ms, on_time
 
 
-async def test_draining_gives_back_what_waits(
-    store: MemoryJobStore, make_purgatory: Make, log: Log
-) -> None:
-    """At once, so that others have it without waiting for a lease."""
-    purgatory = make_purgatory(jobs=store)
-    purgatory.handler("note")(log)
-    async with purgatory:
-        handle = await purgatory.defer("note", delay=30)
-        await asyncio.sleep(1)
-        assert (await handle.get()).lease_until_ms > 0
-        await purgatory.drain()
-        job = await handle.get()
-        assert (job.state, job.lease_until_ms, job.version) == (JobState.WAITING, 0, 1)
-
-
 async def test_handlers_have_a_grace_time(store: MemoryJobStore, make_purgatory: Make) -> None:
     """Those that end within it are done; the others are cancelled, and run again elsewhere."""
     purgatory = make_purgatory(jobs=store, job_settings=WorkerSettings(grace_ms=5_000))

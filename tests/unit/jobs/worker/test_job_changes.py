@@ -18,7 +18,6 @@ from purgatory import (
     PurgatoryDrainingError,
 )
 from purgatory.jobs import (
-    DuplicateJobError,
     FailJobError,
     InvalidJobError,
     Job,
@@ -30,7 +29,6 @@ from purgatory.jobs import (
     MemoryJobStore,
 )
 from purgatory.jobs.job_watchers import JobWait
-from purgatory.jobs.model import AddStatus
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.runs import Log, Make, now_ms, on_time
 
@@ -84,13 +82,6 @@ async def test_a_debounce_has_a_ceiling(purgatory: Purgatory, log: Log) -> None:
     assert on_time([run.at_ms - start_ms for run in log], [5_000])
 
 
-async def test_a_ceiling_cuts_the_first_deadline_short(purgatory: Purgatory) -> None:
-    """As it does with those of moves."""
-    handle = await purgatory.defer("note", delay=10, ceiling=1)
-    job = await handle.get()
-    assert job.deadline_ms == job.ceiling_ms == job.created_ms + 1_000
-
-
 async def test_run_now(purgatory: Purgatory, log: Log) -> None:
     """It does not wait for its deadline."""
     handle = await purgatory.defer("note", delay=5_000)
@@ -99,20 +90,6 @@ async def test_run_now(purgatory: Purgatory, log: Log) -> None:
     with pytest.raises(JobConflictError):
         await purgatory.jobs.run_now(handle.id)
     assert len(log) == 1
-
-
-async def test_one_job_for_each_dedupe_key(purgatory: Purgatory) -> None:
-    """error, replace and keep."""
-    first = await purgatory.defer("note", 1, delay=10, dedupe_key="d")
-    with pytest.raises(DuplicateJobError) as caught:
-        await purgatory.defer("note", 2, delay=10, dedupe_key="d")
-    assert caught.value.job.id == first.id
-    kept = await purgatory.defer("note", 3, delay=10, dedupe_key="d", on_conflict="keep")
-    new = await purgatory.defer("note", 4, delay=10, dedupe_key="d", on_conflict="replace")
-    assert kept.id == new.id == first.id
-    assert kept.added is not None and kept.added.status is AddStatus.KEPT
-    assert new.added is not None and new.added.status is AddStatus.REPLACED
-    assert (await new.get()).payload == 4
 
 
 # Asking
