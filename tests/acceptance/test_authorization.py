@@ -22,7 +22,6 @@ from purgatory.fastapi import AccessesDep, BearerTokens, create_health_router, i
 from tests.acceptance.client import Connection, Reply
 from tests.acceptance.process_server import ROOT, serve_service
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve, serve_endpoints
-from tests.cases import cases
 from tests.patience import PATIENCE_S
 
 EVERYTHING = "token-that-may-do-everything"
@@ -118,38 +117,6 @@ async def test_a_refusal_says_nothing_of_a_key(server: ThreadServer) -> None:
         assert len(found) == 1 and f"[{status}," in found.pop()
     gone = await _ask(server, "GET", f"/watch/order:42?cursor={expired}", token=BUYER)
     assert gone.status == 410
-
-
-@cases("body", [b"{", b"x" * 2_000_000])
-async def test_a_body_is_of_no_interest_without_a_token(server: ThreadServer, body: bytes) -> None:
-    """401 comes before what is wrong with the body, and before it is read."""
-    for path in ("/watch", "/keys", "/keys/order:42"):
-        connection = await Connection.open(server.address)
-        head = f"POST /purgatory{path} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n"
-        connection.write(head.encode() + body[:1000])
-        # More is not sent: the answer does not wait for it.
-        assert (await connection.reply()).status == 401
-        await connection.close()
-
-
-async def test_several_keys_need_every_one_of_them(server: ThreadServer) -> None:
-    """One that is not allowed is enough for a refusal, and then nothing is fired."""
-
-    async def watch(*keys: str) -> int:
-        body = {"keys": dict.fromkeys(keys), "wait": 0.0}
-        return (await _ask(server, "POST", "/watch", body, BUYER)).status
-
-    async def fire(*keys: str) -> int:
-        body = [{"key": key} for key in keys]
-        return (await _ask(server, "POST", "/keys", body, SHOP)).status
-
-    assert await watch("order:42", "news:a") == 200
-    assert await watch("order:42", "order:43") == 403
-    assert await watch("order:421") == 403
-    assert await fire("order:1", "order:2") == 201
-    assert await fire("order:1", "news:a") == 403
-    seen = await _ask(server, "GET", "/watch/order:1?cursor=0&wait=0", token=EVERYTHING)
-    assert [signal["seq"] for signal in seen.json()["signals"]] == [1]
 
 
 async def test_a_wait_belongs_to_the_token_that_named_it(server: ThreadServer) -> None:
@@ -252,22 +219,6 @@ async def test_a_dependency_of_ones_own(kind: ServerKind) -> None:
             # Unlike Request.body(), it reads no more than the endpoint would.
             answer = await connection.request("POST", "/purgatory/keys", "x" * 1_100_000)
             assert _is_problem(answer, 413, "body-too-large")
-
-
-async def test_one_may_wait_behind_a_dependency(kind: ServerKind) -> None:
-    """Parked, woken, and gone when the client leaves: as without it."""
-    with serve_endpoints(kind, authorize=_Checker().__call__) as server:
-        waiting = await Connection.open(server.address)
-        leaving = await Connection.open(server.address)
-        body = {"keys": {"ann:1": None}}
-        for connection in (waiting, leaving):
-            connection.send("POST", "/purgatory/watch", body, {"X-User": "ann"})
-        await server.until_waiting("ann:1", 2)
-        await leaving.close()
-        await server.until_waiting("ann:1", 1)
-        reply = await server.fire_parked(waiting, "ann:1", "now")
-        assert reply.json()["keys"]["ann:1"]["signals"][0]["value"] == "now"
-        await waiting.close()
 
 
 def _python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

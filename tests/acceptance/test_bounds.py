@@ -15,7 +15,6 @@ from fastapi import Depends, FastAPI, Response
 from purgatory import Limits, Purgatory
 from purgatory.fastapi import (
     ALLOW_ANYONE,
-    BearerTokens,
     LongPollKey,
     LongPollMiddleware,
     ParkDep,
@@ -25,9 +24,6 @@ from purgatory.fastapi import (
 from tests.acceptance.client import ClosedByServer, Connection, Reply
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve, serve_endpoints
 
-ANN = {"Authorization": "Bearer token-of-ann-for-tests"}
-BOB = {"Authorization": "Bearer token-of-bob-for-tests"}
-TOKENS = BearerTokens.from_text("token-of-ann-for-tests *; token-of-bob-for-tests *")
 PARKING = "purgatory.uvicorn:ParkingProtocol"
 
 
@@ -91,48 +87,6 @@ async def test_parked_in_all(kind: ServerKind) -> None:
         await _fire(server, await _park(server, "b"), key="b")
 
 
-async def test_parked_bytes(kind: ServerKind) -> None:
-    """503 once the keys of others take too much, but not for one key; then there is room again."""
-    keys = {"\U0001f511" * 250 + str(number): None for number in range(100)}
-    with _serving(kind, Limits(max_parked_bytes=200_000)) as server:
-        parked: list[Connection] = []
-        for _ in range(2):
-            connection = await Connection.open(server.address)
-            connection.send("POST", "/purgatory/watch", {"keys": keys, "wait": 30})
-            await server.until_parked(len(parked) + 1)
-            parked.append(connection)
-        async with await Connection.open(server.address) as connection:
-            body = {"keys": {"a": None, "b": None}}
-            reply = await connection.request("POST", "/purgatory/watch", body)
-            refused = reply.json()
-            assert (reply.status, refused["limit"]) == (503, "max_parked_bytes")
-            assert 1 <= int(reply.headers["retry-after"]) <= 5
-            assert refused["maximum"] == 200_000 and "200000" in refused["detail"]
-        statistics = await _statistics(server)
-        assert statistics["refused"] == {"max_parked_bytes": 1}
-        assert 200_000 < statistics["parked_bytes"] < 250_000
-        await _fire(server, *parked, key=next(iter(keys)))
-        await _fire(server, await _park(server, "b"), key="b")
-        assert (await _statistics(server))["parked_bytes"] == 0
-
-
-async def test_parked_on_one_key(kind: ServerKind) -> None:
-    """429; other keys have room, and one wait for several keys counts for each."""
-    with _serving(kind, Limits(max_parked_per_key=1)) as server:
-        first = await _park(server, "a")
-        refused = await _refused(server, "a")
-        assert (refused["status"], refused["limit"]) == (429, "max_parked_per_key")
-        assert refused["detail"] == "too many parked requests on this key (limit 1)"
-        other = await _park(server, "b")
-        async with await Connection.open(server.address) as connection:
-            body = {"keys": {"c": None, "b": None}}
-            assert (await connection.request("POST", "/purgatory/watch", body)).status == 429
-        statistics = await _statistics(server)
-        assert statistics["refused"] == {"max_parked_per_key": 2} and statistics["keys"] == 2
-        await _fire(server, first, key="a")
-        await _fire(server, other, key="b")
-
-
 async def test_parked_in_an_endpoint_of_ones_own(kind: ServerKind) -> None:
     """What ParkDep and the middleware are refused is in the statistics, too."""
     purgatory, app = Purgatory(limits=Limits(max_parked=1)), FastAPI()
@@ -155,22 +109,6 @@ async def test_parked_in_an_endpoint_of_ones_own(kind: ServerKind) -> None:
             assert (await connection.request("GET", "/polled", headers=conditions)).status == 503
         assert (await _statistics(server))["refused"] == {"max_parked": 2}
         await _fire(server, first, key="k")
-
-
-async def test_parked_by_one_token(kind: ServerKind) -> None:
-    """429, wherever it asks from; and others with the same address have room."""
-    with _serving(kind, per_client=2, authorize=TOKENS) as server:
-        parked = [await _park(server, "a", ANN), await _park(server, "b", ANN)]
-        refused = await _refused(server, "c", ANN)
-        assert (refused["status"], refused["limit"]) == (429, "max_parked_per_client")
-        assert "token" not in str(refused).replace("/token", "")
-        other = await _park(server, "a", BOB)
-        assert (await _statistics(server, ANN))["refused"] == {"max_parked_per_client": 1}
-        # One that leaves makes room.
-        await parked[1].close()
-        await server.until_parked(2)
-        await _fire(server, await _park(server, "c", ANN), key="c")
-        await _fire(server, parked[0], other, key="a")
 
 
 async def test_parked_by_one_address(kind: ServerKind) -> None:

@@ -15,7 +15,6 @@ from purgatory.client import AsyncClient, Client, RefusedError
 from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, install
 from purgatory.jobs import JobNotFoundError, MemoryJobStore
 from tests.acceptance.thread_server import KINDS, ThreadServer, serve
-from tests.cases import cases
 from tests.patience import PATIENCE_S
 
 
@@ -61,26 +60,6 @@ async def test_keys_of_dots(server: ThreadServer, key: str) -> None:
         assert [(each.key, each.value, each.cursor) for each in found.signals] == [
             (key, {"n": 1}, first.cursor)
         ]
-
-
-async def test_a_wait_whose_connection_breaks() -> None:
-    """What fires before it is repeated ends it, though it had no cursor."""
-    purgatory, app = Purgatory(), FastAPI()
-    install(app, purgatory)
-    with serve(app, purgatory, KINDS[0]) as server:
-        async with AsyncClient(server.url) as client:
-            waiting = asyncio.create_task(client.wait("a", timeout=PATIENCE_S))
-            await server.until_parked(1)
-            await server.call(_break_then_fire, server, "a")
-            assert [signal.seq for signal in (await waiting).signals] == [1]
-
-
-async def _break_then_fire(server: ThreadServer, key: str) -> None:
-    for connection in server.connections():
-        connection.transport.abort()
-    # The server notices it before the fire, which completes nothing.
-    await server.until(lambda: server.purgatory.parked == 0)
-    await server.purgatory.fire(key)
 
 
 async def test_following(server: ThreadServer) -> None:
@@ -163,13 +142,3 @@ async def test_tokens() -> None:
             with pytest.raises(RefusedError, match=r".") as refused:
                 await anext(client.follow("k"))
             assert refused.value.status == 401
-
-
-@cases("keys", [[], [7]])
-async def test_wrong_arguments(keys: list[str]) -> None:
-    """Refused before any request."""
-    async with AsyncClient("http://127.0.0.1:1") as client:
-        with pytest.raises((TypeError, ValueError)):
-            await client.wait(*keys)
-    with pytest.raises(ValueError, match="http://"):
-        AsyncClient("127.0.0.1")

@@ -344,17 +344,3 @@ def test_statistics(run: Run, tell: Tell) -> None:
     assert run("stats")[1][0]["signals"]["signals"] == 1
     status, said = tell("stats")
     assert status == 0 and "wake ups" in said and "signals, bytes" in said and "{" not in said
-
-
-def test_without_typer() -> None:
-    """The benchmark is there, and the way to the rest."""
-    code = (
-        "import importlib.util as util; find = util.find_spec;"
-        "util.find_spec = lambda name: None if name == 'typer' else find(name);"
-        "from purgatory.__main__ import main; main(['--help'])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "bench" in done.stdout and "fastapi-purgatory[cli]" in done.stdout
-    code = code.replace("--help", "fire")
-    refused = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert refused.returncode == 2 and "pip install 'fastapi-purgatory[cli]'" in refused.stderr

@@ -31,7 +31,6 @@ from purgatory.jobs import JobContext, MemoryJobStore, RetryJobError
 from purgatory.jobs.clients import JobClient
 from purgatory.jobs.model import Bounds, Claim, JobSpec, Start
 from purgatory.jobs.sql import migrate
-from purgatory.timer import compiled
 from tests.acceptance.thread_server import KINDS, ThreadServer, serve
 from tests.patience import PATIENCE_S, until
 from tests.step_methods import SqlSteps
@@ -316,8 +315,10 @@ def test_the_compiled_core_of_a_checkout_is_named(
             (timer / "wheel.so").touch()
         main(["--json", "--url", "http://127.0.0.1:1", "doctor"])
         findings = map(json.loads, capfd.readouterr().out.splitlines())
-        [core] = [finding["detail"] for finding in findings if finding["what"] == "core"]
-        assert way in core
+        [core] = [finding for finding in findings if finding["what"] == "core"]
+        assert way in core["detail"]
+        assert core["result"] == ("ok" if is_compiled else "warning")
+        assert ("`make run` serves" in core["detail"]) == is_compiled
 
 
 def test_the_known_variables_are_those_of_the_service() -> None:
@@ -363,28 +364,6 @@ def test_the_clock_of_the_server(
     findings = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     [found] = [finding for finding in findings if finding["what"] == "server's clock"]
     assert found["result"] == result, found
-
-
-@pytest.mark.skipif(compiled, reason="the command itself has the compiled core")
-@pytest.mark.parametrize(("is_made", "result"), [(False, "warning"), (True, "ok")])
-def test_the_core_that_make_run_has_compiled(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    is_made: bool,
-    result: str,
-) -> None:
-    """The service has it, which is beside the sources; the command has not."""
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    if is_made:
-        module = tmp_path / "compiled" / "purgatory" / "timer" / "wheel.so"
-        module.parent.mkdir(parents=True)
-        module.touch()
-    main(["--json", "--url", "http://127.0.0.1:1", "doctor"])
-    lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    [core] = [line for line in lines if line["what"] == "core"]
-    assert core["result"] == result
-    assert ("`make run` serves" in core["detail"]) == is_made
 
 
 async def _paused_jobs(path: Path) -> None:

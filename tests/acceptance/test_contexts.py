@@ -24,10 +24,8 @@ from purgatory.operations import OperationEvent
 from purgatory.outcome import Status
 from tests.acceptance.client import Connection, Crowd, ask
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, each_kind
-from tests.cases import cases
 
 ID: ContextVar[str] = ContextVar("ID", default="nobody")
-WAIT_ID = "0b1d6c5e-7d0c-4a53-9b0e-2d1c9f0a1b2c"
 ALL_KINDS = (
     *KINDS,
     ServerKind("httptools", "asyncio"),
@@ -232,35 +230,6 @@ async def test_so_is_the_response_of_a_wait_that_is_drained(
             if way == "/streamed":
                 assert reply.body == f"A{number}".encode()
     assert sorted(application.ended_as) == [f"A{number}" for number in range(len(WAYS))]
-
-
-@pytest.mark.usefixtures("middleware")
-@cases("end", ["DELETE", "GET"])
-async def test_so_is_a_wait_that_is_ended_by_its_id(server: ThreadServer, end: str) -> None:
-    """Cancelled, or superseded by a newer one."""
-    async with Crowd(server.address, 2) as [first, second]:
-        first.send("GET", WATCH, headers={"X-Id": "A", "Wait-Id": WAIT_ID})
-        await server.until_parked(1)
-        target = f"/purgatory/waits/{WAIT_ID}" if end == "DELETE" else WATCH
-        second.send(end, target, headers={"X-Id": "B", "Wait-Id": WAIT_ID})
-        assert (await first.reply()).headers.get("x-reply-id", "A") == "A"
-
-
-@pytest.mark.usefixtures("middleware")
-@pytest.mark.parametrize("way", ["/purgatory/watch/k?wait=0.2", "/tagged"])
-async def test_so_are_waits_that_expire_together(
-    application: Application, server: ThreadServer, way: str
-) -> None:
-    """The first of them has armed the timer."""
-    headers = {**WAYS.get(way, {}), "Prefer": "wait=0.2"}
-    async with Crowd(server.address, 3) as members:
-        for name, member in zip("ABC", members, strict=True):
-            member.send("GET", way, headers={**headers, "X-Id": name})
-        for name, member in zip("ABC", members, strict=True):
-            assert (await member.reply()).headers.get("x-reply-id", name) == name
-    # Fewer than three, if one was read only after its time: it is not parked.
-    assert set(application.ended_as) <= {"A", "B", "C"}
-    assert len(set(application.ended_as)) == len(application.ended_as)
 
 
 async def test_a_wait_without_middleware_ends_in_no_requests_context(

@@ -82,20 +82,6 @@ async def test_a_wait_is_gone_within_50_ms(
     assert min(took) < PROMISE
 
 
-async def test_a_connection_that_is_reset_is_noticed_too(
-    server: ThreadServer, departures: Departures
-) -> None:
-    """A client that dies leaves as one that says goodbye."""
-    async with Crowd(server.address, 20) as members:
-        for member in members:
-            member.send("GET", "/purgatory/watch/k?wait=50")
-        await server.until_parked(20)
-        for member in members:
-            member.writer.transport.abort()
-        await server.until_parked(0)
-    assert len(departures.at) == 20
-
-
 async def test_leaving_while_the_key_fires_is_one_or_the_other(server: ThreadServer) -> None:
     """Some leave in the same moment in which their key fires: every wait ends exactly once."""
     for _ in range(20):

@@ -68,31 +68,6 @@ async def test_sigterm_answers_every_parked_request(process_server: ProcessServe
     assert "Traceback" not in log and "ERROR" not in log, log
 
 
-async def _watch_or_closed(member: Connection) -> Reply | None:
-    try:
-        return await member.get("/purgatory/watch/late?wait=50")
-    except ClosedByServer:
-        return None
-
-
-async def test_requests_after_sigterm_are_refused(process_server: ProcessServer) -> None:
-    """On connections that were kept alive: 503 as long as the server reads, then closed."""
-    address = process_server.address
-    async with Crowd(address, 21) as [parked, *idle]:
-        for member in idle:
-            assert (await member.get("/purgatory/watch/k?wait=0")).status == 200
-        parked.send("GET", "/purgatory/watch/k?wait=50")
-        await until_parked(address, 1)
-        process_server.terminate()
-        _check_drained(await parked.reply())
-        found = await asyncio.gather(*map(_watch_or_closed, idle))
-        await asyncio.to_thread(process_server.wait)
-    refusals = [answer for answer in found if answer is not None]
-    print(f"{len(refusals)} refused, {len(found) - len(refusals)} closed")  # noqa: T201 - for -s
-    for refusal in refusals:
-        _check_refused(refusal)
-
-
 def _check_refused(refusal: Reply) -> None:
     assert refusal.status == 503
     assert refusal.headers["content-type"] == "application/problem+json"

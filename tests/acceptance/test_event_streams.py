@@ -261,14 +261,6 @@ async def test_http_1_0(kind: ServerKind, connection: Connection) -> None:
     assert b"chunked" not in head and body.endswith(b"\n\n") and body.startswith(b"event: expired")
 
 
-async def test_a_client_that_leaves(server: ThreadServer) -> None:
-    """Its stream is gone."""
-    async with follow(server.address, KEY) as stream:
-        await stream.event()
-        await server.until_parked(1)
-    await server.until_parked(0)
-
-
 @asynccontextmanager
 async def _not_reading(server: ThreadServer) -> AsyncIterator[EventStream]:
     own = socket.socket()
@@ -324,15 +316,6 @@ async def test_a_client_that_is_too_slow(kind: ServerKind) -> None:
         cursor = last.json()["earliest"]
         async with follow(server.address, f"{KEY}?wait=0&cursor={cursor}") as again:
             assert len(_values(await again.rest())) == kept
-
-
-async def test_a_client_that_never_reads(kind: ServerKind) -> None:
-    """It is disconnected after `response_timeout`, like those of other responses."""
-    with serve_endpoints(kind, settings=WaitSettings(response_timeout=0.3)) as server:
-        async with _not_reading(server):
-            for _ in range(300):
-                await server.fire("k", value="x" * 50_000)
-            await server.until_parked(0)
 
 
 def test_events_are_json() -> None:

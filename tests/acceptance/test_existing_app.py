@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx
@@ -20,9 +19,8 @@ from purgatory.fastapi import (
     create_router,
     install,
 )
-from purgatory.jobs import MemoryJobStore
-from tests.acceptance.client import Connection, Crowd, ask
-from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, each_kind, serve
+from tests.acceptance.client import Crowd, ask
+from tests.acceptance.thread_server import KINDS, ServerKind, each_kind, serve
 from tests.patience import PATIENCE_S
 
 PROBLEM = "application/problem+json"
@@ -30,57 +28,6 @@ PROBLEM = "application/problem+json"
 
 # What is tested here is above the server.
 kind = each_kind(KINDS[0])
-
-
-@pytest.fixture
-def app() -> FastAPI:
-    """An application with endpoints that refuse in every way there is."""
-    app = FastAPI()
-
-    @app.get("/not-modified")
-    def not_modified() -> None:
-        raise HTTPException(304, headers={"ETag": '"1"'})
-
-    @app.get("/no-content")
-    def no_content() -> None:
-        raise HTTPException(204)
-
-    @app.get("/forbidden")
-    def forbidden() -> None:
-        raise HTTPException(403, "ask Jürgen", headers={"WWW-Authenticate": "Bearer"})
-
-    @app.get("/teapot")
-    def teapot() -> None:
-        raise HTTPException(418, {"code": 17, "reason": "no coffee"})
-
-    @app.get("/unheard-of")
-    def unheard_of() -> None:
-        raise HTTPException(499, "the client left")
-
-    @app.get("/broken")
-    def broken() -> None:
-        raise ValueError("a secret of the server")
-
-    @app.get("/items/{number}")
-    def item(number: int, size: int) -> int:
-        return number * size
-
-    return app
-
-
-@pytest.fixture
-def server(app: FastAPI, purgatory: Purgatory, kind: ServerKind) -> Iterator[ThreadServer]:
-    """That application with the purgatory in it."""
-    install(app, purgatory, problem_details="app", authorize=ALLOW_ANYONE)
-    with serve(app, purgatory, kind) as running:
-        yield running
-
-
-@pytest.fixture
-async def client(server: ThreadServer) -> AsyncIterator[httpx.AsyncClient]:
-    """An ordinary client of it."""
-    async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_S) as opened:
-        yield opened
 
 
 async def test_its_own_lifespan_runs_as_before(purgatory: Purgatory, kind: ServerKind) -> None:
@@ -167,8 +114,9 @@ def test_a_prefix_begins_with_a_slash_and_does_not_end_with_one(prefix: str) -> 
         install(FastAPI(), Purgatory(), prefix=prefix, authorize=ALLOW_ANYONE)
 
 
-async def test_another_prefix(app: FastAPI, purgatory: Purgatory, kind: ServerKind) -> None:
+async def test_another_prefix(purgatory: Purgatory, kind: ServerKind) -> None:
     """Endpoints and problems stand under the prefix that was asked for."""
+    app = FastAPI()
     install(app, purgatory, prefix="/api/waits", authorize=ALLOW_ANYONE)
     with serve(app, purgatory, kind) as server:
         assert (await ask(server.address, "GET", "/api/waits/watch/k?wait=0")).status == 200
@@ -202,70 +150,6 @@ async def test_a_mounted_application_says_that_it_is_not_open(kind: ServerKind) 
             assert (answer.status, answer.headers["content-type"]) == (503, PROBLEM), path
             assert answer.json()["type"].endswith("/problems/not-open")
             assert "not open" in answer.json()["detail"]
-
-
-async def test_a_body_for_what_is_not_open_is_not_awaited(kind: ServerKind) -> None:
-    """Otherwise half a request holds the server's shutdown up: nothing drains it."""
-    purgatory, outer, inner = Purgatory(jobs=MemoryJobStore()), FastAPI(), FastAPI()
-    install(inner, purgatory, authorize=ALLOW_ANYONE)
-    outer.mount("/inner", inner)
-    with serve(outer, purgatory, kind) as server:
-        for path in ("/watch", "/keys/k", "/keys", "/jobs", "/jobs:batch"):
-            kind_of_body = "jsonl" if path.endswith("batch") else "json"
-            head = f"POST /inner/purgatory{path} HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n"
-            async with await Connection.open(server.address) as connection:
-                connection.write(
-                    f"{head}Content-Type: application/{kind_of_body}\r\n\r\n{{".encode()
-                )
-                reply = await asyncio.wait_for(connection.reply(), PATIENCE_S / 2)
-                assert (reply.status, reply.json()["type"].rpartition("/")[2]) == (503, "not-open")
-
-
-async def test_its_endpoints_answer_in_the_same_shape(client: httpx.AsyncClient) -> None:
-    """404, 405, validation and its own refusals are problem details, with their headers."""
-    for method, path, status in (
-        ("GET", "/nowhere", 404),
-        ("POST", "/items/1", 405),
-        ("GET", "/items/x?size=big", 422),
-        ("GET", "/forbidden", 403),
-        ("GET", "/unheard-of", 499),
-    ):
-        answer = await client.request(method, path)
-        document = answer.json()
-        assert (answer.status_code, answer.headers["content-type"]) == (status, PROBLEM)
-        assert document["status"] == status
-        assert document["title"] and document["detail"]
-        assert document["instance"] == path.partition("?")[0]
-        if status == 405:
-            assert answer.headers["allow"] == "GET"
-        if status == 403:
-            assert (document["detail"], document["title"]) == ("ask Jürgen", "Forbidden")
-            assert answer.headers["www-authenticate"] == "Bearer"
-        if status == 422:
-            assert [error["pointer"] for error in document["errors"]] == [
-                "/path/number",
-                "/query/size",
-            ]
-
-
-async def test_statuses_that_have_no_body(client: httpx.AsyncClient) -> None:
-    """HTTPException(304) is still an answer without a body, as FastAPI has it."""
-    for path, status in [("/not-modified", 304), ("/no-content", 204)] * 2:
-        answer = await client.get(path)
-        assert (answer.status_code, answer.content) == (status, b"")
-
-
-async def test_a_detail_that_is_not_text_is_kept(client: httpx.AsyncClient) -> None:
-    """FastAPI allows any JSON as detail: its clients still find it as JSON."""
-    document = (await client.get("/teapot")).json()
-    assert {"code": 17, "reason": "no coffee"} in document.values()
-
-
-async def test_an_exception_is_a_500_that_tells_nothing(client: httpx.AsyncClient) -> None:
-    """The log has the reason, the client has not."""
-    answer = await client.get("/broken")
-    assert (answer.status_code, answer.headers["content-type"]) == (500, PROBLEM)
-    assert "secret" not in answer.text
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
 from tests.acceptance.client import Connection, Crowd, Reply
 from tests.acceptance.thread_server import KINDS, ThreadServer, each_kind
 from tests.bad_input.refusals import check_refusal
@@ -68,17 +64,6 @@ async def test_firing_if_one_of_several_cursors_is_good(connection: Connection) 
         assert (await fire(*bad, new)).status == 201
         check_refusal(await fire(*bad, old), 412, "precondition-failed")
     check_refusal(await fire(*bad), 400, "bad-cursor")
-
-
-@pytest.mark.parametrize(
-    "value",
-    [None, True, 0, -1.5, "", "text", [], {}, [1, [2, {"a": None}]], "\u2028\U0001f600", 10**30],
-)
-async def test_any_json_value_comes_through(connection: Connection, value: Any) -> None:
-    """A value arrives as it was sent."""
-    await connection.request("POST", f"{KEYS}/k", {"value": value})
-    answer = await connection.get("/purgatory/watch/k?cursor=0")
-    assert [signal["value"] for signal in answer.json()["signals"]] == [value]
 
 
 async def test_a_fire_needs_no_body(connection: Connection) -> None:

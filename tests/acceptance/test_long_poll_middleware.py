@@ -7,7 +7,6 @@ import gzip
 import json
 import logging
 import re
-import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from purgatory import Purgatory
 from purgatory.fastapi import LongPollKey
-from tests.acceptance.client import Address, Connection, Crowd, Reply, replies, until_parked
+from tests.acceptance.client import Address, Connection, Crowd, Reply, replies
 from tests.acceptance.long_poll_application import create_app
 from tests.acceptance.process_server import serve_in_process
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
@@ -335,24 +334,3 @@ async def test_thousands_of_tries_lose_none() -> None:
         )
     parked = sum(watcher.parked for watcher in watchers)
     assert 0 < parked < TRIES
-
-
-async def test_sigterm_answers_every_parked_request(kind: ServerKind) -> None:
-    """500 of them have their 304 at once, and the process ends."""
-    app = "tests.acceptance.long_poll_application:app"
-    with serve_in_process(app, kind) as server:
-        async with Crowd(server.address, 500) as members:
-            for number, member in enumerate(members):
-                member.send("GET", f"/orders/{number % 10}", headers=TAG)
-            await until_parked(server.address, 500)
-            told_at = time.monotonic()
-            server.terminate()
-            answers = await replies(members)
-            ended_at = await asyncio.to_thread(server.wait)
-        log = "".join(server.log)
-    for answer in answers:
-        assert (answer.status, answer.headers["connection"]) == (304, "close")
-        assert 1 <= int(answer.headers["retry-after"]) <= 5
-    assert ended_at - told_at < GENEROUS_S
-    assert server.process.returncode == -signal.SIGTERM
-    assert "Traceback" not in log and "ERROR" not in log, log

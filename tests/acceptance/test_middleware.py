@@ -180,24 +180,6 @@ async def test_clients_that_leave_as_their_wait_ends(
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-async def test_parking_in_an_endpoint(server: ThreadServer, connection: Connection) -> None:
-    """ParkDep goes on when its key fires."""
-    connection.send("GET", "/orders/42/paid")
-    assert (await server.fire_parked(connection, "order:42:paid", 7)).json()["value"] == 7
-
-
-async def test_a_post_with_a_body(server: ThreadServer, connection: Connection) -> None:
-    """Several keys in one wait, and answers without a body."""
-    connection.send("POST", "/purgatory/watch", {"keys": {"a": None, "b": None}, "wait": 50})
-    assert list((await server.fire_parked(connection, "b", 1)).json()["keys"]) == ["b"]
-    first = await connection.get("/purgatory/watch/k?wait=0")
-    etag = first.headers["etag"]
-    assert (await connection.get("/purgatory/watch/k?wait=0.1", if_none_match=etag)).status == 304
-    minimal = await connection.get("/purgatory/watch/k?wait=0.1", prefer="return=minimal")
-    assert minimal.status == 204
-    assert (await connection.get("/purgatory/watch/k?wait=0")).status == 200
-
-
 async def test_the_middleware_is_asked(
     server: ThreadServer, connection: Connection, app: FastAPI
 ) -> None:

@@ -65,22 +65,6 @@ def app(purgatory: Purgatory) -> FastAPI:
         status = (await park("k", timeout=0.01)).status
         return [status, len(await request.body())]
 
-    @app.get("/twice")
-    async def wait_twice(park: ParkDep) -> list[object]:
-        return [(await park(key, timeout=50.0)).value for key in ("first", "second")]
-
-    @app.get("/until")
-    async def wait_until(request: Request, park: ParkDep) -> str:
-        state = request.app.state
-        return (await park("k", timeout=50.0, until=lambda: state.is_paid)).status
-
-    @app.get("/failing")
-    async def failing(park: ParkDep) -> str:
-        def fail() -> bool:
-            raise LookupError("no such order")
-
-        return (await park("k", timeout=50.0, until=fail)).status
-
     @app.get("/thread")
     def park_in_a_thread(park: ParkDep, way: str) -> str:
         outcome: Any
@@ -135,33 +119,11 @@ async def test_a_body_that_the_endpoint_has_read_itself(
     assert (await server.fire_parked(connection)).json() == [100_002, "fired"]
 
 
-async def test_it_parks_twice_in_one_request(server: ThreadServer, connection: Connection) -> None:
-    """One wait behind the other, as endpoints with two steps do."""
-    connection.send("GET", "/twice")
-    for key in ("first", "second"):
-        await server.until_waiting(key, 1)
-        await server.call(server.purgatory.fire, key, key)
-    assert (await connection.reply()).json() == ["first", "second"]
-
-
-async def test_a_predicate(server: ThreadServer, connection: Connection, app: FastAPI) -> None:
-    """The endpoint waits until its condition holds."""
-    app.state.is_paid = False
-    connection.send("GET", "/until")
-    await server.until_parked(1)
-    await server.call(server.purgatory.fire, "k")
-    assert server.purgatory.parked == 1
-    app.state.is_paid = True
-    await server.call(server.purgatory.fire, "k")
-    assert (await connection.reply()).json() == "fired"
-
-
-@pytest.mark.parametrize("target", ["/wait", "/twice"])
-async def test_the_client_leaves(server: ThreadServer, target: str) -> None:
+async def test_the_client_leaves(server: ThreadServer) -> None:
     """Nothing is parked and no task is left, whichever way it leaves."""
     async with Crowd(server.address, 20) as members:
         for member in members:
-            member.send("GET", target)
+            member.send("GET", "/wait")
         await server.until_parked(20)
         for member in members[::2]:
             member.writer.transport.abort()
@@ -215,37 +177,6 @@ async def test_a_body_that_is_none_is_read_afterwards(connection: Connection) ->
         assert reply.json() == ["expired", 0]
 
 
-async def test_a_drain(server: ThreadServer) -> None:
-    """Parked ones and new ones get 503 with Retry-After, as problem details."""
-    async with Crowd(server.address, 2) as [parked, late]:
-        parked.send("GET", "/wait")
-        await server.until_parked(1)
-        await server.call(server.purgatory.drain)
-        for answer in (await parked.reply(), await late.get("/wait")):
-            assert (answer.status, answer.headers["connection"]) == (503, "close")
-            assert 1 <= int(answer.headers["retry-after"]) <= 5
-            assert answer.json()["type"] == "/purgatory/problems/draining"
-
-
-@cases(
-    "query, status",
-    [
-        ("key=" + "x" * 300, 422),
-        ("key=%00", 422),
-        ("key=", 422),
-        ("timeout=nan", 422),
-        ("timeout=-1", 422),
-        ("timeout=inf", 422),
-        ("timeout=1e300", 422),
-    ],
-)
-async def test_what_a_client_may_get_wrong(connection: Connection, query: str, status: int) -> None:
-    """An argument that came from the client is a 4xx that names it, never a 500."""
-    answer = await connection.get(f"/wait?{query}")
-    assert (answer.status, answer.headers["content-type"]) == (status, "application/problem+json")
-    assert answer.json()["detail"]
-
-
 @pytest.mark.parametrize("way", ["as if it did not wait", "on a loop of its own"])
 async def test_an_endpoint_that_is_no_coroutine(
     server: ThreadServer, connection: Connection, way: str, caplog: pytest.LogCaptureFixture
@@ -259,12 +190,6 @@ async def test_an_endpoint_that_is_no_coroutine(
         assert words in str(record.exc_info[1])
     connection.send("GET", "/thread?way=out")
     assert (await server.fire_parked(connection)).json() == "fired"
-
-
-async def test_a_predicate_that_fails(server: ThreadServer) -> None:
-    """It fails the request, and leaves nothing behind."""
-    assert (await ask(server.address, "GET", "/failing")).status == 500
-    assert server.purgatory.parked == 0
 
 
 async def test_plain_park_is_a_ghost_until_its_deadline(server: ThreadServer) -> None:

@@ -9,7 +9,7 @@ import pytest
 from fastapi import Depends, FastAPI, Response
 from starlette.testclient import TestClient
 
-from purgatory import Purgatory, WrongThreadError
+from purgatory import Purgatory
 from purgatory.fastapi import (
     ALLOW_ANYONE,
     LongPollKey,
@@ -109,22 +109,3 @@ def test_as_a_test_suite_does() -> None:
             seen = client.get(f"/purgatory/watch/{key}?cursor=0&wait=0").json()
             assert [signal["value"] for signal in seen["signals"]] == list(range(time + 1))
             assert client.get("/purgatory/jobs").status_code == 200
-
-
-def test_a_second_start_at_the_same_time() -> None:
-    """Its start fails with the way out, and the first goes on."""
-    with TestClient(APP) as client:
-        second = TestClient(APP)
-        with pytest.raises(WrongThreadError, match="make a purgatory for each loop"):
-            second.__enter__()
-        assert client.get("/wait/x?timeout=0.01").json() == "expired"
-
-
-def test_without_a_start() -> None:
-    """Endpoints that do not wait are as before; the others say that it is not open."""
-    client = TestClient(APP)
-    assert client.get("/orders/of-no-start").json() == "new"
-    headers = {"If-None-Match": '"new"', "Prefer": "wait=20"}
-    for path in ("/wait/x", "/orders/of-no-start"):
-        answer = client.get(path, headers=headers)
-        assert (answer.status_code, "is not open" in answer.json()["detail"]) == (503, True)

@@ -9,22 +9,19 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from app.job_store import make_job_store
 from purgatory import Purgatory
 from purgatory.jobs import JobContext, JobState
 from purgatory.jobs.callbacks import verify_signature
 from purgatory.jobs.sql import SqlJobStore
 from purgatory.timer import SystemClock
 from tests.acceptance.callback_receiver import receiving
-from tests.acceptance.client import Connection, Reply, ask
+from tests.acceptance.client import ask
 from tests.acceptance.process_server import ROOT, ProcessServer, serve_service
 from tests.bad_input.refusals import check_refusal
 from tests.patience import PATIENCE_S
-from tests.valkey_server import ValkeyServer
 
 JOBS = "/purgatory/jobs"
 SECRET = "a secret of some length"
@@ -97,16 +94,6 @@ def test_a_store_that_is_none_stops_the_start(
     assert f"{scheme}://***@{rest.rpartition('@')[2]}" in said or "@" not in url
 
 
-async def test_a_redis_may_be_on_a_socket(tmp_path: Path) -> None:
-    """By the address that redis-py has for that."""
-    with ValkeyServer(tmp_path) as server:
-        assert server.url.startswith("unix://")
-        store = make_job_store(server.url, tmp_path)
-        await store.open()
-        assert (await store.counts()).waiting == 0
-        await store.close()
-
-
 def test_the_default_is_a_file_in_the_data_directory(tmp_path: Path) -> None:
     """The folder is made; the tables are made when it is opened."""
     code = """
@@ -143,32 +130,6 @@ async def test_a_callback_to_a_private_address_is_refused(tmp_path: Path) -> Non
         reply = await ask(server.address, "POST", JOBS, body)
         problem = check_refusal(reply, 422, "bad-parameter", "CALLBACK_ALLOW_PRIVATE")
         assert problem["param"] == "callback.url"
-
-
-async def test_a_repeat_is_known_to_every_process_and_after_a_restart(tmp_path: Path) -> None:
-    """One job for one Idempotency-Key, whoever is asked; another body with it is refused."""
-    body = {"callback": {"url": "http://127.0.0.1:9/"}, "payload": 1, "delay": 900}
-    key = {"Idempotency-Key": "order-42"}
-
-    async def add(server: ProcessServer, **changes: Any) -> Reply:
-        async with await Connection.open(server.address) as connection:
-            return await connection.request("POST", JOBS, {**body, **changes}, key)
-
-    with service(tmp_path) as one, service(tmp_path) as two:
-        first, second = await asyncio.gather(add(one), add(two))
-        assert (first.status, second.status) == (201, 201)
-        assert second.headers["location"] == first.headers["location"]
-        for change in ({"payload": 2}, {"delay": 901}, {"keys": ["k"]}):
-            check_refusal(await add(one, **change), 422, "idempotency-conflict")
-            check_refusal(await add(two, **change), 422, "idempotency-conflict")
-        await ask(one.address, "DELETE", first.headers["location"])
-    with service(tmp_path) as server:
-        again = await add(server)
-        assert (again.status, again.json()["state"]) == (201, "cancelled")
-        assert again.headers["location"] == first.headers["location"]
-        check_refusal(await add(server, payload=2), 422, "idempotency-conflict")
-        found = await ask(server.address, "GET", JOBS)
-        assert len(found.json()["jobs"]) == 1
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,6 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from app.journal import JournalUnavailableError, create_journal
-from app.settings import Settings
 from purgatory.journal import Journal, ParquetFiles
 from tests.acceptance.client import Connection, until_parked
 from tests.acceptance.process_server import ROOT, serve_service
@@ -79,30 +77,6 @@ def test_a_secret_and_hashing_go_together(
     said = start_refused(variables)
     assert "PURGATORY_JOURNAL_KEYS=hash and PURGATORY_JOURNAL_SECRET belong together" in said
     assert "0123456789abcdef" not in said
-
-
-def test_a_secret_that_is_too_short_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By its length; it is not shown."""
-    for name, value in {"DIR": str(tmp_path), "KEYS": "hash", "SECRET": "brief"}.items():
-        monkeypatch.setenv(f"PURGATORY_JOURNAL_{name}", value)
-    with pytest.raises(JournalUnavailableError, match="the secret has 5 bytes") as caught:
-        create_journal(Settings())
-    assert "brief" not in str(caught.value)
-
-
-def test_without_pyarrow_the_service_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And only where a journal is asked for."""
-    assert create_journal(Settings()) is None
-    for name in [name for name in sys.modules if name.startswith("purgatory.journal")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.setenv("PURGATORY_JOURNAL_DIR", str(tmp_path))
-    with pytest.raises(JournalUnavailableError, match=r"fastapi-purgatory\[journal\]"):
-        create_journal(Settings())
 
 
 _WORKER = """

@@ -46,23 +46,6 @@ def watched(client: httpx.Client, key: str, **parameters: Any) -> dict[str, Any]
     return document
 
 
-def test_a_cursor_is_good_in_every_worker(workers: list[httpx.Client]) -> None:
-    one, two = workers
-    since = one.get("/purgatory/keys/key").json()["cursor"]
-    for number in range(6):
-        workers[number % 2].post("/purgatory/keys/key", json={"value": number})
-    seen: list[int] = []
-    cursor = since
-    while len(seen) < 6:
-        answer = watched(workers[len(seen) % 2], "key", cursor=cursor, wait=PATIENCE_S, limit=1)
-        seen += [signal["value"] for signal in answer["signals"]]
-        cursor = answer["cursor"]
-    assert seen == list(range(6))
-    assert [signal["seq"] for signal in watched(two, "key", cursor=since)["signals"]] == [
-        *range(1, 7)
-    ]
-
-
 def test_a_repeat_in_another_worker_fires_nothing(workers: list[httpx.Client]) -> None:
     headers = {"Idempotency-Key": "once"}
     first, repeat = (
@@ -94,43 +77,6 @@ def test_a_batch_that_is_repeated_in_another_worker_fires_nothing(
         assert len(watched(workers[0], f"key:{number}", cursor="0", wait=0)["signals"]) == 1
 
 
-def test_if_match_holds_across_workers(workers: list[httpx.Client]) -> None:
-    one, two = workers
-    found = one.get("/purgatory/keys/key")
-    assert found.status_code == 200, found.text
-    cursor = found.json()["cursor"]
-    headers = {"If-Match": f'"{cursor}"'}
-    assert one.post("/purgatory/keys/key", headers=headers).status_code == 201
-    refused = two.post("/purgatory/keys/key", headers=headers)
-    assert refused.status_code == 412
-    again = two.post("/purgatory/keys/key", headers={"If-Match": f'"{refused.json()["head"]}"'})
-    assert again.status_code == 201
-
-
-def test_a_dropped_key_is_dropped_everywhere(workers: list[httpx.Client]) -> None:
-    one, two = workers
-    cursor = one.post("/purgatory/keys/key").json()["cursor"]
-    assert two.delete("/purgatory/keys/key").status_code == 200
-    for client in workers:
-        gone = client.get("/purgatory/watch/key", params={"cursor": cursor, "wait": 0})
-        if client is two:
-            assert gone.status_code == 410
-            assert {"earliest", "head"} <= gone.json().keys()
-
-
-def test_several_keys_of_several_logs(workers: list[httpx.Client]) -> None:
-    one, two = workers
-    keys = {f"key:{number}": None for number in range(6)}
-    first = two.post("/purgatory/watch", json={"keys": keys, "wait": 0}).json()["cursors"]
-    for key in keys:
-        one.post(f"/purgatory/keys/{key}", json={"value": key})
-    body = {"keys": first, "until": "all", "wait": PATIENCE_S}
-    answer = two.post("/purgatory/watch", json=body).json()
-    assert {key: entry["signals"][0]["value"] for key, entry in answer["keys"].items()} == {
-        key: key for key in keys
-    }
-
-
 def test_a_fire_in_a_draining_worker_is_as_good_as_any(tmp_path: Path) -> None:
     with ExitStack() as stack:
         valkey = stack.enter_context(ValkeyServer(tmp_path))
@@ -149,13 +95,6 @@ def test_a_fire_in_a_draining_worker_is_as_good_as_any(tmp_path: Path) -> None:
         assert draining.post("/purgatory/keys", json=batch).status_code == 201
         seen = watched(other, "key", cursor=since, min=3, wait=PATIENCE_S)["signals"]
         assert [signal["value"] for signal in seen] == [1, 2, 3]
-
-
-def test_statistics_say_how_signals_are_exchanged(workers: list[httpx.Client]) -> None:
-    workers[0].post("/purgatory/keys/key")
-    shared = workers[0].get("/purgatory/statistics").json()["shared_signals"]
-    assert shared["appended"] == 1
-    assert workers[1].get("/readyz").json()["missing"] == []
 
 
 def test_a_wait_id_is_of_all_workers(workers: list[httpx.Client]) -> None:

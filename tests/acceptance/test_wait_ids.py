@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from tests.acceptance.client import Connection, Crowd, Reply
+from tests.acceptance.client import Crowd, Reply
 from tests.acceptance.thread_server import KINDS, ThreadServer, each_kind
 from tests.cases import cases
 
@@ -78,19 +78,6 @@ async def test_an_id_is_the_same_however_it_is_written(server: ThreadServer, spe
         answer = await operator.request("DELETE", f"/purgatory/waits/{spelling}")
         assert answer.status == 204
         assert (await waiting.reply()).json()["reason"] == "cancelled"
-
-
-async def test_an_answered_wait_is_unknown(server: ThreadServer, connection: Connection) -> None:
-    """However it ended, and also where it never parked, its id is free again."""
-    await connection.request("GET", "/purgatory/watch/k?wait=0", headers=HEADERS)
-    assert (await connection.request("DELETE", WAIT)).status == 404
-    await connection.request("GET", "/purgatory/watch/k?wait=0.1", headers=HEADERS)
-    assert (await connection.request("DELETE", WAIT)).status == 404
-    async with await Connection.open(server.address) as leaving:
-        leaving.send("GET", WATCH, headers=HEADERS)
-        await server.until_parked(1)
-    await server.until_parked(0)
-    assert (await connection.request("DELETE", WAIT)).status == 404
 
 
 async def test_a_newer_wait_that_is_answered_at_once_ends_the_older(server: ThreadServer) -> None:

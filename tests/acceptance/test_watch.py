@@ -111,17 +111,6 @@ async def test_min_parks_until_so_many_are_there(
     assert (_values(answer), answer.json()["reason"]) == ([1, 2, 3], "fired")
 
 
-async def test_too_few_for_min_are_told_at_the_end(
-    server: ThreadServer, connection: Connection
-) -> None:
-    """What there is when the wait expires is in its answer."""
-    connection.send("GET", f"{WATCH}?wait=2&min=3")
-    await server.until_parked(1)
-    await _fire(server, 1, 2)
-    answer = await connection.reply()
-    assert (_values(answer), answer.json()["reason"]) == ([1, 2], "expired")
-
-
 async def test_if_none_match_is_the_cursor(server: ThreadServer, connection: Connection) -> None:
     """A wait that expires is 304 with the next ETag; one that fires is 200."""
     first = await connection.get(f"{WATCH}?wait=0")

@@ -213,11 +213,6 @@ async def test_a_receiver_that_does_not_answer(receiver: CallbackReceiver) -> No
     await webhook.aclose()
 
 
-async def test_a_receiver_that_never_ends(receiver: CallbackReceiver, webhook: Webhook) -> None:
-    """No more than a bounded part of an answer is read; its status counts."""
-    await webhook(CONTEXT, Callback.of(f"{receiver.url}/endless"))
-
-
 @cases("host", ["256.1.1.1", "[v1.a]"])
 async def test_a_host_that_none_can_be(webhook: Webhook, host: str) -> None:
     """Trying again would be of no use."""

@@ -112,19 +112,6 @@ async def test_an_idempotency_key(connection: Connection, server: ThreadServer) 
     check_refusal(other, 422, "idempotency-conflict")
 
 
-async def test_an_idempotency_key_of_a_job_that_gives_way(connection: Connection) -> None:
-    """To one with its dedupe key: 200 with that job, which another request has added."""
-    first = await add(connection, payload=1, dedupe_key="d")
-    body = {"handler": "note", "delay": 1, "payload": 2, "dedupe_key": "d", "on_conflict": "keep"}
-    kept = await connection.request("POST", JOBS, body, {"Idempotency-Key": "once"})
-    assert (kept.status, kept.json()["payload"]) == (200, 1)
-    assert kept.headers["location"] == first.headers["location"]
-    await connection.request("DELETE", first.headers["location"])
-    again = await connection.request("POST", JOBS, body, {"Idempotency-Key": "once"})
-    assert (again.status, again.json()["state"]) == (200, "cancelled")
-    assert again.headers["location"] == first.headers["location"]
-
-
 async def test_a_batch(connection: Connection, server: ThreadServer) -> None:
     """Each line by itself, in order, 10,000 of them."""
     good = json.dumps({"handler": "note", "delay": 1000, "keys": ["k"]}).encode()

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from purgatory import Limits, Purgatory
+from purgatory import Purgatory
 from purgatory.jobs import JobLimits, MemoryJobStore, StoreUnavailableError
 from purgatory.jobs.model import StoreReadOnlyError
 from purgatory.timer import SystemClock
@@ -62,43 +62,6 @@ async def test_a_wait_for_a_job_ends(connection: Connection, server: ThreadServe
         [wait] = (await connection.get("/purgatory/waits")).json()["waits"]
         assert (wait["kind"], wait["client"]) == ("job-wait", "127.0.0.1")
     await server.until_parked(0)
-
-
-async def test_a_drain_answers_who_waits_for_a_job(kind: ServerKind) -> None:
-    """At once, with Retry-After: another process has the job."""
-    purgatory = Purgatory(jobs=MemoryJobStore())
-    server = ThreadServer(create_app(purgatory), purgatory, kind)
-    server.start()
-    try:
-        async with await Connection.open(server.address) as connection:
-            address = (await add(connection)).headers["location"]
-            headers = {"If-None-Match": '"1"', "Prefer": "wait=50"}
-            connection.send("GET", address, headers=headers)
-            await server.until_parked(1)
-            await server.call(purgatory.drain)
-            drained = await connection.reply()
-            assert drained.status == 304
-            assert "retry-after" in drained.headers
-    finally:
-        server.stop()
-
-
-async def test_a_wait_for_a_job_whose_key_is_cancelled_goes_on(
-    connection: Connection, server: ThreadServer
-) -> None:
-    """Its client has asked for the job, and has an answer once there is news of it."""
-    job = (await add(connection, delay=900)).json()
-    async with await Connection.open(server.address) as waiting:
-        headers = {"If-None-Match": '"1"', "Prefer": "wait=50"}
-        waiting.send("GET", f"{JOBS}/{job['id']}", headers=headers)
-        await server.until_parked(1)
-        key = f"/purgatory/keys/purgatory%2Fjobs%2F{job['id']}"
-        cancelled = await connection.request("DELETE", key)
-        assert (cancelled.status, cancelled.json()["cancelled"]) == (200, 1)
-        await server.until_parked(1)
-        await connection.request("DELETE", f"{JOBS}/{job['id']}")
-        answer = await waiting.reply()
-        assert (answer.status, answer.json()["state"]) == (200, "cancelled")
 
 
 async def test_moving_a_deadline(connection: Connection) -> None:
@@ -159,23 +122,6 @@ async def test_cancelling(connection: Connection) -> None:
     ):
         unknown = await connection.request(method, f"{JOBS}/{'0' * 32}{target}", body)
         check_refusal(unknown, 404, "unknown-job", "no job")
-
-
-async def test_waits_for_jobs_have_their_bound(kind: ServerKind, store: Store) -> None:
-    """That on all that is parked; and the statistics count those that were refused."""
-    purgatory = Purgatory(limits=Limits(max_parked=1), jobs=store)
-    with serve(create_app(purgatory), purgatory, kind) as server:
-        async with await Connection.open(server.address) as parked:
-            address = (await add(parked)).headers["location"]
-            headers = {"If-None-Match": '"1"', "Prefer": "wait=50"}
-            parked.send("GET", address, headers=headers)
-            await server.until_parked(1)
-            async with await Connection.open(server.address) as other:
-                check_refusal(await other.request("GET", address, headers=headers), 503, "full")
-                statistics = (await other.get("/purgatory/statistics")).json()
-                assert statistics["refused"] == {"max_parked": 1}
-                await other.request("DELETE", address)
-            assert (await parked.reply()).json()["state"] == "cancelled"
 
 
 async def test_running_now(connection: Connection) -> None:

@@ -6,10 +6,9 @@ import asyncio
 import json
 
 import pytest
-from fastapi import FastAPI
 
 from purgatory import Purgatory
-from purgatory.fastapi import ALLOW_ANYONE, AccessesDep, install
+from purgatory.fastapi import AccessesDep
 from purgatory.jobs import FailJobError, JobContext, MemoryJobStore
 from tests.acceptance.client import Connection
 from tests.acceptance.jobs.application import JOBS, add, create_app, post_lines
@@ -130,16 +129,6 @@ async def test_listing(connection: Connection) -> None:
     assert len(some) == 2
     assert all("payload" not in job for job in some)
     assert (await connection.get(f"{JOBS}?state=done")).json() == {"jobs": [], "next": None}
-
-
-async def test_a_purgatory_without_jobs_has_no_such_addresses(kind: ServerKind) -> None:
-    """404, as for anything that is not there."""
-    purgatory = Purgatory()
-    app = FastAPI()
-    install(app, purgatory, authorize=ALLOW_ANYONE)
-    with serve(app, purgatory, kind) as server:
-        async with await Connection.open(server.address) as connection:
-            assert (await connection.get(JOBS)).status == 404
 
 
 async def test_an_authorize_of_one_s_own_is_told(kind: ServerKind) -> None:
