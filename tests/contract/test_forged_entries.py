@@ -8,48 +8,11 @@ from fastapi import FastAPI
 
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, install
-from purgatory.signals.model import EntryType
 from purgatory.signals.redis import RedisSignals
-from purgatory.signals.redis.entry_codec import AppendRequest
-from tests.patience import PATIENCE_S, until
+from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
 
 pytestmark = pytest.mark.anyio
-
-FORGED = b'1\n\nevent: signal\ndata: {"key":"k","value":"forged"}'
-
-
-async def test_forged_entries_reach_no_client(server: ValkeyServer) -> None:
-    """Neither published ones nor those in the log; and following goes on."""
-    signals = RedisSignals(server.url, timeout=PATIENCE_S / 4)
-    purgatory, app = Purgatory(signals=signals), FastAPI()
-    install(app, purgatory)
-    transport = httpx.ASGITransport(app)
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://test") as http,
-    ):
-        cursor = purgatory.cursor("k")
-        (follower,) = signals._followers
-        epoch = follower.replica.epoch.encode()
-        for head in (b"f1 0 0 1 k", b"f1 %b 0 1 k" % (b"9" * 300), b"f9 x"):
-            entry = head + FORGED
-            message = b"%b 1 %d:%b" % (epoch, len(entry), entry)
-            with server.client() as client:
-                client.publish(follower.log.channel, message)
-        # As a process of another version may do, through the script.
-        await follower.log.append(AppendRequest([(EntryType.FIRED, "k", FORGED)]))
-        await until(lambda: follower.replica.applied == 1)
-        path = "/purgatory/watch/k"
-        lost = await http.get(f"{path}?cursor={cursor}")
-        assert lost.status_code == 410
-        assert (await purgatory.fire("k", 7)).seq == 2
-        query = f"?cursor={lost.json()['head']}&wait=0"
-        seen = await http.get(path + query)
-        assert [each["value"] for each in seen.json()["signals"]] == [7]
-        events = await http.get(f"{path}{query}&limit=1", headers={"Accept": "text/event-stream"})
-        assert "forged" not in events.text
-        assert purgatory.missing == []
 
 
 @pytest.mark.parametrize(

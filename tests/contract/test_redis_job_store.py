@@ -15,8 +15,10 @@ from purgatory.jobs import Job, JobState, StoreUnavailableError
 from purgatory.jobs.model import (
     Finish,
     Fire,
+    HandlerState,
     JobCounts,
     JobFilter,
+    JobLimits,
     JobSpec,
     Pause,
     Resume,
@@ -185,15 +187,6 @@ async def test_an_outage_is_logged_once(
     assert actions == ["jobs.redis.subscribe", "jobs.redis.subscribed"]
 
 
-async def test_a_server_that_forgot_the_script_is_told_again(redis_server: ValkeyServer) -> None:
-    """As after a failover."""
-    async with opened(redis_server.url, prefix="forgetful") as store:
-        with redis_server.client() as client:
-            client.script_flush()
-        (job,) = await added(store, spec())
-        assert await store.get([job.id]) == [job]
-
-
 # Servers that are not fit
 
 
@@ -342,60 +335,19 @@ async def test_a_server_that_hangs_is_unavailable(lone_redis_server: ValkeyServe
 # Records that are none
 
 
-def broken(job: Job, how: str, record: bytes) -> bytes | None:
-    fields = record.split(b"\0")
-    match how:
-        case "no text":
-            return b"\xff\xfe\x00"
-        case "gone":
-            return None
-        case "cut off":
-            return record[: len(record) // 2]
-        case "too long":
-            return record + b"\0"
-        case "state":
-            fields[1] = b"sleeping"
-        case "time":
-            fields[3] = b"tomorrow"
-        case "policy":
-            fields[15] = b"perhaps"
-        case "payload":
-            fields[26] = b"{"
-        case "contradiction":
-            fields[2] = b"fired"
-    return b"\0".join(fields)
-
-
-@pytest.mark.parametrize(
-    "how",
-    [
-        "no text",
-        "gone",
-        "cut off",
-        "too long",
-        "state",
-        "time",
-        "policy",
-        "payload",
-        "contradiction",
-    ],
-)
-async def test_whatever_is_wrong_with_a_record_it_is_set_aside(
-    redis_server: ValkeyServer, how: str
+@pytest.mark.parametrize("replacement", [b"\xff\xfe\x00", None], ids=["no text", "gone"])
+async def test_a_record_that_is_none_is_set_aside(
+    redis_server: ValkeyServer, replacement: bytes | None
 ) -> None:
     """It is kept for people, and the rest goes on."""
-    prefix = f"broken {how}"
+    prefix = f"broken {replacement is None}"
     async with opened(redis_server.url, prefix=prefix) as store:
         bad, good = await added(store, spec(1, keys=["k"]), spec(2, keys=["k"], delay=0.001))
         tag = f"{{{prefix}:jobs:0}}:"
         with redis_server.client() as client:
             bucket = f"{tag}b:{bad.due_ms // 60_000}"
-            record = client.hget(bucket, bad.id)
-            assert isinstance(record, bytes)
-            replacement = broken(bad, how, record)
-            if replacement is None:
-                client.hdel(bucket, bad.id)
-            else:
+            assert client.hdel(bucket, bad.id) == 1
+            if replacement is not None:
                 client.hset(bucket, bad.id, replacement)
         page = await store.query(JobFilter(key="k"), limit=10)
         assert [job.id for job in page.jobs] == [good.id]
@@ -409,6 +361,20 @@ async def test_whatever_is_wrong_with_a_record_it_is_set_aside(
             (kept,) = client.lrange(f"{tag}quarantined", 0, -1)
         job_id, reason, _ = kept.split(b"\0", 2)
         assert job_id.decode() == bad.id and reason
+
+
+@pytest.mark.parametrize("start", [b"\x80", b"\xff", b"\xc3"])
+async def test_ids_that_are_no_text_end_no_count(redis_server: ValkeyServer, start: bytes) -> None:
+    """A batch that ends with one is followed by the next, also if no record has the id."""
+    prefix = f"damaged-{start.hex()}"
+    async with opened(redis_server.url, prefix=prefix, limits=JobLimits(max_batch=2)) as store:
+        await added(store, spec(1, delay=60), spec(2, delay=60))
+        with redis_server.client() as client:
+            for number in range(5):
+                client.zadd(f"{{{prefix}:jobs:0}}:waiting", {start + b"%d" % number: 0})
+        async with asyncio.timeout(PATIENCE_S):
+            counts = await store.handler_counts()
+        assert counts == {HandlerState("note", JobState.WAITING): 2}
 
 
 # Round trips

@@ -24,7 +24,6 @@ from purgatory.outcome import Status
 from purgatory.signals import WaitOperation
 from purgatory.signals.redis import RedisSignals
 from purgatory.signals.redis.follower import PAGE
-from tests.cases import cases
 from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
 
@@ -264,93 +263,6 @@ async def test_lost_writes_expire_the_cursors_of_their_keys_only(
             assert (await here.park("kept", timeout=PATIENCE_S, cursor=kept)).value == 2
 
 
-async def test_a_cursor_of_an_epoch_that_others_have_noticed_first_is_good(
-    server: ValkeyServer, shards: int
-) -> None:
-    """Also where the next request reaches a worker that is not connected again."""
-    async with two_workers(server.url, shards=shards) as (here, there):
-        await here.fire("key", 1)
-        await until(lambda: there.signals.last("key"))
-        # As if it were slow: nothing reaches it.
-        for follower in there.shared_signals._followers:  # type: ignore[union-attr]
-            follower._subscription._task.cancel()  # type: ignore[union-attr]
-        server.kill()
-        await noticed_by(here)
-        await restarted(server, here)
-        cursor = (await here.fire("key", 2)).cursor
-        outcome = await there.park("key", timeout=0, cursor=cursor)
-        assert outcome.status is Status.EXPIRED
-        with pytest.raises(CursorExpiredError):
-            await there.park("key", timeout=0, cursor="0123456789ab-1")
-
-
-async def test_a_log_that_returns_after_it_was_emptied_expires_every_cursor(
-    server: ValkeyServer, tmp_path: Path
-) -> None:
-    """A backup is restored: which keys have fired since then, nobody could say."""
-    async with two_workers(server.url) as (here, there):
-        before = (await here.fire("key", 1)).cursor
-        server.kill()
-        saved = tmp_path / "saved"
-        shutil.copytree(tmp_path / "appendonlydir", saved)
-        await noticed_by(here, there)
-        await restarted(server, here, there)
-        with server.client() as client:
-            client.flushall()
-        await until(lambda: all(gaps_of(each) for each in (here, there)))
-        await here.fire("key", 2)
-        server.kill()
-        shutil.rmtree(tmp_path / "appendonlydir")
-        shutil.copytree(saved, tmp_path / "appendonlydir")
-        await noticed_by(here, there)
-        await restarted(server, here, there)
-        async with worker(server.url) as later:
-            for each in (here, there, later):
-                with pytest.raises(CursorExpiredError):
-                    await each.park("key", timeout=PATIENCE_S, cursor=before)
-            await later.fire("key", 3)
-
-
-async def test_a_worker_that_missed_more_than_is_kept_expires_only_keys_that_fired(
-    server: ValkeyServer,
-) -> None:
-    limits = Limits(max_signals=10, max_signals_per_key=10)
-    async with two_workers(server.url, limits) as (here, there):
-        # As if it had been suspended: nothing reaches it.
-        (follower,) = there.shared_signals._followers  # type: ignore[union-attr]
-        cursor = there.cursor("fired", "quiet")
-        fired = await parked(there, "fired", cursor=cursor)
-        quiet = await parked(there, "quiet", cursor=cursor)
-        await follower.stop()
-        await here.fire("fired", 0)
-        for number in range(15):
-            await here.fire(f"other:{number}")
-        assert follower.applier.listener is not None
-        follower.start(there.shared_signals._server, follower.applier.listener)  # type: ignore[union-attr]
-        with pytest.raises(CursorExpiredError):
-            await fired
-        assert not quiet.done()
-        await here.fire("quiet", 1)
-        assert (await quiet).value == 1
-
-
-async def test_a_later_worker_accepts_cursors_of_quiet_keys(server: ValkeyServer) -> None:
-    """Also from before what the log still has: nothing of their keys was lost."""
-    limits = Limits(max_signals=10, max_signals_per_key=10)
-    async with worker(server.url, limits) as here:
-        never = here.cursor("never")
-        early = here.cursor("fired")
-        quiet = (await here.fire("fired")).cursor
-        for number in range(15):
-            await here.fire(f"other:{number}")
-        async with worker(server.url, limits) as later:
-            for key, cursor in (("never", never), ("fired", quiet)):
-                outcome = await later.park(key, timeout=0, cursor=cursor)
-                assert outcome.status is Status.EXPIRED
-            with pytest.raises(CursorExpiredError):
-                await later.park("fired", timeout=0, cursor=early)
-
-
 async def test_only_logs_with_signals_have_a_timer(server: ValkeyServer) -> None:
     """It ages the signals of one log."""
     async with worker(server.url, shards=16) as here:
@@ -470,12 +382,6 @@ async def test_a_server_that_becomes_a_replica_is_away(server: ValkeyServer) -> 
         assert (await waiting).value == 1
 
 
-async def test_acknowledgement_from_the_disk(tmp_path: Path) -> None:
-    with ValkeyServer(tmp_path, appendfsync="everysec") as server:
-        async with worker(server.url, ack="aof") as here:
-            assert (await here.fire("key")).seq == 1
-
-
 @pytest.fixture
 def cluster_url(tmp_path: Path) -> Iterator[str]:
     node = ValkeyServer(tmp_path)
@@ -524,24 +430,6 @@ async def test_a_cursor_of_other_keys_is_refused(server: ValkeyServer) -> None:
             await here.park("key", timeout=0, cursor=here.cursor(other))
 
 
-@cases(
-    "arguments, message",
-    [
-        ({"prefix": "a{b}"}, "prefix"),
-        ({"shards": 0}, "shards"),
-        ({"ack": "disk"}, "ack"),
-        ({"timeout": 0}, "timeout"),
-        ({"url_or_client": "http://host"}, "not a Redis URL"),
-        ({"url_or_client": "redis://host?decode_responses=yes"}, "decode_responses"),
-    ],
-)
-async def test_arguments_that_cannot_work_are_refused(
-    arguments: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        RedisSignals(**{"url_or_client": "redis://localhost", **arguments})
-
-
 async def test_one_object_serves_one_purgatory() -> None:
     signals = RedisSignals("redis://localhost")
     Purgatory(signals=signals)
@@ -549,22 +437,3 @@ async def test_one_object_serves_one_purgatory() -> None:
         Purgatory(signals=signals)
     with pytest.raises(TypeError, match="RedisSignals"):
         Purgatory(signals="redis://localhost")  # type: ignore[arg-type]  # that is the test
-
-
-async def test_one_question_that_fails_is_not_the_last(server: ValkeyServer) -> None:
-    """As of a later release, or of somebody who publishes in the channel of the workers."""
-    async with two_workers(server.url) as (here, there):
-        waiting = await parked(here, "k")
-        assert isinstance(there.shared_signals, RedisSignals)
-        assert await there.shared_signals.peers.ask("waiting", "k") == [1]
-        with server.client() as client:
-            client.publish(there.shared_signals.peers.channel, '["other", 1, [], "k"]')
-
-        async def answers() -> list[int]:
-            assert there.shared_signals is not None
-            return await there.shared_signals.peers.ask("waiting", "k")
-
-        async with asyncio.timeout(PATIENCE_S):
-            while await answers() != [1]:
-                pass
-        waiting.cancel()

@@ -33,34 +33,29 @@ def test_a_database_of_redis_is_a_number(make: Any, url: str, complaint: str) ->
         make(f"redis://host:6379{path}")
 
 
+@cases("make", [RedisJobStore, RedisSignals])
 @cases(
     "arguments, complaint",
     [
         ({"url_or_client": Redis(decode_responses=True)}, "turn it off"),
         ({"url_or_client": "redis://host?decode_responses=1"}, "has decode_responses: .*take it"),
-        ({"shards": 0}, "give a number from 1 to 1024"),
+        ({"shards": 0}, r"shards is 0: give a number from 1 to"),
+        *(({"prefix": each}, r"prefix is .*give a name without braces") for each in ("", "a{b")),
+        *(({"timeout": each}, r"timeout is .*: give") for each in (0, -1, float("nan"), 61, "5")),
     ],
 )
-def test_a_client_that_decodes_and_no_shards_are_refused(
-    arguments: dict[str, Any], complaint: str
+def test_what_no_store_in_redis_can_have_is_refused(
+    make: Any, arguments: dict[str, Any], complaint: str
 ) -> None:
-    """With the way out: jobs are bytes, and one of the shards has them."""
-    with pytest.raises(ValueError, match=complaint):
-        RedisJobStore(**{"url_or_client": "redis://host", **arguments})
+    """With the way out: what is stored is bytes, a shard has it, and no call lasts for ever."""
+    with pytest.raises((ValueError, TypeError), match=complaint):
+        make(**{"url_or_client": "redis://host", **arguments})
 
 
-@cases("timeout", [0, -1, float("nan"), float("inf"), 61, "5", None, True])
-def test_a_timeout_is_some_seconds(timeout: Any) -> None:
-    """Every call would end at once with another, or wait for ever."""
-    with pytest.raises((ValueError, TypeError), match=r"timeout is .*: give"):
-        RedisJobStore("redis://host", timeout=timeout)
-
-
-@cases("prefix", ["", "a{b", "a}"])
-def test_a_prefix_is_a_name_without_braces(prefix: str) -> None:
-    """The error names both."""
-    with pytest.raises(ValueError, match=r"prefix is .*give a name without braces"):
-        RedisJobStore("redis://host", prefix=prefix)
+def test_an_acknowledgement_is_from_memory_or_from_the_disk() -> None:
+    """Nothing else can be waited for."""
+    with pytest.raises(ValueError, match="ack"):
+        RedisSignals("redis://host", ack="disk")  # type: ignore[arg-type] # on purpose
 
 
 @cases("url", ["jobs.db", "sqlite://jobs.db", "sqlite+aiosqlite://jobs.db"])
