@@ -111,32 +111,6 @@ async def test_parked_in_an_endpoint_of_ones_own(kind: ServerKind) -> None:
         await _fire(server, first, key="k")
 
 
-async def test_parked_by_one_address(kind: ServerKind) -> None:
-    """429; every way in which a wait may end makes room for another one."""
-    wait_id = {"Wait-Id": "0b1d6c5e-7d0c-4a53-9b0e-2d1c9f0a1b2c"}
-    with _serving(kind, per_client=1) as server, _serving(kind, per_client=1) as another:
-        elsewhere = await _park(another, "a")
-        for end in ("fire", "leave", "cancel", "drop", "expire"):
-            connection = await Connection.open(server.address)
-            wait = "0.05" if end == "expire" else "30"
-            connection.send("GET", f"/purgatory/watch/a?wait={wait}", headers=wait_id)
-            if end != "expire":
-                await server.until_parked(1)
-                assert (await _refused(server, "b"))["limit"] == "max_parked_per_client"
-            async with await Connection.open(server.address) as asking:
-                if end == "fire":
-                    await asking.request("POST", "/purgatory/keys/a")
-                elif end == "cancel":
-                    await asking.request("DELETE", f"/purgatory/waits/{wait_id['Wait-Id']}")
-                elif end == "drop":
-                    await asking.request("DELETE", "/purgatory/keys/a")
-            if end != "leave":
-                assert (await connection.reply()).status == 200
-            await connection.close()
-            await server.until_parked(0)
-        await _fire(another, elsewhere, key="a")
-
-
 @pytest.mark.parametrize("http", ["httptools", "h11", PARKING], ids=["httptools", "h11", "parking"])
 @pytest.mark.parametrize("trusted", ["127.0.0.1", "192.0.2.1"])
 async def test_the_address_behind_a_proxy_counts_only_where_that_is_trusted(

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from purgatory import Purgatory, Status
 from purgatory.fastapi import DelayedResponse
 from purgatory.fastapi.parking import Respond
-from tests.acceptance.client import Connection, until_parked
+from tests.acceptance.client import Connection
 from tests.acceptance.orders_application import Form, Order, Orders
 from tests.acceptance.process_server import serve_in_process
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, each_kind, serve
@@ -245,18 +245,6 @@ async def test_a_route_that_wraps_the_answer_gets_it(orders: Orders, kind: Serve
             assert "x-stamp" not in (await connection.reply()).headers
 
 
-@pytest.mark.parametrize("kind", [PARKING], ids=str)
-async def test_too_much_behind_it(server: ThreadServer, connection: Connection) -> None:
-    """It is answered early, as expired, and what came behind it is answered too."""
-    connection.send("GET", "/order/k")
-    await server.until_waiting("k", 1)
-    for _ in range(400):
-        connection.send("GET", "/plain?" + 50 * "x")
-    assert (await connection.reply()).body == b"expired"
-    for _ in range(400):
-        assert (await connection.reply()).json() == "at once"
-
-
 async def test_the_access_log_is_uvicorns() -> None:
     """The same lines, for plain answers and others, and for a proxy's clients."""
     logs = []
@@ -275,19 +263,6 @@ async def test_the_access_log_is_uvicorns() -> None:
         logs.append([re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:", line) for line in lines])
     assert len(logs[0]) == 4
     assert logs[0] == logs[1]
-
-
-async def test_the_process_stops_at_once() -> None:
-    """Requests that were let go are drained as others are, whoever answers them."""
-    with serve_in_process("tests.acceptance.orders_application:app", PARKING) as server:
-        async with await Connection.open(server.address) as connection:
-            connection.send("GET", "/order/k")
-            await until_parked(server.address, 1)
-            server.terminate()
-            reply = await connection.reply()
-            assert (reply.status, reply.body) == (503, b"drained")
-            assert await connection.rest() == b""
-        await asyncio.to_thread(server.wait)
 
 
 async def test_a_park_that_fails(

@@ -146,34 +146,6 @@ async def test_a_second_signal_changes_nothing(process_server: ProcessServer) ->
         await asyncio.to_thread(process_server.wait)
 
 
-@BY_PROTOCOL
-async def test_ctrl_c_drains_too(process_server: ProcessServer) -> None:
-    """SIGINT is answered as SIGTERM is."""
-    address = process_server.address
-    async with await Connection.open(address) as parked:
-        parked.send("GET", "/purgatory/watch/k?wait=50")
-        await until_parked(address, 1)
-        process_server.process.send_signal(signal.SIGINT)
-        _check_drained(await parked.reply())
-        await asyncio.to_thread(process_server.wait)
-
-
-@BY_PROTOCOL
-async def test_a_restart_expires_cursors(kind: ServerKind) -> None:
-    """A cursor from before a restart is 410, with the cursors from which to go on."""
-    with serve_in_process(kind=kind) as before:
-        old = (await ask(before.address, "GET", "/purgatory/watch/k?wait=0")).cursor
-    with serve_in_process(kind=kind) as after:
-        await ask(after.address, "POST", "/purgatory/keys/k", {"value": 1})
-        answer = await ask(after.address, "GET", f"/purgatory/watch/k?cursor={old}")
-        assert (answer.status, answer.json()["key"]) == (410, "k")
-        assert answer.json()["type"] == "/purgatory/problems/cursor-expired"
-        earliest = answer.json()["earliest"]
-        kept = await ask(after.address, "GET", f"/purgatory/watch/k?cursor={earliest}")
-        assert [signal["value"] for signal in kept.json()["signals"]] == [1]
-        assert kept.cursor == answer.json()["head"]
-
-
 async def _parked_over_all_workers(probes: list[Connection]) -> int:
     # Workers are told apart by the epoch of their cursors.
     found = [(await probe.get("/purgatory/keys/k")).json() for probe in probes]

@@ -6,9 +6,8 @@ import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import httpx
 import pytest
-from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi import Depends, FastAPI, Request
 
 from purgatory import Purgatory
 from purgatory.fastapi import (
@@ -21,7 +20,6 @@ from purgatory.fastapi import (
 )
 from tests.acceptance.client import Crowd, ask
 from tests.acceptance.thread_server import KINDS, ServerKind, each_kind, serve
-from tests.patience import PATIENCE_S
 
 PROBLEM = "application/problem+json"
 
@@ -93,20 +91,6 @@ async def test_a_router_included_twice(purgatory: Purgatory, kind: ServerKind) -
     assert not purgatory.is_open
 
 
-async def test_a_problem_s_type_is_an_address_that_answers(
-    purgatory: Purgatory, kind: ServerKind
-) -> None:
-    """Wherever the router is included, `type` leads to the description of the problem."""
-    app = FastAPI()
-    app.include_router(create_router(purgatory, authorize=ALLOW_ANYONE), prefix="/v2")
-    with serve(app, purgatory, kind) as server:
-        async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_S) as client:
-            refusal = await client.get("/v2/purgatory/watch/k?wait=nan")
-            described = await client.get(refusal.url.join(refusal.json()["type"]))
-            assert described.status_code == 200
-            assert "bad-parameter" in described.text
-
-
 @pytest.mark.parametrize("prefix", ["/", "purgatory", "/purgatory/"])
 def test_a_prefix_begins_with_a_slash_and_does_not_end_with_one(prefix: str) -> None:
     """ValueError says so, rather than routes that nobody finds."""
@@ -150,33 +134,6 @@ async def test_a_mounted_application_says_that_it_is_not_open(kind: ServerKind) 
             assert (answer.status, answer.headers["content-type"]) == (503, PROBLEM), path
             assert answer.json()["type"].endswith("/problems/not-open")
             assert "not open" in answer.json()["detail"]
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-@pytest.mark.parametrize("where", ["application", "router"])
-async def test_dependencies_guard_our_endpoints_too(
-    purgatory: Purgatory, kind: ServerKind, where: str
-) -> None:
-    """Who guards an application or the router with a dependency has guarded every endpoint."""
-
-    def guard() -> None:
-        raise HTTPException(401, "who are you?")
-
-    app = FastAPI(dependencies=[Depends(guard)] if where == "application" else [])
-    if where == "application":
-        install(app, purgatory, authorize=ALLOW_ANYONE)
-    else:
-        app.include_router(
-            create_router(purgatory, authorize=ALLOW_ANYONE), dependencies=[Depends(guard)]
-        )
-    with serve(app, purgatory, kind) as server:
-        for method, path in (
-            ("GET", "/purgatory/watch/k?wait=0"),
-            ("POST", "/purgatory/keys/k"),
-            ("DELETE", "/purgatory/keys/k"),
-            ("GET", "/purgatory/keys"),
-        ):
-            assert (await ask(server.address, method, path)).status == 401, path
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)

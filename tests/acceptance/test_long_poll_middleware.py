@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
-import json
 import logging
 import re
 import time
@@ -171,23 +169,6 @@ async def test_each_kind_of_endpoint(server: ThreadServer) -> None:
             assert "long-poll-key" not in answer.headers
 
 
-async def test_a_compressed_answer_is_whole(server: ThreadServer, app: FastAPI) -> None:
-    """A client that takes gzip gets gzip where that middleware is."""
-    async with Crowd(server.address, 2) as [watcher, firer]:
-        watcher.send("GET", "/orders/42", headers={**TAG, "Accept-Encoding": "gzip"})
-        await server.until_parked(1)
-        await firer.request("POST", "/orders/42")
-        answer = await watcher.reply()
-        is_compressed = answer.headers.get("content-encoding") == "gzip"
-        assert is_compressed is _has(app, GZipMiddleware)
-        body = gzip.decompress(answer.body) if is_compressed else answer.body
-        assert json.loads(body)["text"] == "x" * 1000
-        watcher.send("GET", "/orders/42", headers={**TAG, "If-None-Match": '"2"'})
-        await server.until_parked(1)
-        await server.call(server.purgatory.cancel, "order:42")
-        assert (await watcher.reply()).status == 304
-
-
 async def test_our_own_endpoints_park_by_themselves(server: ThreadServer) -> None:
     """Under the middleware they are what they were, and the log does not complain of them."""
     async with Crowd(server.address, 2) as [watcher, firer]:
@@ -270,28 +251,6 @@ async def test_a_stream_is_not_held_back(plain: ThreadServer) -> None:
         await asyncio.wait_for(client.reader.readuntil(b"first"), GENEROUS_S)
         await plain.call(see)
         await asyncio.wait_for(client.reader.readuntil(b"0\r\n\r\n"), GENEROUS_S)
-
-
-async def test_a_stream_that_is_the_same_is_parked(plain: ThreadServer) -> None:
-    """It ends unread, and the request is answered once it is another."""
-    async with Crowd(plain.address, 2) as [watcher, firer]:
-        watcher.send("GET", "/streams/42", headers=TAG)
-        await plain.until_parked(1)
-        await asyncio.sleep(0.1)
-        await firer.request("POST", "/orders/42")
-        answer = await watcher.reply()
-        assert (answer.headers["etag"], len(answer.body)) == ('W/"2"', 30)
-
-
-async def test_a_body_and_a_request_behind_it(plain: ThreadServer) -> None:
-    """A GET with a body is parked as any other; a pipelined request is answered after it."""
-    async with Crowd(plain.address, 2) as [watcher, firer]:
-        watcher.send("GET", "/orders/42", {"filter": "x" * 1000}, headers=TAG)
-        watcher.send("GET", "/whoami")
-        await plain.until_parked(1)
-        await firer.request("POST", "/orders/42")
-        assert (await watcher.reply()).headers["etag"] == 'W/"2"'
-        assert (await watcher.reply()).json() == "x"
 
 
 class Watcher:

@@ -5,21 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from purgatory import Purgatory
 from purgatory.jobs import owed_fires
-from purgatory.testing import AutojumpEventLoop
 from tests.promises.kit import Bench, Process
 from tests.unit.conftest import Made, made, make_purgatory  # noqa: F401 # the leak check
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    """Time jumps to the next timer."""
-    return "asyncio", {"loop_factory": AutojumpEventLoop}
+from tests.virtual_time import anyio_backend  # noqa: F401 # a fixture
 
 
 @pytest.fixture

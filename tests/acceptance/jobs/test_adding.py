@@ -100,18 +100,6 @@ async def test_dedupe_keys(connection: Connection) -> None:
         assert reply.headers["location"] == first.headers["location"]
 
 
-async def test_an_idempotency_key(connection: Connection, server: ThreadServer) -> None:
-    """The repeat gets the first answer, and adds nothing."""
-    headers = {"Idempotency-Key": "once"}
-    body = {"handler": "note", "delay": 100}
-    first = await connection.request("POST", JOBS, body, headers)
-    again = await connection.request("POST", JOBS, body, headers)
-    assert (first.status, first.body) == (again.status, again.body)
-    assert (await server.call(server.purgatory.jobs.counts)).waiting == 1
-    other = await connection.request("POST", JOBS, body | {"delay": 1}, headers)
-    check_refusal(other, 422, "idempotency-conflict")
-
-
 async def test_a_batch(connection: Connection, server: ThreadServer) -> None:
     """Each line by itself, in order, 10,000 of them."""
     good = json.dumps({"handler": "note", "delay": 1000, "keys": ["k"]}).encode()

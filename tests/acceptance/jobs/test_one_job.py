@@ -46,24 +46,6 @@ async def test_a_job_from_beginning_to_end(connection: Connection) -> None:
     assert (last.status, last.body) == (304, b"")
 
 
-async def test_a_wait_for_a_job_ends(connection: Connection, server: ThreadServer) -> None:
-    """304 when the time is up, and nothing is left when the client goes."""
-    address = (await add(connection)).headers["location"]
-    headers = {"If-None-Match": '"1"', "Prefer": "wait=0.2"}
-    expired = await connection.request("GET", address, headers=headers)
-    assert (expired.status, expired.headers["etag"]) == (304, '"1"')
-    assert (await connection.get(address)).status == 200
-    same = await connection.request("GET", address, headers={"If-None-Match": '"1"'})
-    assert (same.status, same.headers.get("preference-applied")) == (304, None)
-    headers["Prefer"] = "wait=50"
-    async with await Connection.open(server.address) as leaving:
-        leaving.send("GET", address, headers=headers)
-        await server.until_parked(1)
-        [wait] = (await connection.get("/purgatory/waits")).json()["waits"]
-        assert (wait["kind"], wait["client"]) == ("job-wait", "127.0.0.1")
-    await server.until_parked(0)
-
-
 async def test_moving_a_deadline(connection: Connection) -> None:
     """PATCH, and only if it has not changed since, with If-Match."""
     address = (await add(connection)).headers["location"]
@@ -177,12 +159,15 @@ async def test_all_json_is_written_alike(connection: Connection) -> None:
 async def test_a_repeat_after_an_answer_that_was_lost(
     connection: Connection, store: Store, server: ThreadServer
 ) -> None:
-    """The job that was stored all the same is the one that the repeat is told of."""
+    """The job that was stored all the same is the one that the repeat, and no other, is told of."""
     headers = {"Idempotency-Key": "once"}
     body = {"handler": "note", "delay": 100}
     store.lost_answer = StoreUnavailableError("the server hung up")
     lost = await connection.request("POST", JOBS, body, headers)
     check_refusal(lost, 503, "store-unavailable")
+    # By the job in the store, as no answer was kept.
+    other = await connection.request("POST", JOBS, body | {"payload": 2}, headers)
+    check_refusal(other, 422, "idempotency-conflict", "use a new key")
     again = await connection.request("POST", JOBS, body, headers)
     assert again.status == 201 and again.headers["location"].endswith(again.json()["id"])
     assert (await server.call(server.purgatory.jobs.counts)).waiting == 1
@@ -191,20 +176,6 @@ async def test_a_repeat_after_an_answer_that_was_lost(
     assert (await connection.request("POST", JOBS, body)).status == 503
     assert (await connection.request("POST", JOBS, body)).status == 201
     assert (await server.call(server.purgatory.jobs.counts)).waiting == 3
-
-
-async def test_a_key_that_named_another_job_is_refused_after_an_answer_that_was_lost(
-    connection: Connection, store: Store, server: ThreadServer
-) -> None:
-    """By the job in the store, as no answer was kept: 422, and nothing is added."""
-    headers = {"Idempotency-Key": "once"}
-    body = {"handler": "note", "delay": 100}
-    store.lost_answer = StoreUnavailableError("the server hung up")
-    assert (await connection.request("POST", JOBS, body, headers)).status == 503
-    other = await connection.request("POST", JOBS, body | {"payload": 2}, headers)
-    check_refusal(other, 422, "idempotency-conflict", "use a new key")
-    assert (await connection.request("POST", JOBS, body, headers)).status == 201
-    assert (await server.call(server.purgatory.jobs.counts)).waiting == 1
 
 
 @pytest.mark.parametrize(

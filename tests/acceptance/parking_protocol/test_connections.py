@@ -17,7 +17,6 @@ from purgatory import Limits, Purgatory
 from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection, Crowd
 from tests.acceptance.parking_protocol.requests import (
-    FIRE,
     PARKING,
     WATCH,
     add_echo,
@@ -41,15 +40,6 @@ async def test_a_client_that_sends_no_more_leaves(server: ThreadServer) -> None:
         assert await connection.rest() == b""
 
 
-async def test_a_client_that_leaves_with_a_body_half_sent(server: ThreadServer) -> None:
-    """Nothing is fired, and nothing is kept."""
-    async with await Connection.open(server.address) as connection:
-        connection.write(get(f"{WATCH}?wait=0") + FIRE[:-1])
-        # What came with it has been read as well.
-        assert (await connection.reply()).status == 200
-    assert server.purgatory.signals.head() == 0
-
-
 @cases("body_first", [False, True])
 async def test_a_body_that_is_asked_for(server: ThreadServer, *, body_first: bool) -> None:
     """`Expect: 100-continue` is answered, unless the body is there already."""
@@ -63,14 +53,6 @@ async def test_a_body_that_is_asked_for(server: ThreadServer, *, body_first: boo
             assert (await connection.reply(has_body=False)).status == 100
             connection.write(body)
         assert (await connection.reply()).json()["reason"] == "expired"
-
-
-async def test_a_body_that_is_too_large_is_not_asked_for(server: ThreadServer) -> None:
-    """It is refused before the client sends it."""
-    async with await Connection.open(server.address) as connection:
-        request = post("/purgatory/keys/k", b"x" * 300_000, "Expect: 100-continue")
-        connection.write(request[:-300_000])
-        assert (await connection.reply()).status == 413
 
 
 async def test_an_idle_connection_is_closed(app: FastAPI, purgatory: Purgatory) -> None:

@@ -105,18 +105,6 @@ async def test_clients_without_a_token_take_no_memory() -> None:
             assert not any(connection._unread for connection in server.connections())
 
 
-@pytest.mark.parametrize("target", ["/purgatory/keys/k", "/purgatory/watch"])
-async def test_the_answer_is_there_whatever_is_still_sent(target: str) -> None:
-    """A body that is refused is read, and dropped, until the client has seen that."""
-    with _serving(PARKING[0]) as server:
-        async with await Connection.open(server.address) as connection:
-            body = b"x" * 4_000_000
-            connection.write(post(target, body, JSON, ANN))
-            await connection.writer.drain()
-            assert (await connection.reply()).status == 413
-            assert await connection.rest() == b""
-
-
 async def _send_all(connection: Connection, size: int) -> None:
     for _ in range(size // 100_000):
         connection.write(b"x" * 100_000)

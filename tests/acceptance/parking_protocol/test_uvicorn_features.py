@@ -21,19 +21,6 @@ from tests.acceptance.thread_server import ServerKind, ThreadServer
 UVICORN = ServerKind("httptools", "uvloop")
 
 
-async def test_a_root_path() -> None:
-    """It is part of the path that answers speak of, as through uvicorn."""
-    found = []
-    for kind in (PARKING[0], UVICORN):
-        purgatory = Purgatory()
-        with serving(create_app(purgatory), purgatory, kind, root_path="/api") as server:
-            async with await Connection.open(server.address) as connection:
-                found.append((await connection.get(f"{WATCH}?wait=nan")).json())
-                assert (await connection.get(f"{WATCH}?wait=0")).json()["key"] == "k"
-    assert found[0] == found[1]
-    assert found[0]["instance"] == f"/api{WATCH}"
-
-
 @pytest.mark.parametrize("of_server", ["", "/a", "/a/b", "/purgatory"])
 @pytest.mark.parametrize(
     "of_app", ["", "/a", "/a/", "/b", "/purgatory", "/purgatory/watch", f"{WATCH}/c"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 
 import pytest
 
@@ -16,7 +15,6 @@ from tests.acceptance.client import Connection, Crowd, replies
 from tests.acceptance.parking_protocol.requests import FIRE, WATCH, add_echo, get, is_direct, post
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
 from tests.needs import CLOSED_AFTER_HTTP_1_0
-from tests.patience import GENEROUS_S
 
 MANY = post("/purgatory/watch", b'{"keys": {"a": null, "b": null}, "wait": 50}')
 
@@ -180,20 +178,6 @@ async def test_a_head_cut_anywhere(server: ThreadServer) -> None:
             assert (await connection.reply()).json()["seq"] == cut
 
 
-async def test_pipelined_requests_are_answered_in_order(server: ThreadServer) -> None:
-    """Ours, uvicorn's and ours again, all in one piece."""
-    numbers = range(20)
-    parts = [
-        post("/echo", str(number).encode()) if number % 3 == 0 else get(f"{WATCH}{number}?wait=0")
-        for number in numbers
-    ]
-    async with await Connection.open(server.address) as connection:
-        connection.write(b"".join(parts))
-        for number in numbers:
-            document = (await connection.reply()).json()
-            assert document.get("body") == str(number) or document["key"] == f"k{number}"
-
-
 async def test_a_request_behind_a_parked_one_waits(server: ThreadServer) -> None:
     """It is neither lost nor answered first; and nor is one for uvicorn behind both."""
     async with await Connection.open(server.address) as connection:
@@ -207,18 +191,6 @@ async def test_a_request_behind_a_parked_one_waits(server: ThreadServer) -> None
     assert (first.json()["key"], first.json()["reason"]) == ("k", "fired")
     assert (second.json()["key"], second.json()["reason"]) == ("other", "expired")
     assert third.json()["body"] == "last"
-
-
-async def test_a_request_behind_a_parked_one_does_not_hide_that_the_client_leaves(
-    server: ThreadServer,
-) -> None:
-    """The connection is read on, so the wait is gone as soon as the client is."""
-    async with await Connection.open(server.address) as connection:
-        connection.write(get(f"{WATCH}?wait=50") + get(f"{WATCH}?wait=0") * 10)
-        await server.until_parked(1)
-    left_at = time.monotonic()
-    await server.until_parked(0)
-    assert time.monotonic() - left_at < GENEROUS_S
 
 
 async def test_too_much_behind_a_parked_request_has_it_answered_early(

@@ -11,16 +11,11 @@ import pytest
 
 from purgatory.fastapi.http import bounds
 from purgatory.fastapi.http.bounds import Deadlines
-from purgatory.testing import AutojumpEventLoop, MockClock
+from purgatory.testing import MockClock
 from purgatory.turn_budget import TURN_NS, TurnBudget
+from tests.virtual_time import anyio_backend  # noqa: F401 # a fixture
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> Any:
-    """Run on a loop whose time jumps."""
-    return "asyncio", {"loop_factory": AutojumpEventLoop}
 
 
 def _armed(loop: Any) -> int:

@@ -121,7 +121,15 @@ def _middleware_from_the_start() -> FastAPI:
 
 
 def _dependencies() -> FastAPI:
-    return _installed(FastAPI(dependencies=[Depends(nothing)]))
+    app = FastAPI(dependencies=[Depends(nothing)])
+    install(app, Purgatory(), bypass_middleware=True, authorize=ALLOW_ANYONE)
+    return app
+
+
+def _dependencies_of_an_inclusion() -> FastAPI:
+    app, router = FastAPI(), create_router(Purgatory(), authorize=ALLOW_ANYONE)
+    app.include_router(router, dependencies=[Depends(nothing)])
+    return app
 
 
 def _telemetry() -> FastAPI:
@@ -153,6 +161,7 @@ def _installed(app: FastAPI) -> FastAPI:
         _cors,
         _middleware_from_the_start,
         _dependencies,
+        _dependencies_of_an_inclusion,
         pytest.param(_telemetry, marks=TELEMETRY),
         pytest.param(_body_limit, marks=BODY_LIMIT),
         _own_application,

@@ -15,9 +15,9 @@ from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, create_router
 from purgatory.fastapi.http.requests import RawRequest
 from purgatory.fastapi.http.responses import RawResponse
 from purgatory.fastapi.routing.endpoints import EndpointContext, PlainEndpoint
-from purgatory.testing import AutojumpEventLoop
 from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange
+from tests.virtual_time import anyio_backend  # noqa: F401 # a fixture
 
 
 class Connection:
@@ -41,12 +41,6 @@ class Connection:
 
     def end_stream(self, piece: bytes) -> None:
         raise AssertionError
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    """Time jumps to the next timer."""
-    return "asyncio", {"loop_factory": AutojumpEventLoop}
 
 
 @pytest.mark.parametrize("turns", [0, 1, 3])

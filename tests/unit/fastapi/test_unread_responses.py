@@ -9,15 +9,9 @@ import pytest
 
 from purgatory.fastapi.http.bounds import UnreadResponses
 from purgatory.fastapi.servers.server_context import MAX_BATCH, WriteBatcher
-from purgatory.testing import AutojumpEventLoop
+from tests.virtual_time import anyio_backend  # noqa: F401 # a fixture
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> Any:
-    """Run on a loop whose time jumps."""
-    return "asyncio", {"loop_factory": AutojumpEventLoop}
 
 
 class _Response:

@@ -25,6 +25,7 @@ from purgatory.testing import AutojumpEventLoop
 from tests.cases import cases
 from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange
+from tests.virtual_time import anyio_backend  # noqa: F401 # a fixture
 
 WAIT_ID = str(uuid.UUID(int=1))
 
@@ -39,12 +40,6 @@ class Connection(AsgiConnection):
 
     def respond(self, response: RawResponse) -> None:
         self.responses.append(response)
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, object]]:
-    """Run in virtual time."""
-    return "asyncio", {"loop_factory": AutojumpEventLoop}
 
 
 @pytest.fixture

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from purgatory.jobs.owed_fires import BoundedWait
-from purgatory.testing import AutojumpEventLoop
 from tests.cases import cases
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    """Time jumps to the next timer."""
-    return "asyncio", {"loop_factory": AutojumpEventLoop}
+from tests.virtual_time import anyio_backend  # noqa: F401 # a fixture
 
 
 async def ends_after(seconds: float) -> int:

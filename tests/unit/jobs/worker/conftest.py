@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
 from purgatory import Purgatory
 from purgatory.jobs import MemoryJobStore
-from purgatory.testing import AutojumpEventLoop
+from tests.promises.kit import Log, now_ms
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
-from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    """Time jumps to the next timer."""
-    return "asyncio", {"loop_factory": AutojumpEventLoop}
+from tests.unit.jobs.worker.runs import Make, leap
+from tests.virtual_time import anyio_backend  # noqa: F401 # a fixture
 
 
 @pytest.fixture

@@ -21,8 +21,9 @@ from purgatory.jobs import (
     JobState,
     MemoryJobStore,
 )
+from tests.promises.kit import now_ms
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
-from tests.unit.jobs.worker.runs import Make, now_ms, on_time, settings
+from tests.unit.jobs.worker.runs import Make, on_time, settings
 from tests.unit.jobs.worker.test_end_listeners import Ends
 
 IS_THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"

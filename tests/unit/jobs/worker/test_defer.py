@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from purgatory import InvalidKeyError, Purgatory
 from purgatory.jobs import (
-    InvalidDeadlineError,
-    InvalidJobError,
-    InvalidPayloadError,
     JobLimits,
     JobOutcome,
     JobState,
@@ -22,8 +19,9 @@ from purgatory.jobs import (
 )
 from purgatory.jobs.clients import JobClient
 from purgatory.jobs.model import IdempotencyConflictError, JobSpec, NoJobStoreError
+from tests.promises.kit import Log, now_ms
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
-from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms, on_time
+from tests.unit.jobs.worker.runs import Make, leap, on_time
 
 
 async def test_a_job_runs_at_its_deadline(purgatory: Purgatory, log: Log) -> None:
@@ -68,14 +66,6 @@ async def test_near_and_far_deadlines(purgatory: Purgatory, log: Log, delay: flo
     """On time, in the horizon and beyond it."""
     at_ms = now_ms() + round(delay * 1000)
     await (await purgatory.defer("note", delay=delay)).wait()
-    assert on_time([run.at_ms for run in log], [at_ms])
-
-
-async def test_a_moment_is_a_deadline_too(purgatory: Purgatory, log: Log) -> None:
-    """In whatever zone it is."""
-    at_ms = now_ms() + 90_000
-    at = datetime.fromtimestamp(at_ms / 1000, UTC)
-    await (await purgatory.defer("note", at=at)).wait()
     assert on_time([run.at_ms for run in log], [at_ms])
 
 
@@ -133,26 +123,6 @@ async def test_an_unknown_handler_is_refused(purgatory: Purgatory) -> None:
     purgatory.handled_elsewhere(["nope"])
     handle = await purgatory.defer("nope", delay=1)
     assert (await handle.get()).state is JobState.WAITING
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({}, InvalidDeadlineError),
-        ({"at": datetime(2001, 1, 1, tzinfo=UTC)}, InvalidDeadlineError),
-        ({"at": datetime(2126, 1, 1, tzinfo=UTC)}, InvalidDeadlineError),
-        ({"delay": 1, "payload": {1, 2}}, InvalidPayloadError),
-        ({"delay": 1, "keys": [""]}, InvalidKeyError),
-        ({"delay": 1, "on_fire": "explode"}, InvalidJobError),
-    ],
-)
-async def test_what_makes_no_sense_is_refused(
-    purgatory: Purgatory, options: dict[str, Any], error: type[Exception]
-) -> None:
-    """At once, and nothing is stored."""
-    with pytest.raises(error):
-        await purgatory.defer("note", **options)
-    assert (await purgatory.jobs.list()).jobs == []
 
 
 async def test_without_a_store_nothing_can_be_deferred(make_purgatory: Make) -> None:

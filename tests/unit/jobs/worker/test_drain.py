@@ -11,8 +11,9 @@ import pytest
 from purgatory import PurgatoryClosedError
 from purgatory.jobs import JobContext, JobState, MemoryJobStore, WorkerSettings
 from purgatory.jobs.stores.protocol import StoreListener
+from tests.promises.kit import Log, now_ms
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
-from tests.unit.jobs.worker.runs import Log, Make, now_ms, on_time
+from tests.unit.jobs.worker.runs import Make, on_time
 
 
 async def test_handlers_have_a_grace_time(store: MemoryJobStore, make_purgatory: Make) -> None:

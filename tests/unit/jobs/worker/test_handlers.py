@@ -16,7 +16,8 @@ from purgatory.jobs import (
     MemoryJobStore,
 )
 from purgatory.jobs.clients import JobClient
-from tests.unit.jobs.worker.runs import Log, Make
+from tests.promises.kit import Log
+from tests.unit.jobs.worker.runs import Make
 
 
 async def test_a_stored_payload_that_does_not_fit_is_one_line_in_the_log(

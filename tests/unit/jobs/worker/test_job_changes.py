@@ -29,8 +29,9 @@ from purgatory.jobs import (
     MemoryJobStore,
 )
 from purgatory.jobs.job_watchers import JobWait
+from tests.promises.kit import Log, now_ms
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
-from tests.unit.jobs.worker.runs import Log, Make, now_ms, on_time
+from tests.unit.jobs.worker.runs import Make, on_time
 
 # Changing one's mind
 
@@ -47,16 +48,6 @@ async def test_a_cancelled_job_never_runs(purgatory: Purgatory, log: Log) -> Non
     assert log == []
 
 
-async def test_cancelling_all_on_a_key(purgatory: Purgatory, log: Log) -> None:
-    """Those that were not decided."""
-    for _ in range(3):
-        await purgatory.defer("note", delay=5, keys=["k"])
-    await purgatory.defer("note", delay=5, keys=["other"])
-    assert await purgatory.jobs.cancel_for_key("k") == 3
-    await asyncio.sleep(10)
-    assert len(log) == 1
-
-
 async def test_rescheduling_moves_the_deadline(purgatory: Purgatory, log: Log) -> None:
     """Forward and back, though the job is held already: a debounce."""
     handle = await purgatory.defer("note", delay=2)
@@ -69,27 +60,6 @@ async def test_rescheduling_moves_the_deadline(purgatory: Purgatory, log: Log) -
     later = await purgatory.defer("note", delay=5_000)
     await purgatory.jobs.reschedule(later.id, delay=1)
     await later.wait(1.5)
-
-
-async def test_a_debounce_has_a_ceiling(purgatory: Purgatory, log: Log) -> None:
-    """However often it is put off."""
-    start_ms = now_ms()
-    handle = await purgatory.defer("note", delay=2, ceiling=5)
-    for _ in range(4):
-        await asyncio.sleep(1)
-        await purgatory.jobs.reschedule(handle.id, delay=2)
-    await handle.wait()
-    assert on_time([run.at_ms - start_ms for run in log], [5_000])
-
-
-async def test_run_now(purgatory: Purgatory, log: Log) -> None:
-    """It does not wait for its deadline."""
-    handle = await purgatory.defer("note", delay=5_000)
-    await purgatory.jobs.run_now(handle.id)
-    assert (await handle.wait(1)).outcome is JobOutcome.EXPIRED
-    with pytest.raises(JobConflictError):
-        await purgatory.jobs.run_now(handle.id)
-    assert len(log) == 1
 
 
 # Asking
@@ -176,28 +146,6 @@ async def test_whoever_waits_is_told_when_it_drains(
             await waiting
         # It can be asked all the same, until it is closed.
         assert (await handle.get()).lease_until_ms == 0
-
-
-async def test_listing_jobs(purgatory: Purgatory) -> None:
-    """By state, handler and key, page by page."""
-    purgatory.handled_elsewhere(["other"])
-    for number in range(5):
-        await purgatory.defer("note", number, delay=100, keys=[f"k{number % 2}"])
-    await purgatory.defer("other", delay=100)
-    assert len((await purgatory.jobs.list(handler="note")).jobs) == 5
-    assert len((await purgatory.jobs.list(key="k1")).jobs) == 2
-    assert (await purgatory.jobs.list(state=JobState.DONE)).jobs == []
-    found: list[Job] = []
-    after = None
-    while True:
-        page = await purgatory.jobs.list(limit=4, after=after)
-        found += page.jobs
-        after = page.next
-        if after is None:
-            break
-    assert len({job.id for job in found}) == len(found) == 6
-    with pytest.raises(ValueError, match="limit"):
-        await purgatory.jobs.list(limit=0)
 
 
 @pytest.mark.parametrize("state", ["runing", 5, ""])

@@ -8,7 +8,7 @@ from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.worker.claiming import BATCH_PAUSE_S, PRUNE_EVERY_S, Retention
 from purgatory.jobs.worker.worker_store import WorkerStore
 from tests.cases import cases
-from tests.unit.jobs.worker.runs import now_ms
+from tests.promises.kit import now_ms
 
 LIMITS = JobLimits(history_age_ms=1_000, history_count=7)
 

@@ -18,8 +18,8 @@ from purgatory.jobs import (
     JobState,
     MemoryJobStore,
 )
-from tests.promises.kit import OutboxDatabase, Session
-from tests.unit.jobs.worker.runs import Log, Make, now_ms
+from tests.promises.kit import Log, OutboxDatabase, Session, now_ms
+from tests.unit.jobs.worker.runs import Make
 
 TRACEPARENT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
 

@@ -13,8 +13,9 @@ from purgatory import BadCursorError, CursorExpiredError, Limits, Purgatory
 from purgatory.jobs import DuplicateJobError, InvalidJobError, JobOutcome, JobState, MemoryJobStore
 from purgatory.jobs.model import Add, FireJob, Step, StoreUnavailableError
 from purgatory.jobs.model.steps import Result
+from tests.promises.kit import Log, now_ms
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
-from tests.unit.jobs.worker.runs import Log, Make, now_ms
+from tests.unit.jobs.worker.runs import Make
 
 
 class LateStore(MemoryJobStore):
