@@ -5,7 +5,6 @@ Over real connections, on each kind of server.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import subprocess
@@ -82,41 +81,6 @@ def server(kind: ServerKind) -> Iterator[ThreadServer]:
     install(app, purgatory, authorize=BearerTokens.from_text(SCOPES))
     with serve(app, purgatory, kind) as running:
         yield running
-
-
-async def test_a_refusal_says_nothing_of_a_key(server: ThreadServer) -> None:
-    """The same for keys that exist, are unknown or are none, and for cursors of every kind."""
-    for value in range(4):
-        fired = await _ask(server, "POST", "/keys/order:42", {"value": value}, SHOP)
-    expired = f"{fired.cursor.partition('-')[0]}-1"
-    targets = [
-        "/watch/order:42",
-        f"/watch/order:42?cursor={expired}",
-        "/watch/order:42?cursor=none&wait=x&unknown=1",
-        "/watch/unknown",
-        f"/watch/unknown?cursor={fired.cursor}",
-        "/watch/%FF",
-        "/watch/%00",
-        "/watch/" + "x" * 300,
-        "/keys/order:42",
-        "/keys/unknown",
-        "/keys/%00",
-    ]
-    for token, status in ((None, 401), (OPERATOR, 403)):
-        found = set()
-        for target in targets:
-            reply = await _ask(server, "GET", target, token=token)
-            if status == 403 and target == "/watch/%FF":
-                # Not even text: refused for that, to whoever has a token.
-                continue
-            document = reply.json()
-            assert document.pop("instance")
-            headers = {name: value for name, value in reply.headers.items() if name != "date"}
-            headers.pop("content-length")
-            found.add(json.dumps([reply.status, headers, document], sort_keys=True))
-        assert len(found) == 1 and f"[{status}," in found.pop()
-    gone = await _ask(server, "GET", f"/watch/order:42?cursor={expired}", token=BUYER)
-    assert gone.status == 410
 
 
 async def test_a_wait_belongs_to_the_token_that_named_it(server: ThreadServer) -> None:

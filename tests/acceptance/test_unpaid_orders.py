@@ -26,7 +26,7 @@ from examples.unpaid_orders.shop import Shop
 from purgatory.fastapi import ParkDep
 from purgatory.jobs import JobState
 from tests.free_port import free_port
-from tests.patience import GENEROUS_S, PATIENCE_S, until
+from tests.patience import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
 CROWD = 50
@@ -166,36 +166,6 @@ async def test_a_session_that_is_held_while_parked_is_seen(
         await until(lambda: shop.database.in_use == 0)
 
 
-async def test_an_order_is_cancelled_at_its_deadline(
-    settings: ShopSettings, port: int, http: httpx.AsyncClient
-) -> None:
-    """Not before, and soon after; its page is told, and a payment then is refused."""
-    async with serve(create_app(replace(settings, payment_minutes=0.5 / 60)), port) as shop:
-        order = await place(http)
-        answer = await poll(http, order)
-        now = time.time()
-        pay_by = datetime.fromisoformat(order["pay_by"]).timestamp()
-        assert answer.json()["state"] == "cancelled"
-        assert pay_by <= now < pay_by + GENEROUS_S
-        refused = await http.post(f"/orders/{order['id']}/payment")
-        assert (refused.status_code, refused.json()["status"]) == (409, 409)
-        assert "cancelled" in refused.json()["detail"]
-        assert (await http.get(f"/orders/{order['id']}/receipt")).json()["state"] == "cancelled"
-        assert shop.purgatory.parked == 0
-
-
-async def test_a_payment_ends_the_wait_for_it(shop: Shop, http: httpx.AsyncClient) -> None:
-    """Nothing is left of the deadline."""
-    order = await place(http)
-    assert await deadlines(shop) == [order["id"]]
-    assert (await http.post(f"/orders/{order['id']}/payment")).json()["state"] == "paid"
-    # The fire follows the commit.
-    await shop.purgatory.park(watch_key(order["id"]), timeout=PATIENCE_S, cursor="0")
-    assert await deadlines(shop) == []
-    again = await http.post(f"/orders/{order['id']}/payment")
-    assert again.status_code == 409
-
-
 async def test_payment_and_deadline_at_the_same_moment(
     settings: ShopSettings, port: int, http: httpx.AsyncClient
 ) -> None:
@@ -237,17 +207,6 @@ async def test_open_orders_are_found_again(
     assert states == ["paid", "open", "cancelled"]
 
 
-async def test_pages_whose_buyers_leave(shop: Shop, http: httpx.AsyncClient) -> None:
-    """Nothing of them stays."""
-    order = await place(http)
-    pages = [asyncio.create_task(poll(http, order)) for _ in range(CROWD)]
-    await until_parked(shop, CROWD)
-    for page in pages:
-        page.cancel()
-    await asyncio.gather(*pages, return_exceptions=True)
-    await until_parked(shop, 0)
-
-
 async def test_what_is_refused(shop: Shop, http: httpx.AsyncClient) -> None:
     """Orders that are none, and orders of nothing: problem details, and no wait."""
     for answer, status in (
@@ -265,10 +224,3 @@ async def test_what_is_refused(shop: Shop, http: httpx.AsyncClient) -> None:
     ):
         assert answer.status_code == status
         assert answer.headers["content-type"] == "application/problem+json"
-
-
-async def test_the_page_is_self_contained(shop: Shop, http: httpx.AsyncClient) -> None:
-    """It loads nothing from anywhere else."""
-    page = await http.get("/")
-    assert page.headers["content-type"].startswith("text/html")
-    assert "http:" not in page.text and "https:" not in page.text and "src=" not in page.text
