@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -97,22 +96,6 @@ async def test_a_database_with_very_many_jobs_does_not_count_them_by_handler(
         assert counts == {HandlerState("note", JobState.WAITING): 3}
     else:
         assert counts is None
-
-
-async def test_jobs_are_counted_by_handler_over_several_batches(
-    make_job_stores: MakeJobStores,
-) -> None:
-    """Each once, however many there are of a batch; a corrupt record is passed over."""
-    world = await World(make_job_stores, JobLimits(max_batch=3)).open()
-    jobs = [await world.add("a" if number % 3 else "b", delay=0) for number in range(13)]
-    for job in (await world.claim(limit=3))[:2]:
-        await world.start(job.claim)
-    counts = Counter([HandlerState(job.handler, (await world.job(job.id)).state) for job in jobs])
-    assert await world.here.handler_counts() == counts
-    await world.stores.corrupt(jobs[0].id)
-    found = await world.here.handler_counts()
-    assert found is not None and sum(found.values()) in (12, 13)
-    await world.close()
 
 
 async def test_listeners_hear_what_is_due_soon(world: World) -> None:

@@ -14,16 +14,13 @@ from purgatory.jobs import (
     InvalidDeadlineError,
     Job,
     JobConflictError,
-    JobError,
     JobLimits,
     JobOutcome,
     JobState,
 )
 from purgatory.jobs.model import (
-    Add,
     Added,
     AddStatus,
-    Cancel,
     Claim,
     Deadline,
     Finish,
@@ -35,8 +32,6 @@ from purgatory.jobs.model import (
     Pause,
     Paused,
     Resume,
-    RunNow,
-    Step,
     StoreFullError,
 )
 from tests.cases import cases
@@ -137,16 +132,6 @@ async def test_a_full_store_refuses_and_forgets_nothing(make_job_stores: MakeJob
     await world.here.cancel(first.id)
     await world.add()
     await world.close()
-
-
-async def test_steps_of_several_kinds_are_run_in_order(world: World) -> None:
-    """In one call, with a result for each."""
-    spec, other = world.spec(delay=5), world.spec(delay=0)
-    steps: list[Step[Any]] = [Add(spec), Cancel(spec.id), RunNow(spec.id), Add(other)]
-    added, cancelled, refused, last = await world.here.run(steps)
-    assert (added.status, last.status) == (AddStatus.ADDED, AddStatus.ADDED)
-    assert cancelled.state is JobState.CANCELLED and isinstance(refused, JobError)
-    assert await world.here.run([]) == []
 
 
 async def test_several_keys_fire_up_to_the_limit_of_each(world: World) -> None:
@@ -250,26 +235,6 @@ async def test_clocks_may_differ_by_a_second(world: World) -> None:
     assert await world.claim(world.there, within_ms=60_000) == []
     world.now_ms += 1_000 + LEASE_MS
     assert len(await world.claim(world.there)) == 1
-
-
-@pytest.mark.parametrize("handler", ["note", None])
-async def test_no_job_of_a_paused_handler_is_claimed(world: World, handler: str | None) -> None:
-    """By nobody, until it is resumed; those of others are, and nothing is changed."""
-    paused = await world.add("note", delay=0)
-    other = await world.add("other", delay=0)
-    await world.there.run([Pause(handler), Pause(handler)])
-    free = [] if handler is None else [other.id]
-    assert [job.id for job in await world.claim(limit=2)] == free
-    jobs = 2 if handler is None else 1
-    names = () if handler is None else (handler,)
-    assert await world.there.paused() == Paused(names, handler is None, jobs)
-    job = await world.job(paused.id)
-    assert job.blocked_by == "paused" and job.is_undecided and job.version == paused.version
-    world.now_ms += 100 * LEASE_MS
-    assert paused.id not in {job.id for job in await world.claim()}
-    assert [await world.here.run([Resume(handler, 10)]) for _ in range(2)] == [[jobs], [0]]
-    assert paused.id in {job.id for job in await world.claim()}
-    assert await world.here.paused() == Paused()
 
 
 async def test_a_job_that_is_held_does_not_start(world: World) -> None:

@@ -263,6 +263,56 @@ async def test_lost_writes_expire_the_cursors_of_their_keys_only(
             assert (await here.park("kept", timeout=PATIENCE_S, cursor=kept)).value == 2
 
 
+async def test_a_log_that_returns_after_it_was_emptied_expires_every_cursor(
+    server: ValkeyServer, tmp_path: Path
+) -> None:
+    """A backup is restored: which keys have fired since then, nobody could say."""
+    async with two_workers(server.url) as (here, there):
+        before = (await here.fire("key", 1)).cursor
+        server.kill()
+        saved = tmp_path / "saved"
+        shutil.copytree(tmp_path / "appendonlydir", saved)
+        await noticed_by(here, there)
+        await restarted(server, here, there)
+        with server.client() as client:
+            client.flushall()
+        await until(lambda: all(gaps_of(each) for each in (here, there)))
+        await here.fire("key", 2)
+        server.kill()
+        shutil.rmtree(tmp_path / "appendonlydir")
+        shutil.copytree(saved, tmp_path / "appendonlydir")
+        await noticed_by(here, there)
+        await restarted(server, here, there)
+        async with worker(server.url) as later:
+            for each in (here, there, later):
+                with pytest.raises(CursorExpiredError):
+                    await each.park("key", timeout=PATIENCE_S, cursor=before)
+            await later.fire("key", 3)
+
+
+async def test_a_worker_that_missed_more_than_is_kept_expires_only_keys_that_fired(
+    server: ValkeyServer,
+) -> None:
+    limits = Limits(max_signals=10, max_signals_per_key=10)
+    async with two_workers(server.url, limits) as (here, there):
+        # As if it had been suspended: nothing reaches it.
+        (follower,) = there.shared_signals._followers  # type: ignore[union-attr]
+        cursor = there.cursor("fired", "quiet")
+        fired = await parked(there, "fired", cursor=cursor)
+        quiet = await parked(there, "quiet", cursor=cursor)
+        await follower.stop()
+        await here.fire("fired", 0)
+        for number in range(15):
+            await here.fire(f"other:{number}")
+        assert follower.applier.listener is not None
+        follower.start(there.shared_signals._server, follower.applier.listener)  # type: ignore[union-attr]
+        with pytest.raises(CursorExpiredError):
+            await fired
+        assert not quiet.done()
+        await here.fire("quiet", 1)
+        assert (await quiet).value == 1
+
+
 async def test_only_logs_with_signals_have_a_timer(server: ValkeyServer) -> None:
     """It ages the signals of one log."""
     async with worker(server.url, shards=16) as here:

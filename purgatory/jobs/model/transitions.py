@@ -1,7 +1,7 @@
 """The transitions of a job: what each step does with a job in each phase.
 
 Stores that decide in Python call `applied` and `changed_by`; the script of the Redis store says the
-same in Lua. tests/contract/test_job_store_laws.py compares every store with a model of its own.
+same in Lua. tests/contract/test_transitions.py checks every pair of the table in every store.
 """
 
 from __future__ import annotations
