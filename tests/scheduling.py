@@ -14,6 +14,8 @@ TOGETHER = tuple(
         (
             # A server of each kind.
             r"(.+/test_servers\.py)::\w+(\[.+\])",
+            # The service in several processes.
+            r"(.+/test_service_workers\.py)::test_(?:a_fire|jobs)_",
             # A run of the benchmark.
             r"(.+/test_bench\.py)::test_a_run_",
             # A browser.

@@ -109,33 +109,6 @@ async def test_another_prefix(purgatory: Purgatory, kind: ServerKind) -> None:
         assert (await ask(server.address, "GET", refusal["type"])).status == 200
 
 
-async def test_a_mounted_application_says_that_it_is_not_open(kind: ServerKind) -> None:
-    """Nobody runs its lifespan: every request is a clear 503, none of them a hang."""
-    inner_purgatory, outer = Purgatory("inner"), FastAPI()
-    inner = FastAPI()
-
-    @inner.get("/parked")
-    async def parked(park: ParkDep) -> str:
-        return (await park("k", timeout=50.0)).status
-
-    install(inner, inner_purgatory, authorize=ALLOW_ANYONE)
-    outer.mount("/inner", inner)
-    with serve(outer, inner_purgatory, kind) as server:
-        for method, path, body in (
-            ("GET", "/inner/purgatory/watch/k", None),
-            ("GET", "/inner/purgatory/watch/k?wait=0", None),
-            ("POST", "/inner/purgatory/watch", {"keys": {"k": None}, "wait": 0}),
-            ("POST", "/inner/purgatory/keys/k", {"value": 1}),
-            ("POST", "/inner/purgatory/keys", [{"key": "k"}]),
-            ("DELETE", "/inner/purgatory/keys/k", None),
-            ("GET", "/inner/parked", None),
-        ):
-            answer = await ask(server.address, method, path, body)
-            assert (answer.status, answer.headers["content-type"]) == (503, PROBLEM), path
-            assert answer.json()["type"].endswith("/problems/not-open")
-            assert "not open" in answer.json()["detail"]
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 async def test_a_dependency_that_knows_the_key_and_reads_the_body(
     purgatory: Purgatory, kind: ServerKind

@@ -8,7 +8,6 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -19,10 +18,12 @@ from tests.nightly import by_night
 WORKERS = by_night(4, 2)
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[ProcessServer]:
-    """`python -m app` with several workers, and jobs in one SQLite file."""
-    with serve_workers(WORKERS, tmp_path, PURGATORY_MAX_PARKD="1") as server:
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessServer]:
+    """`python -m app` with several workers, and jobs in one SQLite file, until one drains it."""
+    with serve_workers(
+        WORKERS, tmp_path_factory.mktemp("service"), PURGATORY_MAX_PARKD="1"
+    ) as server:
         yield server
 
 
@@ -50,6 +51,24 @@ async def connect_to_each(stack: AsyncExitStack, server: ProcessServer) -> list[
             assert (await connection.get("/healthz")).status == 200
         connections.append(connection)
     return connections
+
+
+async def test_jobs_are_shared_in_the_sqlite_file(service: ProcessServer) -> None:
+    """What was added in one worker is read, and cancelled, in all others."""
+    async with AsyncExitStack() as stack:
+        workers = await connect_to_each(stack, service)
+        body = {"callback": {"url": "https://shop.example/hook"}, "delay": 900}
+        places = []
+        for connection in workers:
+            added = await connection.request("POST", "/purgatory/jobs", body)
+            assert added.status == 201
+            places.append(added.headers["location"])
+        for place, other in zip(places, workers[::-1], strict=True):
+            for connection in workers:
+                assert (await connection.get(place)).json()["state"] == "waiting"
+            assert (await other.request("DELETE", place)).status == 200
+            for connection in workers:
+                assert (await connection.get(place)).json()["state"] == "cancelled"
 
 
 async def test_a_fire_in_any_worker_wakes_the_waits_of_all(service: ProcessServer) -> None:
@@ -81,24 +100,6 @@ async def test_a_fire_in_any_worker_wakes_the_waits_of_all(service: ProcessServe
     log = "".join(service.log)
     assert "Traceback" not in log and "ERROR" not in log, log
     assert log.count("Purgatory on http://") == log.count("PURGATORY_MAX_PARKD is not") == 1
-
-
-async def test_jobs_are_shared_in_the_sqlite_file(service: ProcessServer) -> None:
-    """What was added in one worker is read, and cancelled, in all others."""
-    async with AsyncExitStack() as stack:
-        workers = await connect_to_each(stack, service)
-        body = {"callback": {"url": "https://shop.example/hook"}, "delay": 900}
-        places = []
-        for connection in workers:
-            added = await connection.request("POST", "/purgatory/jobs", body)
-            assert added.status == 201
-            places.append(added.headers["location"])
-        for place, other in zip(places, workers[::-1], strict=True):
-            for connection in workers:
-                assert (await connection.get(place)).json()["state"] == "waiting"
-            assert (await other.request("DELETE", place)).status == 200
-            for connection in workers:
-                assert (await connection.get(place)).json()["state"] == "cancelled"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from typing import Any
 
@@ -17,14 +18,24 @@ from tests.acceptance.client import Connection, Crowd, replies
 from tests.acceptance.parking_protocol.requests import FIRE, PARKING, WATCH, get, serving
 from tests.acceptance.process_server import serve_in_process
 from tests.acceptance.thread_server import ServerKind, ThreadServer
+from tests.nightly import by_night
 
 UVICORN = ServerKind("httptools", "uvloop")
 
 
-@pytest.mark.parametrize("of_server", ["", "/a", "/a/b", "/purgatory"])
-@pytest.mark.parametrize(
-    "of_app", ["", "/a", "/a/", "/b", "/purgatory", "/purgatory/watch", f"{WATCH}/c"]
+# tests/unit/fastapi/test_fast_routes.py has all of them, without a server.
+ROOT_PATHS = by_night(
+    list(
+        itertools.product(
+            ["", "/a", "/a/", "/b", "/purgatory", "/purgatory/watch", f"{WATCH}/c"],
+            ["", "/a", "/a/b", "/purgatory"],
+        )
+    ),
+    [("/a", ""), ("", "/a"), ("/a/", "/a/b"), ("/purgatory/watch", "/purgatory")],
 )
+
+
+@pytest.mark.parametrize(("of_app", "of_server"), ROOT_PATHS)
 async def test_root_paths_that_differ(of_app: str, of_server: str) -> None:
     """The path that is looked for is that of Starlette, which takes the application's."""
     found = []

@@ -12,9 +12,18 @@ from purgatory.fastapi.servers.fallback_protocol import MAX_READ_AHEAD
 from purgatory.fastapi.servers.parking_protocol import ParkingProtocol
 from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection, Crowd, replies
-from tests.acceptance.parking_protocol.requests import FIRE, WATCH, add_echo, get, is_direct, post
+from tests.acceptance.parking_protocol.requests import (
+    FIRE,
+    PARKING,
+    WATCH,
+    add_echo,
+    get,
+    is_direct,
+    post,
+)
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
 from tests.needs import CLOSED_AFTER_HTTP_1_0
+from tests.nightly import by_night
 
 MANY = post("/purgatory/watch", b'{"keys": {"a": null, "b": null}, "wait": 50}')
 
@@ -141,6 +150,7 @@ async def _read(connection: Connection, timeout: float) -> bytes:
 
 
 @CLOSED_AFTER_HTTP_1_0
+@pytest.mark.parametrize("kind", by_night(PARKING, PARKING[:1]), ids=str)
 async def test_every_answer_is_what_uvicorn_would_send(kind: ServerKind) -> None:
     """Byte for byte, but for the date and the epoch: by the protocol, and by ASGI."""
     purgatories = Purgatory(), Purgatory()

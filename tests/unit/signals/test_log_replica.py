@@ -124,30 +124,6 @@ def test_what_was_missing_returns_once(read: int, next_kept: int) -> None:
     assert not _lose(replica, b=3, c=next_kept).is_incomplete
 
 
-def test_what_was_missing_in_a_former_log_does_not_return_in_the_next_one() -> None:
-    """Cursors of the new log stay valid where it loses what a gap of the former one had."""
-    replica = _replica()
-    replica.note_page(5, [_entry(7)], 7)
-    replica.begin([Epoch(B, 0)], 0)
-    replica.apply(_entry(1))
-    loss = replica.extend([Epoch(B, 0), Epoch(C, 6)])
-    assert loss is not None and not loss.is_incomplete
-    assert replica.position("k", f"{B}-1") == replica.head()
-
-
-@cases("is_incomplete", [False, True])
-def test_a_later_epoch_that_begins_at_the_head_loses_only_what_was_missing(
-    *, is_incomplete: bool
-) -> None:
-    """Cursors stay valid unless entries that were missing are in the log again."""
-    replica = _replica(applied=3)
-    if is_incomplete:
-        replica.note_page(1, [_entry(3)], 4)
-    assert _lose(replica, b=3).is_incomplete == is_incomplete
-    assert (replica.earliest("k") > 0) == is_incomplete
-    assert len(_offsets(replica)) == (0 if is_incomplete else 3)
-
-
 def test_cursors_of_positions_from_before_losses_name_their_epoch() -> None:
     """Also after a second loss: the wait that began there is told what was lost since."""
     replica = _replica(applied=5)
@@ -165,15 +141,6 @@ def test_cursors_of_positions_from_before_losses_name_their_epoch() -> None:
     assert [replica.offset_of(position) for position in positions] == [2, 5, 3, 5, 4]
 
 
-def test_a_later_epoch_without_a_loss_names_cursors_after_a_loss_too() -> None:
-    """Those of the positions that both losses have left."""
-    replica = _replica(applied=5)
-    _lose(replica, b=3)
-    replica.apply(_entry(4))
-    assert not _lose(replica, b=3, c=4).keys
-    assert [replica.cursor(position) for position in (2, replica.head())] == [f"{A}-2", f"{C}-4"]
-
-
 def test_a_wait_that_timed_out_has_read_all_of_the_logs_without_signals_for_it() -> None:
     """The cursor for the next wait; where a signal has come, it is before that one."""
     replicas = [_replica(index, 2) for index in range(2)]
@@ -182,23 +149,6 @@ def test_a_wait_that_timed_out_has_read_all_of_the_logs_without_signals_for_it()
     for _ in range(2):
         assert signals.cursor_after(("k0", "k1"), (0, 1), None, 0) == f"{A}-1.{A}-0"
         replicas[1].apply(_entry(1, "k1"))
-
-
-def test_a_key_keeps_its_signals_unless_one_is_missing_before_the_next() -> None:
-    """An entry names the one of its key before it: if that is not here, nothing older is valid."""
-    replica = _replica()
-    for offset in (1, 2, 3):
-        replica.apply(_entry(offset)._replace(previous=offset - 1))
-    assert _offsets(replica) == [1, 2, 3]
-    replica.apply(_entry(6)._replace(previous=5))
-    assert (replica.earliest("k"), _offsets(replica)) == (5, [6])
-
-
-def test_a_signal_is_as_the_process_has_fired_it() -> None:
-    """With its number, its time and its value."""
-    signal = _replica().apply(LogEntry(3, EntryType.FIRED, 7, 1_234, 0, "k", b'{"n":1}'))
-    assert signal is not None
-    assert (signal.key, signal.seq, signal.at_ms, signal.value) == ("k", 7, 1_234, {"n": 1})
 
 
 @cases(
@@ -274,25 +224,6 @@ def test_a_log_has_in_common_what_comes_before_the_epochs_of_one_side(
     assert replica.common_until([Epoch("e" * 12, 0)]) == 2
 
 
-def test_a_log_that_lacks_an_epoch_of_ours_and_has_no_later_one_is_another() -> None:
-    """The copy has to begin anew; with the same epochs, nothing was lost."""
-    replica = _replica()
-    replica.begin(_epochs(b=3), 3)
-    assert _lose(replica, b=3) == Loss({}, has_unknown_keys=False, is_incomplete=False)
-    assert replica.extend(_epochs()) is None
-    # The log is known by its last epoch.
-    assert (replica.epoch, replica.cursor(replica.head())) == (B, f"{B}-3")
-
-
-def test_an_epoch_that_the_log_lacks_is_lost_from_its_start() -> None:
-    """Its entries are not those that the log has at the same offsets."""
-    replica = _replica()
-    replica.begin(_epochs(b=3), 3)
-    _apply(replica, 5)
-    assert _lose(replica, c=5).keys == {"k": f"{B}-5"}
-    assert (_offsets(replica), replica.cursor(replica.head())) == ([], f"{C}-3")
-
-
 @cases("cursor", ["0", f"{A}-1"])
 def test_no_cursor_is_judged_before_the_log_was_read(cursor: str) -> None:
     """Whether what it names was lost is unknown until then."""
@@ -343,20 +274,6 @@ def test_a_loss_ahead_of_what_is_here_expires_no_cursor_of_a_later_epoch(
     assert not replica.has_after("k", begun, 1)
     replica.apply(_entry(4))
     assert _offsets(replica, begun) == [replica.head()]
-
-
-@cases("key", ["lost", "never fired"])
-def test_a_loss_is_noticed_before_it_and_not_behind_it(key: str) -> None:
-    """A wait from before it ends, and its error says so; one from behind it goes on."""
-    replica = _replica()
-    replica.begin(_epochs(), 3)
-    replica.apply(_entry(4))
-    if key == "lost":
-        replica.lose(key)
-    earliest = replica.earliest(key)
-    for after, is_noticed in ((earliest - 1, True), (earliest, False)):
-        assert replica.has_after(key, after, 1) is is_noticed
-        assert isinstance(replica.loss((key,), (after,)), CursorExpiredError) is is_noticed
 
 
 def test_what_was_read_is_not_read_again() -> None:

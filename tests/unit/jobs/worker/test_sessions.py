@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -13,12 +12,9 @@ from purgatory import Purgatory
 from purgatory.jobs import (
     DuplicateJobError,
     InvalidJobError,
-    InvalidPayloadError,
-    JobOutcome,
-    JobState,
     MemoryJobStore,
 )
-from tests.promises.kit import Log, OutboxDatabase, Session, now_ms
+from tests.promises.kit import OutboxDatabase, Session
 from tests.unit.jobs.worker.runs import Make
 
 TRACEPARENT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
@@ -49,25 +45,6 @@ def session() -> Session:
     return Session()
 
 
-async def test_a_job_in_a_session(purgatory: Purgatory, session: Session, log: Log) -> None:
-    """It is deferred as any other: with what it is, and runs when it is due."""
-    began_ms = now_ms()
-    handle = await purgatory.defer("note", 7, delay=60, session=session)
-    assert handle.added is not None and handle.added.job.id == handle.id
-    assert (await handle.wait()).state is JobState.DONE
-    [run] = log
-    assert run.payload == 7 and run.at_ms - began_ms >= 60_000
-
-
-async def test_a_job_in_a_session_that_is_refused(purgatory: Purgatory, session: Session) -> None:
-    """As without one."""
-    await purgatory.defer("note", delay=60, dedupe_key="one", session=session)
-    with pytest.raises(InvalidPayloadError):
-        await purgatory.defer("note", object(), delay=60, session=session)
-    with pytest.raises(DuplicateJobError):
-        await purgatory.defer("note", delay=60, dedupe_key="one", session=session)
-
-
 async def test_since_and_a_session(purgatory: Purgatory, session: Session) -> None:
     """What fires until the commit would not count: one of them is to be left out."""
     since = purgatory.cursor("k")
@@ -76,36 +53,6 @@ async def test_since_and_a_session(purgatory: Purgatory, session: Session) -> No
     assert raised.value.param == "since"
     await purgatory.defer("note", delay=60, keys=["k"], session=session)
     await purgatory.defer("note", delay=60, keys=["k"], since=since)
-
-
-async def test_a_fire_in_a_session(purgatory: Purgatory, session: Session) -> None:
-    """Nothing happens before the commit; then whoever waits is woken, and jobs are decided."""
-    ended: list[str] = []
-    purgatory.jobs._on_end = lambda job: ended.append(job.id)
-    handle = await purgatory.defer("note", delay=600, keys=["k"], on_fire="cancel")
-    parked = asyncio.create_task(purgatory.park("k", timeout=60))
-    await asyncio.sleep(1)
-    await purgatory.fire("k", {"a": 1}, session=session)
-    await asyncio.sleep(10)
-    assert not parked.done() and (await handle.get()).is_undecided
-    session.commit()
-    await asyncio.sleep(0.001)
-    assert parked.done() and (await parked).value == {"a": 1}
-    job = await handle.get()
-    assert (job.outcome, job.fired_value) == (JobOutcome.FIRED, {"a": 1})
-    assert ended == [job.id]
-
-
-async def test_what_was_fired_in_a_session_follows_before_the_end(
-    make_purgatory: Make, session: Session
-) -> None:
-    """A purgatory that is closed right after the commit fires first."""
-    store = OutboxDatabase()
-    purgatory = make_purgatory(jobs=store)
-    async with purgatory:
-        await purgatory.fire("k", session=session)
-        session.commit()
-    assert store.stored == []
 
 
 async def test_jobs_that_take_no_part_in_transactions(
