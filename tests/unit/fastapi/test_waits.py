@@ -384,6 +384,9 @@ async def test_a_wait_for_a_job_that_does_not_change(
         etag = (await (await _begun(app, path)).reply()).headers["etag"]
         reply = await (await _begun(app, path, if_none_match=etag, prefer="wait=20")).reply()
         assert (reply.status, reply.headers["etag"]) == (304, etag)
+        reply = await (await _begun(app, path, if_none_match=etag, prefer="wait=600")).reply()
+        # The maximum of the settings.
+        assert reply.headers["preference-applied"] == "wait=55"
         waiting = await _begun(app, path, if_none_match=etag, prefer="wait=20")
         await asyncio.sleep(1)
         await purgatory.drain()
