@@ -334,6 +334,8 @@ async def test_too_many_waits_for_jobs_of_a_client(
         etag = (await (await _begun(app, path)).reply()).headers["etag"]
         conditions = {"if_none_match": etag, "prefer": "wait=20"}
         waiting = await _begun(app, path, **conditions)
+        [listed] = (await (await _begun(app, "/purgatory/waits")).reply()).json()["waits"]
+        assert (listed["kind"], listed["client"]) == ("job-wait", "127.0.0.1")
         refused = await (await _begun(app, path, **conditions)).reply()
         assert (refused.status, refused.json()["limit"]) == (429, "max_parked_per_client")
         waiting.leave()
