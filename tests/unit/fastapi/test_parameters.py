@@ -11,12 +11,14 @@ from pydantic import PlainValidator
 
 from purgatory import Limits, Purgatory
 from purgatory.fastapi.http.parameters import (
+    MAX_CACHED,
     MAX_QUERY_BYTES,
     SEVERAL_LINES,
     HeadParser,
     Preferences,
     WholeNumber,
     parse_prefer,
+    parse_preferences,
 )
 from purgatory.fastapi.http.requests import RawRequest
 from purgatory.fastapi.http.responses import Problem
@@ -78,3 +80,24 @@ def test_polls_with_other_cursors_share_their_terms() -> None:
     """There are as many of them as parked requests."""
     head = PURGATORY.signals.cursor(PURGATORY.signals.head())
     assert _watch(f"cursor={head}&limit=7".encode()).terms is _watch(b"limit=7&cursor=0").terms
+
+
+def test_preferences() -> None:
+    """The first of each name counts, in any case; others are ignored."""
+    for headers, preferences in [
+        ([], Preferences()),
+        (["wait=10"], Preferences(10)),
+        (["WAIT=10, wait=20"], Preferences(10)),
+        (["wait=10", "wait=20, return=minimal"], Preferences(10, True)),
+        (['wait="10"; x=1, Return="Minimal"'], Preferences(10, True)),
+        (["return=representation, wait = 1m"], Preferences(60)),
+        (["respond-async, , =, handling=lenient"], Preferences()),
+        (["return"], Preferences()),
+        (['note="a, wait=20", wait=10'], Preferences(10)),
+        (['note="a\\", wait=20"; x="b, wait=30", return=minimal'], Preferences(is_minimal=True)),
+        (['note="never closed, wait=20'], Preferences()),
+    ]:
+        assert parse_preferences(headers) == preferences
+        joined = ", ".join(headers)
+        assert parse_prefer(joined) == preferences
+        assert parse_prefer(joined + ", x" * MAX_CACHED) == preferences

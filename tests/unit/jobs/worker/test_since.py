@@ -13,9 +13,11 @@ from purgatory import BadCursorError, CursorExpiredError, Limits, Purgatory
 from purgatory.jobs import DuplicateJobError, InvalidJobError, JobOutcome, JobState, MemoryJobStore
 from purgatory.jobs.model import Add, FireJob, Step, StoreUnavailableError
 from purgatory.jobs.model.steps import Result
+from purgatory.jobs.worker.signals_since import SignalHistory
 from tests.promises.kit import Log, now_ms
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.runs import Make
+from tests.unit.shared_logs import Logs
 
 
 class LateStore(MemoryJobStore):
@@ -256,3 +258,16 @@ async def test_conditions_of_a_wrong_type(purgatory: Purgatory, options: dict[st
     """A TypeError names the value."""
     with pytest.raises(TypeError, match="is"):
         await purgatory.defer("note", delay=1, keys=["a"], **options)
+
+
+async def test_what_fired_in_another_process_counts_once_the_log_was_read_to_its_end(
+    make_purgatory: Make,
+) -> None:
+    """The process that fired it has asked for jobs already, and does not ask again."""
+    logs = Logs()
+    async with make_purgatory(signals=logs) as purgatory:
+        history = SignalHistory(purgatory.signals, logs)
+        since = [(key, purgatory.signals.head_of(key)) for key in ("a", "b")]
+        logs.unread.append("a")
+        await history.read_to_end(["a", "b"])
+        assert history.fired_since(since) == [("a", "1")]

@@ -1,7 +1,14 @@
-"""Error replies of Redis, as errors of a store that name the way out."""
+"""Errors of Redis and of PostgreSQL, as errors of a store that name the way out."""
 
 from __future__ import annotations
 
+from asyncpg.exceptions import (  # type: ignore[import-untyped]  # it has no types
+    CannotConnectNowError,
+    ConnectionDoesNotExistError,
+    InvalidCatalogNameError,
+    PostgresError,
+    TooManyConnectionsError,
+)
 from redis.exceptions import (
     AuthenticationError,
     ClusterDownError,
@@ -20,6 +27,7 @@ from purgatory.jobs.model import (
     StoreUnavailableError,
 )
 from purgatory.jobs.redis.shards import no_reply_error, reply_error
+from purgatory.jobs.sql.errors import store_error
 from tests.cases import cases
 
 
@@ -70,3 +78,24 @@ def test_what_the_server_said_to_a_login_is_not_lost() -> None:
     assert isinstance(error, StoreNotReadyError) and "refuses the login" in error.detail
     lost.__cause__ = NoScriptError("NOSCRIPT")
     assert isinstance(no_reply_error(lost), StoreUnavailableError)
+
+
+@cases(
+    "kind, expected",
+    [
+        (CannotConnectNowError, StoreUnavailableError),
+        (ConnectionDoesNotExistError, StoreUnavailableError),
+        (TooManyConnectionsError, StoreUnavailableError),
+        (InvalidCatalogNameError, StoreNotReadyError),
+    ],
+)
+def test_what_the_driver_raises_as_it_connects(
+    kind: type[PostgresError], expected: type[StoreError]
+) -> None:
+    """SQLAlchemy 2.0 passes it on as it is."""
+    assert type(store_error(kind("the reason"))) is expected
+
+
+def test_an_error_of_another_origin() -> None:
+    """It is left as it is."""
+    assert store_error(ValueError("the reason")) is None
