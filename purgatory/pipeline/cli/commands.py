@@ -36,7 +36,8 @@ def run_outcomes(run: Run) -> str:
         f"{counted(len(update.written_hours), 'hour')} written."
     ]
     if update.unknown_rows:
-        lines.append(f"Unknown or incomplete records, skipped: {update.unknown_rows:,}")
+        unknown = f"{update.unknown_rows:,}"
+        lines.append(f"Records unknown, incomplete or of an impossible time, skipped: {unknown}")
     if update.is_repaired:
         lines.append("Repaired: the outcomes had records dated in the future.")
     lines += _future_lines(update.future)

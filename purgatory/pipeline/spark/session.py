@@ -273,7 +273,7 @@ def spark_session(
     if remote is not None:
         from pyspark.sql.connect.client.retries import DefaultPolicy
 
-        # For some 20 seconds; by default it is silent for ten minutes.
+        # Three times some 17 seconds; by default it is silent for ten minutes.
         session.client.set_retry_policies([DefaultPolicy(max_retries=5)])
         with tempfile.TemporaryDirectory(prefix="purgatory-") as folder:
             session.addArtifacts(str(write_archive(Path(folder))), pyfile=True)
