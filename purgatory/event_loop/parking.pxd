@@ -6,6 +6,7 @@ from purgatory.operations.delayed_operation cimport DelayedOperation, DelayedOpe
 from purgatory.operations.watch_key cimport check_key
 from purgatory.signals.memory cimport MemorySignals, Signal
 from purgatory.signals.wait_operation cimport ParkOperation, WakeUps
+from purgatory.timer.c_clock cimport system_now_ns
 from purgatory.timer.task cimport TimerTask
 
 cdef bint compiled

@@ -173,7 +173,10 @@ class Parking:
         operation._positions = positions
         operation._until = until
         operation._wake_ups = wake_ups
-        operation._started_ns = wake_ups.now_ns()
+        if compiled and wake_ups.is_system:
+            operation._started_ns = system_now_ns()  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
+        else:
+            operation._started_ns = wake_ups.clock.now_ns()
         if not compiled:
             # As a compiled object begins.
             operation._array = operation._purgatory = operation._parked_in = None

@@ -52,17 +52,17 @@ cdef class ParkOperation(WaitOperation):
     cdef WakeUps _wake_ups
     cdef readonly object outcome
 
+    @cython.locals(purgatory=DelayedOperationPurgatory)
     cpdef bint try_complete(self) except -1
     cpdef on_complete(self)
+    cdef bint _try(self) except -1
     cdef _complete(self)
     @cython.locals(signals=MemorySignals)
     cdef bint _is_outdated(self, object status) except -1
     cdef _listener_context(self)
-    @cython.locals(purgatory=DelayedOperationPurgatory)
-    cdef bint _try(self) except -1
     @cython.locals(
         signals=MemorySignals, keys=tuple, first=Signal, last=Signal, position=cython.longlong,
-        waited_ms=cython.longlong,
+        wake_ups=WakeUps, now_ns=cython.longlong, waited_ms=cython.longlong,
     )
     cdef _set_outcome(self)
     @cython.locals(
@@ -75,14 +75,13 @@ cdef class ParkOperation(WaitOperation):
 
 @cython.final
 cdef class WakeUps:
-    cdef object _clock
     cdef object _done
     cdef ParkOperation _first
-    cdef bint _is_system
     cdef ParkOperation _last
+    cdef object clock
+    cdef bint is_system
     cdef readonly object loop
 
-    cdef long long now_ns(self) except *
     @cython.locals(last=ParkOperation)
     cdef add(self, ParkOperation operation)
     @cython.locals(operation=ParkOperation, following=ParkOperation)

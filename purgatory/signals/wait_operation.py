@@ -206,11 +206,14 @@ class ParkOperation(WaitOperation):
             self.result()
         elif self._callback is not None:
             raise RuntimeError(f"{self!r} is awaited by another task already")
-        # A generator would do the same, but slower.
-        return self  # type: ignore[return-value] # an iterator is all that is needed
+        if compiled:
+            return self  # type: ignore[return-value] # an iterator is all that is needed
+        # Yields itself, once. A generator would do the same, and `__next__` in Python, but slower.
+        self._asyncio_future_blocking = self.status is _PENDING
+        return iter((self,) if self.status is _PENDING else ())  # type: ignore[return-value] # as above
 
     def __next__(self) -> ParkOperation:
-        """Yield the operation to the task, as a future does, while it is pending."""
+        """Yield the operation to the task, as a future does, while it is pending; compiled."""
         if self.status is not _PENDING:
             raise StopIteration
         self._asyncio_future_blocking = True
@@ -253,34 +256,6 @@ class ParkOperation(WaitOperation):
 
         What the predicate raises is raised in the caller immediately, not at the deadline.
         """
-        return self._try()
-
-    def on_complete(self) -> None:
-        """Set the outcome, and resume the task if it is suspended."""
-        if self.status is _OUTDATED:
-            self._error = self.signals.loss(self.watched_keys, self.positions)
-        elif self._error is None and not self.is_abandoned:
-            self._set_outcome()
-        if self._callback is not None:
-            self._wake_ups.add(self)
-
-    def _complete(self) -> None:
-        self.on_complete()
-
-    def _is_outdated(self, status: Status) -> bool:
-        # In memory, a signal that is no longer kept has fired all the same.
-        signals = self.signals
-        return (
-            signals.is_shared
-            and self._until is None
-            and signals.loss(self.watched_keys, self.positions) is not None
-        )
-
-    def _listener_context(self) -> Context | None:
-        # With a predicate it ends in the context of that, which is the task's.
-        return self._task_context if self._until is None else None
-
-    def _try(self) -> bool:
         until = self._until
         if until is None:
             return WaitOperation.try_complete(self)
@@ -310,6 +285,34 @@ class ParkOperation(WaitOperation):
             self._key = checked if checked in self.watched_keys else None
         return self.force_complete()
 
+    def on_complete(self) -> None:
+        """Set the outcome, and resume the task if it is suspended."""
+        if self.status is _OUTDATED:
+            self._error = self.signals.loss(self.watched_keys, self.positions)
+        elif self._error is None and not self.is_abandoned:
+            self._set_outcome()
+        if self._callback is not None:
+            self._wake_ups.add(self)
+
+    def _try(self) -> bool:
+        return self.try_complete()
+
+    def _complete(self) -> None:
+        self.on_complete()
+
+    def _is_outdated(self, status: Status) -> bool:
+        # In memory, a signal that is no longer kept has fired all the same.
+        signals = self.signals
+        return (
+            signals.is_shared
+            and self._until is None
+            and signals.loss(self.watched_keys, self.positions) is not None
+        )
+
+    def _listener_context(self) -> Context | None:
+        # With a predicate it ends in the context of that, which is the task's.
+        return self._task_context if self._until is None else None
+
     def _set_outcome(self) -> None:
         signals, keys = self.signals, self.watched_keys
         key, value, position = None, None, signals._head
@@ -334,7 +337,12 @@ class ParkOperation(WaitOperation):
             cursor = signals.cursor_after(keys, self.positions, key, position)
         else:
             cursor = signals.cursor(position)
-        waited_ms = (self._wake_ups.now_ns() - self._started_ns) // NS_PER_MS
+        wake_ups = self._wake_ups
+        if compiled and wake_ups.is_system:
+            now_ns = system_now_ns()  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
+        else:
+            now_ns = wake_ups.clock.now_ns()
+        waited_ms = (now_ns - self._started_ns) // NS_PER_MS
         fields = (self.status, key, value, cursor, waited_ms)
         if compiled:
             self.outcome = new_tuple(Outcome, fields)  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
@@ -370,14 +378,14 @@ class WakeUps:
     added, if another task was added before that callback.
     """
 
-    __slots__ = ("_clock", "_done", "_first", "_is_system", "_last", "loop")
+    __slots__ = ("_done", "_first", "_last", "clock", "is_system", "loop")
 
     def __init__(self, loop: AbstractEventLoop, clock: Clock) -> None:
         """Resume tasks of `loop`; `clock` is that of their operations."""
         self.loop: AbstractEventLoop = loop
-        self._clock: Clock = clock
+        self.clock: Clock = clock
         # The compiled form reads the system's clock without a call of Python.
-        self._is_system: bool = type(clock) is SystemClock
+        self.is_system: bool = type(clock) is SystemClock
         # What a task asks for a result that it does not use: for a future of asyncio's own that
         # takes no call of Python, and for an operation as long as all else of its end.
         self._done: Future[None] = loop.create_future()
@@ -385,12 +393,6 @@ class WakeUps:
         # The operations that ended in this turn are linked by `_next`.
         self._first: ParkOperation | None = None
         self._last: ParkOperation | None = None
-
-    def now_ns(self) -> int:
-        """Return the time of the clock."""
-        if compiled and self._is_system:
-            return system_now_ns()  # type: ignore[name-defined,no-any-return] # noqa: F821 - it is in the .pxd
-        return self._clock.now_ns()
 
     def add(self, operation: ParkOperation) -> None:
         """Resume the task of `operation` in the next turn of the event loop.
