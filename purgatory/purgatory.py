@@ -436,8 +436,8 @@ class Purgatory:
     ) -> Outcome:
         """Wait until one of `keys` fires, or until `timeout` seconds have passed.
 
-        Never early, and less than a tick late. Costs an object and a future: no task, no thread,
-        and nothing is left behind when the awaiting task is cancelled.
+        Never early, and less than a tick late. Costs an object, which is its own future: no task,
+        no thread, and nothing is left behind when the awaiting task is cancelled.
 
         With `until`, a key that fires only makes the predicate be tried again: it is tried at once,
         again once the keys are watched, and whenever one fires (Kafka's `tryComplete`), then in a

@@ -134,7 +134,7 @@ def test_an_operation_on_a_shared_key_is_one_object(timer: SystemTimer) -> None:
 
 
 async def test_a_parked_call_is_few_objects() -> None:
-    """Two coroutines, the future and its iterator, the operation, and what it waits for."""
+    """The coroutine, the operation, which is its future, and what it waits for."""
     loop: Any = asyncio.get_running_loop()
     parked: list[Coroutine[Any, Any, Any]] = []
 
@@ -144,7 +144,7 @@ async def test_a_parked_call_is_few_objects() -> None:
             parked.append(purgatory.park(f"{index}", timeout=30))
             parked[-1].send(None)
 
-        assert blocks_each(park) <= 12
+        assert blocks_each(park) <= (5 if compiled else 9)
         for coroutine in parked:
             coroutine.close()
 
