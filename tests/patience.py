@@ -16,7 +16,7 @@ GENEROUS_S = 25.0
 KEEP_ALIVE_S = 300
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], object]) -> None:
     """Return once `condition()` holds; fail after PATIENCE_S."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():

@@ -12,7 +12,8 @@ from purgatory.errors import CursorExpiredError
 from purgatory.outcome import Status
 from purgatory.signals.model import REPEAT_PART, REPEAT_S, Idempotency
 from purgatory.signals.redis import RedisSignals
-from tests.contract.test_redis_signals import parked, until, worker
+from tests.contract.test_redis_signals import parked, worker
+from tests.patience import until
 from tests.valkey_server import ValkeyServer
 
 LIMITS = Limits(max_signals=60, max_signals_per_key=60)

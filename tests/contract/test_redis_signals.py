@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from purgatory.outcome import Status
 from purgatory.signals import WaitOperation
 from purgatory.signals.redis import RedisSignals
 from purgatory.signals.redis.follower import PAGE
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 from tests.valkey_server import ValkeyServer
 
 pytestmark = pytest.mark.anyio
@@ -61,12 +61,6 @@ async def two_workers(
 ) -> AsyncIterator[tuple[Purgatory, Purgatory]]:
     async with worker(given, limits, **options) as one, worker(given, limits, **options) as two:
         yield one, two
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not is_so():  # noqa: ASYNC110 - what another process does sets no event here
-            await asyncio.sleep(0.01)
 
 
 async def noticed_by(*workers: Purgatory) -> None:

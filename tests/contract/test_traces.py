@@ -24,10 +24,9 @@ from purgatory.jobs.sql import SqlJobStore, migrate
 from purgatory.signals.redis import RedisSignals
 from purgatory.timer import SystemClock
 from purgatory.tracing import PurgatoryTracing, SpanPropagation
-from tests.contract.test_redis_signals import until
 from tests.contract.world import NOBODY, World
 from tests.kept_spans import Provider, ids
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 from tests.valkey_server import ValkeyServer
 
 FIRST, SECOND = (f"00-{digit * 32}-{digit * 16}-01" for digit in "ab")
