@@ -69,5 +69,5 @@ class JobStatistics:
     """The last error of the store if it is failing now, else null."""
     states: dict[str, int] | None = None
     """Jobs in each state, in all processes, where the store was asked, as over HTTP; null if it
-    does not respond. `blocked` are those of them that are due and wait for a place or until their
+    does not respond. `blocked` are those of them that are due and wait for a slot or until their
     handler is resumed, and `quarantined` records that are not jobs."""

@@ -113,7 +113,7 @@ def _create_jobs() -> None:
         sa.Column("lease_until_ms", sa.BigInteger, nullable=False),
         sa.Column("leased_ms", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("blocked_by", sa.Text),
-        sa.Column("placed_ms", sa.BigInteger),
+        sa.Column("slot_ms", sa.BigInteger),
         sa.Column("lateness_ms", sa.BigInteger),
         sa.Column("finished_ms", sa.BigInteger),
         sa.Column("error", sa.Text),
@@ -128,7 +128,7 @@ def _create_jobs() -> None:
         ),
         ("leased", ["lease_until_ms"], "finished_ms IS NULL AND lease_until_ms > 0"),
         ("finished", ["finished_ms", "id"], "finished_ms IS NOT NULL"),
-        ("placed", ["handler", "concurrency_key"], "placed_ms IS NOT NULL"),
+        ("placed", ["handler", "concurrency_key"], "slot_ms IS NOT NULL"),
         ("blocked", ["id"], "blocked_by IS NOT NULL"),
         ("blocked_by_handler", ["handler", "due_ms", "id"], "blocked_by = 'max_running'"),
         (

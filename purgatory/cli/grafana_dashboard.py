@@ -204,7 +204,7 @@ _ROWS: Final[dict[str, list[list[_Panel]]]] = {
                     ("{{state}}", "max by (state) (purgatory_jobs{})"),
                     ("blocked", "max(purgatory_jobs_blocked{})"),
                 ],
-                f"{_IN_THE_STORE} Blocked are jobs that are due and wait for a place or for the end"
+                f"{_IN_THE_STORE} Blocked are jobs that are due and wait for a slot or for the end"
                 " of a pause; they are also counted in their state.",
             ),
             _Panel(

@@ -140,7 +140,7 @@ def list_jobs(
     ] = None,
     blocked: Annotated[
         bool,
-        typer.Option("--blocked", help="Only jobs that are due and wait for a place or a pause."),
+        typer.Option("--blocked", help="Only jobs that are due and wait for a slot or a pause."),
     ] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
 ) -> None:

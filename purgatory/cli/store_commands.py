@@ -57,7 +57,7 @@ def recover(
     """Show what a worker that starts now would do with the jobs that are overdue.
 
     By handler: how many would run, be skipped or spread by their misfire policy, how many are
-    blocked, as they wait for a place among those that the bounds of their handler allow, and how
+    blocked, as they wait for a slot among those that the bounds of their handler allow, and how
     many were interrupted, as the worker that ran them is gone. With a handler that is paused, this
     happens once it is resumed. Changes nothing.
 

@@ -151,7 +151,7 @@ class AsyncClient:
     ) -> AsyncIterator[Job]:
         """Yield jobs, approximately newest first, without their payloads.
 
-        `blocked`: only jobs that are due and wait for a place of their handler, or for the end of a
+        `blocked`: only jobs that are due and wait for a slot of their handler, or for the end of a
         pause.
         """
         after: str | None = None

@@ -152,7 +152,7 @@ class Client:
     ) -> Iterator[Job]:
         """Yield jobs, approximately newest first, without their payloads.
 
-        `blocked`: only jobs that are due and wait for a place of their handler, or for the end of a
+        `blocked`: only jobs that are due and wait for a slot of their handler, or for the end of a
         pause.
         """
         after: str | None = None

@@ -73,7 +73,7 @@ class JobCommands:
     ) -> JobPage:
         """Return a page of the jobs that match all arguments, approximately the newest first.
 
-        `blocked`: only jobs that are due and wait for a place or for the end of a pause, as
+        `blocked`: only jobs that are due and wait for a slot or for the end of a pause, as
         `Job.blocked_by` says. Of jobs that clients added over HTTP, a `concurrency_key` is compared
         as they gave it. `after` is `next` of the page before. A page that is not the last may have
         fewer jobs than `limit`.

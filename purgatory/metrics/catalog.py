@@ -99,7 +99,7 @@ JOBS: Final = Metric(
 JOBS_BLOCKED: Final = Metric(
     "purgatory_jobs_blocked",
     "gauge",
-    "Jobs that are due and wait for a place or for the end of a pause, of all processes.",
+    "Jobs that are due and wait for a slot or for the end of a pause, of all processes.",
     is_of_all=True,
 )
 HANDLER_JOBS: Final = Metric(
@@ -112,7 +112,7 @@ HANDLER_JOBS: Final = Metric(
 HANDLER_JOBS_BLOCKED: Final = Metric(
     "purgatory_handler_jobs_blocked",
     "gauge",
-    "Of these, jobs that are due and wait for a place or for the end of a pause, by handler.",
+    "Of these, jobs that are due and wait for a slot or for the end of a pause, by handler.",
     ("handler", "blocked_by"),
     is_of_all=True,
 )

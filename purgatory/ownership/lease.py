@@ -33,7 +33,7 @@ class Acquire:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Renew:
+class RenewLease:
     """Extend the lease."""
 
     name: str
@@ -71,7 +71,7 @@ class Read:
     name: str
 
 
-LeaseStep: TypeAlias = Acquire | Renew | Commit | Release | Read
+LeaseStep: TypeAlias = Acquire | RenewLease | Commit | Release | Read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class LeaseRecord:
     """What a store has under a name, after a step."""
 
     is_done: bool
-    """True iff the step was allowed. False after Renew, Commit and Release: the lease is lost."""
+    """True iff the step was allowed. False: the lease is lost; not after Acquire and Read."""
     epoch: int = 0
     """The fencing epoch: the number of the latest acquisition, which only grows. 0: none."""
     version: int = 0
@@ -100,8 +100,8 @@ class LeaseStore(Protocol):
 
     What holds for one name, whatever is delayed, repeated or lost between a process and the store:
 
-    - Renew, Commit and Release are done only with the token and epoch of the latest acquisition, so
-      that the state never changes by an owner that has been replaced.
+    - RenewLease, Commit and Release are done only with the token and epoch of the latest
+      acquisition, so that the state never changes by an owner that has been replaced.
     - Commits of one lease are applied in the order of their versions; a delayed one is skipped.
     - The epoch of each acquisition is above all earlier ones, and at least the time of the store in
       microseconds. So it also grows after the record was lost (FLUSHALL, a failover that lost

@@ -27,7 +27,7 @@ from purgatory.ownership.lease import (
     Owner,
     Read,
     Release,
-    Renew,
+    RenewLease,
 )
 from purgatory.retry_policy import RetryPolicy
 from purgatory.timer import Clock, SystemClock
@@ -105,7 +105,9 @@ class LeaseRenewer:
             return None
         sent_ns = self._clock.now_ns()
         steps = [
-            Renew(name=lease.name, token=lease._token, epoch=lease.epoch, lease_ms=self._lease_ms)
+            RenewLease(
+                name=lease.name, token=lease._token, epoch=lease.epoch, lease_ms=self._lease_ms
+            )
             for lease in leases
         ]
         error = None

@@ -121,8 +121,8 @@ def _faults(
         faults.append(f"is failed ({job.error}), though it was retried")
     if job.outcome is None:
         faults.append("has no outcome")
-    if job.placed_ms is not None or job.blocked_by is not None:
-        faults.append(f"holds a place since {job.placed_ms}, or waits for {job.blocked_by}")
+    if job.slot_ms is not None or job.blocked_by is not None:
+        faults.append(f"holds a slot since {job.slot_ms}, or waits for {job.blocked_by}")
     if len({(run.round, run.outcome) for run in runs}) > len({run.round for run in runs}):
         faults.append(f"its runs were told of several outcomes: {runs}")
     faults += _early(deferred, job, [run for run in runs if run.round == 0], fires)

@@ -48,27 +48,27 @@ class JobModel:
             changes |= {
                 "epoch": job.epoch + 1,
                 "lease_until_ms": 0,
-                "placed_ms": None,
+                "slot_ms": None,
                 "blocked_by": None,
             }
         return self.put(replace(job, **{"version": job.version + 1} | changes))
 
     def put(self, job: Job) -> Job:
-        """Store a job; the place that it leaves goes to another."""
+        """Store a job; the slot that it leaves goes to another."""
         old = self.jobs.get(job.id)
         self.jobs[job.id] = job
-        if old is not None and old.placed_ms is not None and job.placed_ms is None:
+        if old is not None and old.slot_ms is not None and job.slot_ms is None:
             self.hand_over(old.handler, old.concurrency_key)
         elif old is not None and old.blocked_by == "max_running" and job.blocked_by is None:
             self.move_up(old.handler, old.concurrency_key)
         return job
 
-    # Places
+    # Slots
 
     def taken(self, job: Job, *, has_key: bool) -> int:
-        """How many other jobs hold a place of the handler, or of the key, of `job`."""
+        """How many other jobs hold a slot of the handler, or of the key, of `job`."""
         return sum(
-            other.placed_ms is not None
+            other.slot_ms is not None
             and other.id != job.id
             and other.handler == job.handler
             and (not has_key or other.concurrency_key == job.concurrency_key)
@@ -86,9 +86,9 @@ class JobModel:
 
     def block(self, job: Job, blocked_by: BlockedBy) -> None:
         self.jobs[job.id] = replace(
-            job, epoch=job.epoch + 1, lease_until_ms=0, blocked_by=blocked_by, placed_ms=None
+            job, epoch=job.epoch + 1, lease_until_ms=0, blocked_by=blocked_by, slot_ms=None
         )
-        if job.placed_ms is not None and blocked_by == "max_running_per_key":
+        if job.slot_ms is not None and blocked_by == "max_running_per_key":
             self.hand_over(job.handler, None)
 
     def hand_over(self, handler: str, concurrency_key: str | None) -> None:
@@ -106,7 +106,7 @@ class JobModel:
 
     def unblock(self, job: Job) -> None:
         self.jobs[job.id] = replace(
-            job, epoch=job.epoch + 1, blocked_by=None, placed_ms=self.now_ms()
+            job, epoch=job.epoch + 1, blocked_by=None, slot_ms=self.now_ms()
         )
 
     def first_blocked(
@@ -242,22 +242,22 @@ class JobModel:
         ]
         claimed = []
         for job in sorted(free, key=lambda job: (job.due_ms, job.id))[:limit]:
-            placed_ms = job.placed_ms
+            slot_ms = job.slot_ms
             if self.is_paused(job):
                 is_cut = True
                 self.pause(job)
                 continue
             is_bounded = bounds is not None and job.handler == bounds.handler
-            if is_bounded and placed_ms is None and job.due_ms <= now_ms:
+            if is_bounded and slot_ms is None and job.due_ms <= now_ms:
                 assert bounds is not None
                 blocked_by = self.blocked_by(job, bounds)
                 if blocked_by is not None:
                     is_cut = True
                     self.block(job, blocked_by)
                     continue
-                placed_ms = now_ms
+                slot_ms = now_ms
             lease: dict[str, Any] = {"worker": worker, "lease_until_ms": now_ms + lease_ms}
-            changes: dict[str, Any] = {"placed_ms": placed_ms, "version": job.version}
+            changes: dict[str, Any] = {"slot_ms": slot_ms, "version": job.version}
             changes["leased_ms"] = now_ms
             claimed.append(self.change(job, epoch=job.epoch + 1, **lease, **changes))
         return claimed, is_cut
@@ -283,13 +283,13 @@ class JobModel:
             return None
         if job is None or (job.state is JobState.WAITING and job.due_ms > now_ms):
             return job
-        placed_ms = job.placed_ms
+        slot_ms = job.slot_ms
         if bounds is not None:
             blocked_by = self.blocked_by(job, bounds)
             if blocked_by is not None:
                 self.block(job, blocked_by)
                 return None
-            placed_ms = now_ms if placed_ms is None else placed_ms
+            slot_ms = now_ms if slot_ms is None else slot_ms
         late_ms = max(0, now_ms - min(job.due_ms, job.deadline_ms))
         return self.change(
             job,
@@ -297,7 +297,7 @@ class JobModel:
             outcome=job.outcome or JobOutcome.EXPIRED,
             attempt=job.attempt + 1 if attempt is None else attempt,
             lateness_ms=late_ms if job.lateness_ms is None else job.lateness_ms,
-            placed_ms=placed_ms,
+            slot_ms=slot_ms,
             lease_until_ms=now_ms + lease_ms,
             leased_ms=now_ms,
         )
@@ -308,7 +308,7 @@ class JobModel:
             return False
         if job.state is JobState.RUNNING and job.lease_until_ms > 0:
             error = result.error or job.error
-            ends: dict[str, Any] = {"finished_ms": now_ms, "lease_until_ms": 0, "placed_ms": None}
+            ends: dict[str, Any] = {"finished_ms": now_ms, "lease_until_ms": 0, "slot_ms": None}
             job = self.change(job, state=result.state, error=error, **ends)
         return job.state is result.state
 
@@ -323,7 +323,7 @@ class JobModel:
                 outcome=JobOutcome.MISSED,
                 finished_ms=now_ms,
                 lease_until_ms=0,
-                placed_ms=None,
+                slot_ms=None,
             )
         return job.outcome is JobOutcome.MISSED
 
@@ -340,7 +340,7 @@ class JobModel:
             lease_until_ms=0 if given.hold_ms is None else now_ms + given.hold_ms,
             leased_ms=job.leased_ms if given.hold_ms is None else now_ms,
             worker=job.worker if given.hold_ms is None else None,
-            placed_ms=job.placed_ms if is_next else None,
+            slot_ms=job.slot_ms if is_next else None,
             state=JobState.WAITING,
             due_ms=due_ms,
             error=given.error or job.error,
@@ -354,7 +354,7 @@ class JobModel:
             return None
         rivals = [each for each in self.jobs.values() if each.is_undecided]
         if job.dedupe_key and job.dedupe_key in {each.dedupe_key for each in rivals}:
-            ends: dict[str, Any] = {"finished_ms": now_ms, "lease_until_ms": 0, "placed_ms": None}
+            ends: dict[str, Any] = {"finished_ms": now_ms, "lease_until_ms": 0, "slot_ms": None}
             return self.change(job, state=JobState.DONE, **ends)
         assert step.deadline.delay_ms is not None
         deadline_ms = now_ms + step.deadline.delay_ms
@@ -398,7 +398,7 @@ class JobModel:
     def decide(self, job_ids: Iterable[str], decide: Callable[[JobModel, str], object]) -> None:
         """Decide several jobs in one step.
 
-        In a script of Redis, one after the other: the next may get the place that one leaves, and
+        In a script of Redis, one after the other: the next may get the slot that one leaves, and
         lose it as it is decided. Elsewhere all of them at once.
         """
         if self.decides_in_turn:

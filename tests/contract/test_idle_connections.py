@@ -16,7 +16,7 @@ from purgatory import Purgatory
 from purgatory.jobs import JobStore
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.sql import SqlJobStore, migrate
-from purgatory.ownership.lease import Acquire, LeaseRecord, LeaseStep, Renew
+from purgatory.ownership.lease import Acquire, LeaseRecord, LeaseStep, RenewLease
 from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.signals.redis import RedisSignals
 from tests.contract.postgresql_server import PostgresqlServer
@@ -110,7 +110,7 @@ async def test_leases(server: ValkeyServer) -> None:
             for _ in range(3):
                 [record] = await store.run(steps)
                 assert isinstance(record, LeaseRecord), record
-                steps = [Renew(**lease, epoch=record.epoch)]
+                steps = [RenewLease(**lease, epoch=record.epoch)]
                 await closing(server)()
             await store.close()
 

@@ -34,7 +34,7 @@ BY_KEY = Bounds("note", 3, 1)
     ]
 )
 def make_job_stores(request: pytest.FixtureRequest) -> MakeJobStores:
-    """Each kind of store that counts all places in one."""
+    """Each kind of store that counts all slots in one."""
     make: MakeJobStores = request.getfixturevalue(f"{request.param}_job_stores")
     return make
 
@@ -68,9 +68,9 @@ async def finish(store: ContractStore, *jobs: Job) -> None:
 
 
 async def states(world: World, jobs: list[Job]) -> list[tuple[bool, str | None]]:
-    """Whether each holds a place, and what it waits for."""
+    """Whether each holds a slot, and what it waits for."""
     found = [await world.job(job.id) for job in jobs]
-    return [(job.placed_ms is not None, job.blocked_by) for job in found]
+    return [(job.slot_ms is not None, job.blocked_by) for job in found]
 
 
 async def start_next(world: World, bounds: Bounds) -> Job:
@@ -80,7 +80,7 @@ async def start_next(world: World, bounds: Bounds) -> Job:
 
 
 async def test_each_process_applies_its_own_bounds(world: World) -> None:
-    """A higher one fills the places that it allows; a lower one starts nothing beyond its own."""
+    """A higher one fills the slots that it allows; a lower one starts nothing beyond its own."""
     jobs = [await add(world) for _ in range(5)]
     (first,) = await start(world.here, ONE, *await claim(world.here, ONE))
     more = await claim(world.there, Bounds("note", 3))
@@ -110,16 +110,16 @@ async def test_lower_bounds_of_many_jobs_with_places_leave_one_of_them(world: Wo
 
 
 async def test_missed_jobs_are_claimed_before_they_take_a_place(world: World) -> None:
-    """Their worker decides what becomes of them; what waits for a place was not missed."""
+    """Their worker decides what becomes of them; what waits for a slot was not missed."""
     await add(world)
     skip = await add(world, misfire="skip")
     claimed = await claim(world.here, ONE)
     assert len(claimed) == 2
-    assert (claimed[1].id, claimed[1].placed_ms) == (skip.id, None)
+    assert (claimed[1].id, claimed[1].slot_ms) == (skip.id, None)
     (running,) = await start(world.here, ONE, *claimed)
     await finish(world.here, running)
     (claimed_again,) = await claim(world.here, ONE)
-    assert (claimed_again.id, claimed_again.placed_ms) == (skip.id, world.now_ms)
+    assert (claimed_again.id, claimed_again.slot_ms) == (skip.id, world.now_ms)
 
 
 async def test_starting_in_two_processes_at_once(world: World) -> None:
@@ -162,7 +162,7 @@ async def test_the_place_of_a_corrupt_record_goes_on(world: World) -> None:
 async def test_who_waits_behind_a_job_that_leaves_the_queue_is_not_forgotten(
     world: World, how: str
 ) -> None:
-    """The first of a key waits for a place of the handler when it goes: the second is next."""
+    """The first of a key waits for a slot of the handler when it goes: the second is next."""
     bounds = Bounds("note", 2, 1)
     running = [await add(world, concurrency_key="a"), await add(world)]
     before = await add(world)

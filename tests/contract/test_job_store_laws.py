@@ -357,7 +357,7 @@ class JobStoreMachine(RuleBasedStateMachine):
         if bounds is not None and (first is None or first.handler != bounds.handler):
             bounds = None
         if bounds is not None:
-            # Of several in one transaction, places that are left are handed over at its end.
+            # Of several in one transaction, slots that are left are handed over at its end.
             several = several[:1]
         options: dict[str, Any] = {"lease_ms": LEASE_MS, "attempt": attempt, "bounds": bounds}
         steps = [Start(claim, **options) for claim in several]
@@ -442,7 +442,7 @@ class JobStoreMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """A process ends, and another takes its place."""
+        """A process ends, and another takes its slot."""
         self.wait(self.world.restart_here())
 
     @precondition(lambda self: any(job.state.is_final for job in self.model.jobs.values()))
@@ -506,9 +506,9 @@ class JobStoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def places_are_handed_over(self) -> None:
-        """A job that waits for a place is behind one that has it.
+        """A job that waits for a slot is behind one that has it.
 
-        If it waits because of its key, behind one of that, which may wait for any place itself.
+        If it waits because of its key, behind one of that, which may wait for any slot itself.
         """
         jobs = self.model.jobs.values()
         queued = {
@@ -566,7 +566,7 @@ def test_a_store_does_what_the_model_does(
     """Whatever two processes do to it, in whatever order, wherever they die."""
     name = request.node.callspec.params["make_job_stores"]
     examples = EXAMPLES[name]
-    # Each shard counts its own places.
+    # Each shard counts its own slots.
     is_bounded = name != "redis_shards"
     run_state_machine_as_test(
         lambda: JobStoreMachine(make_job_stores, is_bounded=is_bounded),  # type: ignore[arg-type]  # it calls it only

@@ -15,7 +15,7 @@ from purgatory.ownership.lease import (
     LeaseStep,
     Read,
     Release,
-    Renew,
+    RenewLease,
 )
 
 
@@ -88,7 +88,7 @@ class LeaseModel:
                 return _reply(record, 0, now_us, is_done=True)
             case Commit() if step.version > record.version:
                 record.version, record.state = step.version, step.state
-        assert isinstance(step, Renew | Commit)
+        assert isinstance(step, RenewLease | Commit)
         return self._extended(record, step.lease_ms, now_us)
 
     def _extended(

@@ -24,7 +24,7 @@ from purgatory.ownership.lease import (
     LeaseStep,
     Read,
     Release,
-    Renew,
+    RenewLease,
 )
 from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.timer import SystemClock
@@ -278,7 +278,7 @@ class _Processes:
                 )
             case ("renew", int(process), int(age)):
                 token, epoch = self._lease(process, age)
-                return Renew(name=name, token=token, epoch=epoch, lease_ms=LEASE_MS)
+                return RenewLease(name=name, token=token, epoch=epoch, lease_ms=LEASE_MS)
             case ("release", int(process), int(age)):
                 token, epoch = self._lease(process, age)
                 return Release(name=name, token=token, epoch=epoch)
@@ -309,7 +309,7 @@ class _Processes:
             is_repeat = (int(step.instance), step.token, record.epoch) in self.leases
             assert is_repeat or record.epoch > highest, "an epoch was given twice"
             self.leases.append((int(step.instance), step.token, record.epoch))
-        if isinstance(step, Renew | Commit | Release) and record.is_done:
+        if isinstance(step, RenewLease | Commit | Release) and record.is_done:
             assert step.epoch == max(epoch for _, _, epoch in self.leases), "an old owner came"
         assert record.version >= self.version
         self.version = record.version

@@ -320,7 +320,7 @@ class JobEndpoints:
         blocked: Annotated[
             Flag,
             Query(
-                description="`true`: only jobs that are due and wait for a place of their handler, "
+                description="`true`: only jobs that are due and wait for a slot of their handler, "
                 "or until it is resumed: `blocked_by` is not null."
             ),
         ] = False,

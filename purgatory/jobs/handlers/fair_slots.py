@@ -8,10 +8,10 @@ from typing import Generic, NamedTuple, TypeVar
 
 
 class Shares:
-    """Places that owners share, so that one that comes later finds some free.
+    """Slots that owners share, so that one that comes later finds some free.
 
-    An owner takes no more places than are left free: half of them if it is alone, a third if there
-    are two. With a fixed share for each, places would lie idle, or many owners would take them all.
+    An owner takes no more slots than are left free: half of them if it is alone, a third if there
+    are two. With a fixed share for each, slots would lie idle, or many owners would take them all.
     """
 
     # Invariant: free == _total - sum(_taken.values()), and all(_taken.values())
@@ -19,26 +19,26 @@ class Shares:
     __slots__ = ("_max_each", "_taken", "_total", "free")
 
     def __init__(self, total: int, max_each: int | None = None) -> None:
-        """Share `total` places, at most `max_each` for an owner."""
+        """Share `total` slots, at most `max_each` for an owner."""
         self._total = self.free = total
         self._max_each = total if max_each is None else max_each
         self._taken: dict[str | None, int] = {}
 
     def __len__(self) -> int:
-        """Return how many places are taken."""
+        """Return how many slots are taken."""
         return self._total - self.free
 
     def has_room(self, owner: str | None) -> bool:
-        """Return True iff `owner` may take another place."""
+        """Return True iff `owner` may take another slot."""
         return self._taken.get(owner, 0) < min(self._max_each, self.free)
 
     def take(self, owner: str | None) -> None:
-        """Take a place, whether there is room or not."""
+        """Take a slot, whether there is room or not."""
         self._taken[owner] = self._taken.get(owner, 0) + 1
         self.free -= 1
 
     def release(self, owner: str | None) -> None:
-        """Release a place that was taken."""
+        """Release a slot that was taken."""
         left = self._taken.pop(owner) - 1
         if left:
             self._taken[owner] = left

@@ -119,7 +119,7 @@ class JobContext:
         has returned; then this attempt fails.
 
         If another job waits with the same dedupe key by then, this one is done: the other takes its
-        place. A `ceiling` is that of the first round.
+        slot. A `ceiling` is that of the first round.
         """
         check_given(delay, at)
         if on_fire is not None:

@@ -119,7 +119,7 @@ class Job:
         (outcome is FIRED) == (fired_key is not None) == (fired_json is not None)
         len(fired_before) < needed, and all(key in keys for key in fired_before)
         state is RUNNING implies attempt >= 1
-        state.is_final implies placed_ms is None
+        state.is_final implies slot_ms is None
         blocked_by is None or (lease_until_ms == 0 and not state.is_final)
         ceiling_ms is None or deadline_ms <= ceiling_ms
     """
@@ -176,9 +176,9 @@ class Job:
     blocked_by: BlockedBy | None = None
     """What keeps it from running although it is due, or soon: no worker holds it. None if nothing
     does."""
-    placed_ms: int | None = None
-    """Since when it holds a place, and counts for the bounds of its handler; None if it does not.
-    It keeps the place until it has run, returns to waiting, or is decided otherwise."""
+    slot_ms: int | None = None
+    """Since when it holds a slot, and counts for the bounds of its handler; None if it does not.
+    It keeps the slot until it has run, returns to waiting, or is decided otherwise."""
     lateness_ms: int | None = None
     """The delay of the first start after its due time; None before the first start."""
     finished_ms: int | None = None
@@ -304,8 +304,8 @@ def contradiction(job: Job) -> str | None:
         return "its deadline lies beyond its ceiling"
     if job.blocked_by is not None and (job.lease_until_ms or state.is_final):
         return f"it is {state}, with a lease until {job.lease_until_ms}, and blocked"
-    if job.placed_ms is not None and state.is_final:
-        return f"it is {state} and holds a place"
+    if job.slot_ms is not None and state.is_final:
+        return f"it is {state} and holds a slot"
     if state is JobState.WAITING:
         return None
     if state is JobState.CANCELLED:
@@ -342,7 +342,7 @@ def check_stored(job: Job) -> None:
 _MAX_NUMBER = 2**53
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 _times_of = attrgetter(
-    *("due_ms", "deadline_ms", "created_ms", "ceiling_ms", "round_ms", "placed_ms", "finished_ms")
+    *("due_ms", "deadline_ms", "created_ms", "ceiling_ms", "round_ms", "slot_ms", "finished_ms")
 )
 _numbers_of = attrgetter(
     *("lease_until_ms", "leased_ms", "lateness_ms", "attempt", "epoch", "version"),

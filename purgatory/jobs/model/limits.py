@@ -58,7 +58,7 @@ class JobLimits:
 
 
 class Bounds(NamedTuple):
-    """How many jobs of a handler may hold a place; None for any number."""
+    """How many jobs of a handler may hold a slot; None for any number."""
 
     handler: str
     max_running: int | None = None
@@ -67,79 +67,79 @@ class Bounds(NamedTuple):
     """With the same `concurrency_key`."""
 
 
-class Place(NamedTuple):
-    """The handler and the key that a place counts for, taken or free."""
+class Slot(NamedTuple):
+    """The handler and the key that a slot counts for, taken or free."""
 
     handler: str
     concurrency_key: str | None
 
     @classmethod
-    def of(cls, job: Job) -> Place:
-        """Return the place that a job holds, or waits for."""
+    def of(cls, job: Job) -> Slot:
+        """Return the slot that a job holds, or waits for."""
         return cls(job.handler, job.concurrency_key)
 
 
-class PlaceCounts:
-    """How many places are taken.
+class SlotCounts:
+    """How many slots are taken.
 
-    Invariant: _taken[place] == sum(Place.of(job) == place for jobs that hold one), and
-    _taken[Place(handler, None)] == sum(job.handler == handler for jobs that hold one).
+    Invariant: _taken[slot] == sum(Slot.of(job) == slot for jobs that hold one), and
+    _taken[Slot(handler, None)] == sum(job.handler == handler for jobs that hold one).
     """
 
     __slots__ = ("_taken",)
 
     def __init__(self) -> None:
-        self._taken: Counter[Place] = Counter()
+        self._taken: Counter[Slot] = Counter()
 
-    def add(self, place: Place, count: int = 1) -> None:
-        """Count places as taken, or as free if `count` is negative."""
-        for name in {place, Place(place.handler, None)}:
+    def add(self, slot: Slot, count: int = 1) -> None:
+        """Count slots as taken, or as free if `count` is negative."""
+        for name in {slot, Slot(slot.handler, None)}:
             self._taken[name] += count
             if not self._taken[name]:
                 del self._taken[name]
 
     def room(self, bounds: Bounds, limit: int) -> int:
-        """Return how many more jobs of the handler may hold a place, `limit` at most."""
+        """Return how many more jobs of the handler may hold a slot, `limit` at most."""
         if bounds.max_running is None:
             return limit
-        return max(0, min(limit, bounds.max_running - self._taken[Place(bounds.handler, None)]))
+        return max(0, min(limit, bounds.max_running - self._taken[Slot(bounds.handler, None)]))
 
     def blocked_by(self, job: Job, bounds: Bounds) -> BlockedBy | None:
-        """Return what keeps `job` from having a place; None if nothing does.
+        """Return what keeps `job` from having a slot; None if nothing does.
 
-        A place that it holds already is not in its way.
+        A slot that it holds already is not in its way.
         """
         # First by its key: in the queue of the handler it would only hold up others.
-        place = Place.of(job)
-        if place.concurrency_key and self._is_full(place, job, bounds.max_running_per_key):
+        slot = Slot.of(job)
+        if slot.concurrency_key and self._is_full(slot, job, bounds.max_running_per_key):
             return BlockedBy.MAX_RUNNING_PER_KEY
-        if self._is_full(Place(job.handler, None), job, bounds.max_running):
+        if self._is_full(Slot(job.handler, None), job, bounds.max_running):
             return BlockedBy.MAX_RUNNING
         return None
 
-    def _is_full(self, place: Place, job: Job, maximum: int | None) -> bool:
+    def _is_full(self, slot: Slot, job: Job, maximum: int | None) -> bool:
         if maximum is None:
             return False
-        return self._taken[place] - (job.placed_ms is not None) >= maximum
+        return self._taken[slot] - (job.slot_ms is not None) >= maximum
 
 
-def left_queue(old: Job, new: Job) -> Place | None:
+def left_queue(old: Job, new: Job) -> Slot | None:
     """Return the place of a job with a key that left the queue of its handler without one.
 
     Jobs that wait because of the same key may have been behind it, and behind nothing else.
     """
-    has_left = new.blocked_by is not old.blocked_by and new.placed_ms is None
+    has_left = new.blocked_by is not old.blocked_by and new.slot_ms is None
     if old.blocked_by is not BlockedBy.MAX_RUNNING or not has_left or old.concurrency_key is None:
         return None
-    return Place.of(old)
+    return Slot.of(old)
 
 
-def needs_place(job: Job, now_ms: int) -> bool:
-    """Return True iff a claimed job of a bounded handler needs a place at once.
+def needs_slot(job: Job, now_ms: int) -> bool:
+    """Return True iff a claimed job of a bounded handler needs a slot at once.
 
     Others get theirs when they start: what is not due yet; and what was missed, perhaps, for which
-    its worker has to look first: if it waited for a place, it was not missed.
+    its worker has to look first: if it waited for a slot, it was not missed.
     """
-    if job.placed_ms is not None or job.due_ms > now_ms:
+    if job.slot_ms is not None or job.due_ms > now_ms:
         return False
     return not (job.is_undecided and job.misfire is not Misfire.RUN)

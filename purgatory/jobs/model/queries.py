@@ -19,7 +19,7 @@ class JobFilter:
     concurrency_key: str | None = None
     """As its owner gave it: equal keys of several owners match, too."""
     is_blocked: bool = False
-    """Only jobs that are due and wait for a place or for the end of a pause: `Job.blocked_by`."""
+    """Only jobs that are due and wait for a slot or for the end of a pause: `Job.blocked_by`."""
 
     def matches(self, job: Job) -> bool:
         """Return True iff `job` matches every field that is set."""
@@ -63,7 +63,7 @@ class JobCounts:
     quarantined: int = 0
     """Corrupt records that were quarantined, including those that were dropped since."""
     blocked: int = 0
-    """Of the others, jobs that are due and wait for a place or for the end of a pause: in a
+    """Of the others, jobs that are due and wait for a slot or for the end of a pause: in a
     database, MAX_BLOCKED if they are more."""
 
 

@@ -304,11 +304,11 @@ class Claim(Step[Claimed]):
     Jobs of other handlers stay as they are, due and free for other workers, and cost a claim
     nothing, however many are due before the first of these.
 
-    A job that is due and whose handler is in `bounds` takes a place with the claim, or is blocked
+    A job that is due and whose handler is in `bounds` takes a slot with the claim, or is blocked
     if there is none (`Job.blocked_by`): it stays as it is, held by nobody, until it gets one. Some
     with another misfire policy than "run", and those that are not due yet, take theirs with `Start`
-    instead (`bounds.needs_place`). What is blocked by `max_running` gets the places that these
-    bounds allow beyond those that are taken. See `Start` for what becomes of places.
+    instead (`bounds.needs_slot`). What is blocked by `max_running` gets the slots that these
+    bounds allow beyond those that are taken. See `Start` for what becomes of slots.
 
     With `clock_ms`, leases have ended, too, that began more than CLOCK_SLACK_MS later than now, and
     end later than that of this claim; a batch of them. The store's clock has gone back, and a
@@ -354,13 +354,13 @@ class Start(HolderStep[Job | None]):
     yet by the store's clock: the worker's clock is ahead. Repeated, as after an answer that was
     lost, it is the same attempt if it says which.
 
-    With `bounds`, a job that is due takes a place, unless it holds one already. If as many other
+    With `bounds`, a job that is due takes a slot, unless it holds one already. If as many other
     jobs hold one as the bounds allow, it is blocked: held by nobody (epoch + 1), and the result is
-    None. A place that becomes free, by whatever step takes it from its job, goes to the blocked job
+    None. A slot that becomes free, by whatever step takes it from its job, goes to the blocked job
     that is due first: of the same handler, to which the first that was blocked by the same
-    `concurrency_key` belongs from then on. That job can be claimed, and holds the place already.
+    `concurrency_key` belongs from then on. That job can be claimed, and holds the slot already.
     The next one of the key follows also if that first one is decided or moved before it gets one.
-    So as long as a job is blocked, another one holds a place.
+    So as long as a job is blocked, another one holds a slot.
     """
 
     lease_ms: int
@@ -370,8 +370,8 @@ class Start(HolderStep[Job | None]):
     bounds: Bounds | None = None
     """Those of its handler in this process; None without any."""
 
-    def needs_place(self, job: Job | None, now_ms: int) -> bool:
-        """Return True iff it needs a place for the stored job: with bounds, once that is due."""
+    def needs_slot(self, job: Job | None, now_ms: int) -> bool:
+        """Return True iff it needs a slot for the stored job: with bounds, once that is due."""
         if self.bounds is None or job is None or not self.claim.holds(job):
             return False
         return job.state is JobState.RUNNING or job.due_ms <= now_ms
@@ -460,7 +460,7 @@ class WaitAgain(HolderStep[Job | None]):
     Round + 1, version + 1, due at the deadline (now if that is past), on these keys, none of which
     has fired; its dedupe key taken. Attempt, lateness and ceiling are as in a new job; the last
     error stays. If another undecided job has its dedupe key, it is DONE instead: that one takes its
-    place. The result is the job after it; None if the claim is lost or it does not run, as if
+    slot. The result is the job after it; None if the claim is lost or it does not run, as if
     repeated.
     """
 

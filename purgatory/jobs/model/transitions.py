@@ -125,18 +125,18 @@ def resumed(job: Job) -> Job:
 
 
 def blocked(job: Job, by: BlockedBy) -> Job:
-    """Return a job that is due and has no place: its holder loses it, until there is one."""
-    return changed(job, epoch=job.epoch + 1, lease_until_ms=0, blocked_by=by, placed_ms=None)
+    """Return a job that is due and has no slot: its holder loses it, until there is one."""
+    return changed(job, epoch=job.epoch + 1, lease_until_ms=0, blocked_by=by, slot_ms=None)
 
 
 def unblocked(job: Job, now_ms: int) -> Job:
-    """Return a blocked job that has got a place, and can be claimed again."""
-    return changed(job, epoch=job.epoch + 1, blocked_by=None, placed_ms=now_ms)
+    """Return a blocked job that has got a slot, and can be claimed again."""
+    return changed(job, epoch=job.epoch + 1, blocked_by=None, slot_ms=now_ms)
 
 
 def placed(job: Job, now_ms: int) -> Job:
-    """Return a job that holds a place, from now on unless it does already."""
-    return job if job.placed_ms is not None else changed(job, placed_ms=now_ms)
+    """Return a job that holds a slot, from now on unless it does already."""
+    return job if job.slot_ms is not None else changed(job, slot_ms=now_ms)
 
 
 def ended_early(job: Job, claim: Claim, now_ms: int) -> Job:
@@ -257,7 +257,7 @@ def _start(job: Job, step: Start, now_ms: int, limits: JobLimits) -> Job:
         lateness_ms=lateness_ms,
         lease_until_ms=now_ms + step.lease_ms,
         leased_ms=now_ms,
-        placed_ms=now_ms if step.bounds and job.placed_ms is None else job.placed_ms,
+        slot_ms=now_ms if step.bounds and job.slot_ms is None else job.slot_ms,
         version=job.version + 1,
     )
 
@@ -273,7 +273,7 @@ def _finish(job: Job, step: Finish, now_ms: int, limits: JobLimits) -> Job:
         state=step.state,
         finished_ms=now_ms,
         lease_until_ms=0,
-        placed_ms=None,
+        slot_ms=None,
         error=job.error if error is None else error,
         version=job.version + 1,
     )
@@ -286,7 +286,7 @@ def _miss(job: Job, step: Miss, now_ms: int, limits: JobLimits) -> Job:
         outcome=JobOutcome.MISSED,
         finished_ms=now_ms,
         lease_until_ms=0,
-        placed_ms=None,
+        slot_ms=None,
         version=job.version + 1,
     )
 
@@ -295,7 +295,7 @@ def _give_back(job: Job, step: GiveBack, now_ms: int, limits: JobLimits) -> Job:
     error = bounded_error(step.error, limits.max_error_length)
     due_ms = job.due_ms if step.delay_ms is None else now_ms + step.delay_ms
     is_changed = (job.state, job.due_ms) != (JobState.WAITING, due_ms)
-    # What has a place and was not started keeps it: it has waited for that, and was not missed.
+    # What has a slot and was not started keeps it: it has waited for that, and was not missed.
     is_next = job.state is JobState.WAITING and step.delay_ms is None and step.hold_ms is None
     return changed(
         job,
@@ -306,7 +306,7 @@ def _give_back(job: Job, step: GiveBack, now_ms: int, limits: JobLimits) -> Job:
         lease_until_ms=0 if step.hold_ms is None else now_ms + step.hold_ms,
         leased_ms=job.leased_ms if step.hold_ms is None else now_ms,
         worker=job.worker if step.hold_ms is None else None,
-        placed_ms=job.placed_ms if is_next else None,
+        slot_ms=job.slot_ms if is_next else None,
         version=job.version + is_changed,
     )
 
@@ -318,7 +318,7 @@ def _wait_again(job: Job, step: WaitAgain, now_ms: int, limits: JobLimits) -> Jo
             state=JobState.DONE,
             finished_ms=now_ms,
             lease_until_ms=0,
-            placed_ms=None,
+            slot_ms=None,
             version=job.version + 1,
         )
     deadline_ms = step.deadline.near(now_ms, limits)
@@ -349,7 +349,7 @@ def _released(job: Job) -> Job:
         epoch=job.epoch + 1,
         lease_until_ms=0,
         blocked_by=None,
-        placed_ms=None,
+        slot_ms=None,
         version=job.version + 1,
     )
 

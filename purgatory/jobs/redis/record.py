@@ -70,7 +70,7 @@ def _job(job_id: str, fields: list[str]) -> Job:
         _, state, outcome, due_ms, deadline_ms, ceiling_ms, created_ms, attempt, epoch,
         lease_until_ms, leased_ms, lateness_ms, finished_ms, version, max_attempts, on_fire,
         misfire, dedupe_key, blocked_by, keys, handler, worker, fired_key, fired_json, error, owner,
-        payload_json, needed, fired_before, round_, round_ms, concurrency_key, placed_ms,
+        payload_json, needed, fired_before, round_, round_ms, concurrency_key, slot_ms,
         traceparent,
     ) = fields  # fmt: skip
     return new_job(
@@ -102,7 +102,7 @@ def _job(job_id: str, fields: list[str]) -> Job:
         lease_until_ms=int(lease_until_ms),
         leased_ms=int(leased_ms),
         blocked_by=BlockedBy(blocked_by) if blocked_by else None,
-        placed_ms=int(placed_ms) if placed_ms else None,
+        slot_ms=int(slot_ms) if slot_ms else None,
         lateness_ms=int(lateness_ms) if lateness_ms else None,
         finished_ms=int(finished_ms) if finished_ms else None,
         error=_text(error),

@@ -154,7 +154,7 @@ _INDEXES = (
         "dedupe",
         "quarantined",
     ),
-    *("waiting", "running", "done", "failed", "cancelled", "meta", "places", "place_names"),
+    *("waiting", "running", "done", "failed", "cancelled", "meta", "slots", "slot_names"),
     "blocked",
     "requests",
 )

@@ -84,44 +84,44 @@ class JobAdder:
         """Return for each step what was done, or why it was refused."""
         specs = [step.spec for step in steps]
         results: dict[int, Added | JobError] = {}
-        # {shard: [(place, step)]}
+        # {shard: [(index, step)]}
         parts: dict[RedisShard, list[tuple[int, bytes]]] = {}
         results |= await self._conflicts(specs)
-        for place, spec in enumerate(specs):
-            if place in results:
+        for index, spec in enumerate(specs):
+            if index in results:
                 continue
             try:
-                parts.setdefault(self._shards.home(spec), []).append((place, add_step(spec)))
+                parts.setdefault(self._shards.home(spec), []).append((index, add_step(spec)))
             except JobError as exc:
-                results[place] = exc
+                results[index] = exc
         adding = [self._add(shard, part, specs, results) for shard, part in parts.items()]
         # One needs no task of its own.
         await (adding[0] if len(adding) == 1 else asyncio.gather(*adding))
-        return [results[place] for place in range(len(specs))]
+        return [results[index] for index in range(len(specs))]
 
     async def _conflicts(self, specs: Sequence[JobSpec]) -> dict[int, JobError]:
-        """Return the errors of requests that came before as others, in another shard, by place.
+        """Return the errors of requests that came before as others, in another shard, by index.
 
         The dedupe key of those leads there. Two such requests that come at the same time are still
         stored both: to prevent it would take a lock in a third place, for what is a client's
         mistake. Repeats belong to one shard, where looking and storing are one step.
         """
-        asked = {place: spec.request for place, spec in enumerate(specs) if spec.request}
+        asked = {index: spec.request for index, spec in enumerate(specs) if spec.request}
         if len(self._shards.all) == 1 or not asked:
             return {}
         replies = await self._shards.ask_each(
             [step_of("requested", request.name) for request in asked.values()]
         )
-        # {place: id of the job}
+        # {index: id of the job}
         others: dict[int, str] = {}
-        for (place, request), reply in zip(asked.items(), replies, strict=True):
+        for (index, request), reply in zip(asked.items(), replies, strict=True):
             job_id, _, fingerprint = reply.decode().partition(SEPARATOR)
             if reply and fingerprint != request.fingerprint:
-                others[place] = job_id
+                others[index] = job_id
         jobs = await self._reader.get(list(others.values())) if others else []
         return {
-            place: IdempotencyConflictError(job)
-            for place, job in zip(others, jobs, strict=True)
+            index: IdempotencyConflictError(job)
+            for index, job in zip(others, jobs, strict=True)
             if job is not None
         }
 
@@ -135,14 +135,14 @@ class JobAdder:
         replies = await shard.run([step for _, step in part])
         if len(self._shards.all) > 1 and b"full" in replies:
             await self._add_to_full(shard, part, replies)
-        for (place, _), reply in zip(part, replies, strict=True):
+        for (index, _), reply in zip(part, replies, strict=True):
             try:
-                results[place] = await self._added(specs[place], reply)
+                results[index] = await self._added(specs[index], reply)
             except (StoreNotReadyError, StoreReadOnlyError, StoreUnavailableError):
                 # Not for this job only.
                 raise
             except JobError as exc:
-                results[place] = exc
+                results[index] = exc
 
     async def _add_to_full(
         self, shard: RedisShard, part: list[tuple[int, bytes]], replies: list[bytes]
@@ -150,10 +150,10 @@ class JobAdder:
         """Add again what this shard's share has no room for, if the shares of others have."""
         counts = await self._reader.counts()
         room = self._limits.max_waiting - counts.waiting - counts.running
-        full = [place for place, reply in enumerate(replies) if reply == b"full"][: max(0, room)]
-        again = await shard.run([with_room(part[place][1]) for place in full])
-        for place, reply in zip(full, again, strict=True):
-            replies[place] = reply
+        full = [index for index, reply in enumerate(replies) if reply == b"full"][: max(0, room)]
+        again = await shard.run([with_room(part[index][1]) for index in full])
+        for index, reply in zip(full, again, strict=True):
+            replies[index] = reply
 
     async def _added(self, spec: JobSpec, reply: bytes) -> Added:
         status, _, rest = reply.partition(b"\0")
@@ -254,8 +254,8 @@ class StepRunner:
                 key_step(step, self._limits.cut(step.limit) - so_far.count)
                 for step, so_far in zip(steps, fired, strict=True)
             ]
-            for place, reply in enumerate(await shard.run(limited)):
-                fired[place] = _joined(fired[place], reply)
+            for index, reply in enumerate(await shard.run(limited)):
+                fired[index] = _joined(fired[index], reply)
         return fired
 
     # Claiming
@@ -271,7 +271,7 @@ class StepRunner:
         now_ms = await self._reader.now_ms()
         jobs: list[Job] = []
         if step.bounds or step.clock_ms is not None:
-            # Where nothing but blocked jobs is due, too, there may be places for these; and where
+            # Where nothing but blocked jobs is due, too, there may be slots for these; and where
             # nothing is due, leases that have ended.
             await self._claim_from(step, dict.fromkeys(self._shards.all, 0))
             step = replace(step, clock_ms=None)
@@ -298,7 +298,7 @@ class StepRunner:
         return Claimed(min(clocks), jobs, is_cut)
 
     def _share(self, bounds: Bounds | None) -> Bounds | None:
-        """Return the bounds of one shard, which counts its own jobs: at least one place."""
+        """Return the bounds of one shard, which counts its own jobs: at least one slot."""
         if bounds is None or bounds.max_running is None:
             return bounds
         return bounds._replace(max_running=max(1, bounds.max_running // len(self._shards.all)))
@@ -341,8 +341,8 @@ class StepRunner:
         finished.sort()
         gone = [
             step_of("forget", job_id)
-            for place, (ms, job_id) in enumerate(finished[:limit])
-            if ms < step.finished_before_ms or place < total - step.keep
+            for index, (ms, job_id) in enumerate(finished[:limit])
+            if ms < step.finished_before_ms or index < total - step.keep
         ]
         return sum(map(bool, await self._shards.ask_each(gone)))
 

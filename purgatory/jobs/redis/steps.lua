@@ -16,12 +16,12 @@
 --   on_key    zset  "key\0id", by name: undecided jobs on their keys that have not fired
 --   by_key, by_handler, and one for each state: zset by name, for queries; in by_key concurrency
 --             keys, too, as their owners gave them, behind a \2
---   blocked   zset  by name: jobs that are due and wait for a place or for the end of a pause
+--   blocked   zset  by name: jobs that are due and wait for a slot or for the end of a pause
 --   dedupe    hash  dedupe key -> id of the undecided job that has it
 --   quarantined  list  "id\0reason\0record" of corrupt records, the last few
---   places    hash  id -> place of the jobs that hold one: "handler" or "handler\1concurrency key"
---   place_names  zset  "handler\0id" and "handler\1key\0id" of the same jobs, by name, to count them
---   q:<place>  zset  due_ms of the jobs that wait for a place; of "\2", of those of paused handlers
+--   slots     hash  id -> slot of the jobs that hold one: "handler" or "handler\1concurrency key"
+--   slot_names  zset  "handler\0id" and "handler\1key\0id" of the same jobs, by name, to count them
+--   q:<slot>  zset  due_ms of the jobs that wait for a slot; of "\2", of those of paused handlers
 --   requests  hash  name of a request -> "id\0status\0fingerprint": the job that it added, replaced or
 --                   kept; and ":id" -> the names of the last requests for it, 22 characters each
 --   meta      hash  the width of buckets, the number of shards, how many of `quarantined` were
@@ -40,7 +40,7 @@ local ON_KEY, BY_KEY, BY_HANDLER, DEDUPE, QUARANTINED = KEYS[5], KEYS[6], KEYS[7
 local STATES = {
   waiting = KEYS[10], running = KEYS[11], done = KEYS[12], failed = KEYS[13], cancelled = KEYS[14],
 }
-local META, PLACES, PLACE_NAMES, BLOCKED_IDS = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
+local META, SLOTS, SLOT_NAMES, BLOCKED_IDS = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 local REQUESTS = KEYS[19]
 local FINAL = {done = true, failed = true, cancelled = true}
 
@@ -48,7 +48,7 @@ local FORMAT, STATE, OUTCOME, DUE, DEADLINE, CEILING, CREATED, ATTEMPT = 1, 2, 3
 local EPOCH, LEASE, LEASED, LATENESS, ENDED, VERSION, MAX_ATTEMPTS = 9, 10, 11, 12, 13, 14, 15
 local ON_FIRE, MISFIRE, DEDUPE_KEY, BLOCKED_BY, KEYS_OF, HANDLER, WORKER = 16, 17, 18, 19, 20, 21, 22
 local FIRED_KEY, FIRED_JSON, ERROR, OWNER, PAYLOAD = 23, 24, 25, 26, 27
-local NEEDED, FIRED_BEFORE, ROUND, ROUND_MS, CONCURRENCY_KEY, PLACED = 28, 29, 30, 31, 32, 33
+local NEEDED, FIRED_BEFORE, ROUND, ROUND_MS, CONCURRENCY_KEY, SLOT_MS = 28, 29, 30, 31, 32, 33
 local TRACEPARENT = 34
 local FIELDS = TRACEPARENT
 local NUMBERS = {DUE, DEADLINE, CREATED, ATTEMPT, EPOCH, LEASE, VERSION, NEEDED, ROUND}
@@ -185,8 +185,8 @@ local function parse(text)
     return nil, 'its state is unknown'
   end
   -- Operators, not functions: each job passes here several times.
-  for place = 1, #NUMBERS do
-    local field = NUMBERS[place]
+  for index = 1, #NUMBERS do
+    local field = NUMBERS[index]
     local number = tonumber(job[field])
     if not number or number % 1 ~= 0 or number < 0 or number > 1e14 then
       return nil, 'field ' .. field .. ' is not a number'
@@ -289,8 +289,8 @@ local function leave_queries(job)
   end
 end
 
--- Places: "handler", or "handler\1concurrency key".
-local function place_of_key(job)
+-- Slots: "handler", or "handler\1concurrency key".
+local function slot_of(job)
   local key = job[CONCURRENCY_KEY]
   return key == '' and job[HANDLER] or job[HANDLER] .. '\1' .. key
 end
@@ -301,28 +301,28 @@ local function queue_of(job)
   if job[BLOCKED_BY] == PAUSED then
     return PAUSED_QUEUE
   end
-  return TAG .. 'q:' .. (job[BLOCKED_BY] == MAX_RUNNING and job[HANDLER] or place_of_key(job))
+  return TAG .. 'q:' .. (job[BLOCKED_BY] == MAX_RUNNING and job[HANDLER] or slot_of(job))
 end
 
-local function count_places(place)
-  return call('ZLEXCOUNT', PLACE_NAMES, '[' .. place .. '\0', '(' .. place .. '\1')
+local function count_slots(slot)
+  return call('ZLEXCOUNT', SLOT_NAMES, '[' .. slot .. '\0', '(' .. slot .. '\1')
 end
 
-local function take_place(job)
-  local place = place_of_key(job)
-  call('HSET', PLACES, job.id, place)
-  call('ZADD', PLACE_NAMES, 0, job[HANDLER] .. '\0' .. job.id, 0, place .. '\0' .. job.id)
+local function take_slot(job)
+  local slot = slot_of(job)
+  call('HSET', SLOTS, job.id, slot)
+  call('ZADD', SLOT_NAMES, 0, job[HANDLER] .. '\0' .. job.id, 0, slot .. '\0' .. job.id)
 end
 
--- Returns the place that a job has left; nil if it had none.
-local function leave_place(id)
-  local place = call('HGET', PLACES, id)
-  if not place then
+-- Returns the slot that a job has left; nil if it had none.
+local function leave_slot(id)
+  local slot = call('HGET', SLOTS, id)
+  if not slot then
     return nil
   end
-  call('HDEL', PLACES, id)
-  call('ZREM', PLACE_NAMES, gsub(place, '\1.*', '') .. '\0' .. id, place .. '\0' .. id)
-  return place
+  call('HDEL', SLOTS, id)
+  call('ZREM', SLOT_NAMES, gsub(slot, '\1.*', '') .. '\0' .. id, slot .. '\0' .. id)
+  return slot
 end
 
 local hand_over, move_up
@@ -343,7 +343,7 @@ local function quarantine(id, place, text, reason)
   call('HDEL', TAG .. place, id)
   call('HDEL', AT, id)
   forget_requests(id)
-  local left = leave_place(id)
+  local left = leave_slot(id)
   local over = call('LLEN', QUARANTINED) + 1 - MAX_QUARANTINED
   if over > 0 then
     call('LTRIM', QUARANTINED, over, -1)
@@ -373,10 +373,10 @@ local function read(id)
   end
   job.id, job.place, job.was, job.was_of = id, place, job[STATE], job[HANDLER]
   job.was_undecided = is_undecided(job)
-  job.was_placed, job.was_blocked = job[PLACED] ~= '', job[BLOCKED_BY] ~= ''
+  job.had_slot, job.was_blocked = job[SLOT_MS] ~= '', job[BLOCKED_BY] ~= ''
   job.queue = job.was_blocked and queue_of(job)
   if job[BLOCKED_BY] == MAX_RUNNING and job[CONCURRENCY_KEY] ~= '' then
-    job.queued_place = place_of_key(job)
+    job.queued_for = slot_of(job)
   end
   return job
 end
@@ -391,7 +391,7 @@ local function note(job)
   return due
 end
 
--- Returns the place that the job has left, if any.
+-- Returns the slot that the job has left, if any.
 local function save(job)
   local left
   leave_due(job.id, job.was_of, bucket_of(job.place))
@@ -403,8 +403,8 @@ local function save(job)
   if job.was_blocked and job[BLOCKED_BY] == '' then
     call('ZREM', BLOCKED_IDS, job.id)
   end
-  if job.was_placed and job[PLACED] == '' then
-    left = leave_place(job.id)
+  if job.had_slot and job[SLOT_MS] == '' then
+    left = leave_slot(job.id)
   end
   if job.was_undecided and not is_undecided(job) then
     leave_keys(job)
@@ -431,13 +431,13 @@ local function save(job)
   else
     join_due(job.id, job[HANDLER], job[DUE])
   end
-  if job[PLACED] ~= '' and not job.was_placed then
-    take_place(job)
+  if job[SLOT_MS] ~= '' and not job.had_slot then
+    take_slot(job)
   end
   if job[BLOCKED_BY] ~= '' then
     call('ZADD', BLOCKED_IDS, 0, job.id)
   end
-  job.was_undecided, job.was_placed = is_undecided(job), job[PLACED] ~= ''
+  job.was_undecided, job.had_slot = is_undecided(job), job[SLOT_MS] ~= ''
   job.was_blocked, job.was_of = job[BLOCKED_BY] ~= '', job[HANDLER]
   return left
 end
@@ -447,7 +447,7 @@ local function announce(job)
 end
 
 local function keep(job)
-  local passed = job.queue and job.queued_place
+  local passed = job.queue and job.queued_for
   local left = save(job)
   announce(job)
   if left then
@@ -457,9 +457,9 @@ local function keep(job)
   end
 end
 
--- Returns the job that waits for a place and is due first; nil if there is none.
-local function first_blocked(place)
-  local queue = TAG .. 'q:' .. place
+-- Returns the job that waits for a slot and is due first; nil if there is none.
+local function first_blocked(slot)
+  local queue = TAG .. 'q:' .. slot
   while true do
     local id = call('ZRANGE', queue, 0, 0)[1]
     if not id then
@@ -475,14 +475,14 @@ local function first_blocked(place)
 end
 
 local function unblock(job)
-  job[EPOCH], job[BLOCKED_BY], job[PLACED] = job[EPOCH] + 1, '', now
+  job[EPOCH], job[BLOCKED_BY], job[SLOT_MS] = job[EPOCH] + 1, '', now
   save(job)
   announce(job)
 end
 
--- Lets a job wait for a place: it leaves the one that it holds.
+-- Lets a job wait for a slot: it leaves the one that it holds.
 local function block(job, by)
-  job[EPOCH], job[LEASE], job[BLOCKED_BY], job[PLACED] = job[EPOCH] + 1, 0, by, ''
+  job[EPOCH], job[LEASE], job[BLOCKED_BY], job[SLOT_MS] = job[EPOCH] + 1, 0, by, ''
   local left = save(job)
   announce(job)
   if left and by == MAX_PER_KEY then
@@ -491,20 +491,20 @@ local function block(job, by)
   end
 end
 
--- Lets the first job that waits because of a key wait for any place of the handler: one of its key
--- has left its place, or that queue, and there may be no other that would.
-function move_up(place)
-  local first = first_blocked(place)
+-- Lets the first job that waits because of a key wait for any slot of the handler: one of its key
+-- has left its slot, or that queue, and there may be no other that would.
+function move_up(slot)
+  local first = first_blocked(slot)
   if first then
     block(first, MAX_RUNNING)
   end
 end
 
--- Gives a place that became free to the job that waits for it and is due first.
-function hand_over(place)
-  local handler = gsub(place, '\1.*', '')
-  if place ~= handler then
-    move_up(place)
+-- Gives a slot that became free to the job that waits for it and is due first.
+function hand_over(slot)
+  local handler = gsub(slot, '\1.*', '')
+  if slot ~= handler then
+    move_up(slot)
   end
   local first = first_blocked(handler)
   if first then
@@ -512,9 +512,9 @@ function hand_over(place)
   end
 end
 
--- Gives the places that `bound` allows to jobs that wait for them.
-local function fill_places(handler, bound)
-  local room = bound.maximum and bound.maximum - count_places(handler) or MAX_BATCH
+-- Gives the slots that `bound` allows to jobs that wait for them.
+local function fill_slots(handler, bound)
+  local room = bound.maximum and bound.maximum - count_slots(handler) or MAX_BATCH
   while room > 0 do
     local first = first_blocked(handler)
     if not first then
@@ -525,21 +525,21 @@ local function fill_places(handler, bound)
   end
 end
 
--- Lets a job wait for the end of the pause of its handler, with the place that it has.
+-- Lets a job wait for the end of the pause of its handler, with the slot that it has.
 local function pause(job)
   job[EPOCH], job[LEASE], job[BLOCKED_BY] = job[EPOCH] + 1, 0, PAUSED
   keep(job)
 end
 
--- Returns what keeps a job from having a place; nil if nothing does.
+-- Returns what keeps a job from having a slot; nil if nothing does.
 local function blocked_by(job, bound)
-  local own = job[PLACED] == '' and 0 or 1
+  local own = job[SLOT_MS] == '' and 0 or 1
   if job[CONCURRENCY_KEY] ~= '' and bound.per_key then
-    if count_places(place_of_key(job)) - own >= bound.per_key then
+    if count_slots(slot_of(job)) - own >= bound.per_key then
       return MAX_PER_KEY
     end
   end
-  if bound.maximum and count_places(job[HANDLER]) - own >= bound.maximum then
+  if bound.maximum and count_slots(job[HANDLER]) - own >= bound.maximum then
     return MAX_RUNNING
   end
 end
@@ -551,7 +551,7 @@ end
 
 local function free(job)
   job[EPOCH] = job[EPOCH] + 1
-  job[LEASE], job[PLACED], job[BLOCKED_BY] = 0, '', ''
+  job[LEASE], job[SLOT_MS], job[BLOCKED_BY] = 0, '', ''
 end
 
 local function held(id, epoch)
@@ -673,18 +673,18 @@ local function each_due(names, until_ms, stays, take)
     heads[#heads + 1] = next_due(head, until_ms, stays)
   end
   while #heads > 0 do
-    local place, head = 1, heads[1]
+    local index, head = 1, heads[1]
     for at = 2, #heads do
       local other = heads[at]
       if other.due < head.due or other.due == head.due and other.id < head.id then
-        place, head = at, other
+        index, head = at, other
       end
     end
     if not take(head) then
       return
     end
     if not next_due(head, until_ms, stays) then
-      table.remove(heads, place)
+      table.remove(heads, index)
     end
   end
 end
@@ -721,8 +721,8 @@ local function below(index, prefix, after, count)
     top = '(' .. prefix .. after
   end
   local members = call('ZREVRANGEBYLEX', index, top, bottom, 'LIMIT', 0, count)
-  for place, member in ipairs(members) do
-    members[place] = sub(member, #prefix + 1)
+  for index, member in ipairs(members) do
+    members[index] = sub(member, #prefix + 1)
   end
   return members
 end
@@ -735,8 +735,8 @@ local function below_in_any_state(after, count)
     end
   end
   table.sort(ids, function(one, other) return one > other end)
-  for place = #ids, count + 1, -1 do
-    ids[place] = nil
+  for index = #ids, count + 1, -1 do
+    ids[index] = nil
   end
   return ids
 end
@@ -891,11 +891,11 @@ function steps.fire_job(step)
   if not job then
     return ''
   end
-  for place = 4, #step - 1, 2 do
-    local key = step[place]
+  for index = 4, #step - 1, 2 do
+    local key = step[index]
     local is_open = is_undecided(job) and job[ROUND] == tonumber(step[3]) and call('ZSCORE', ON_KEY, key .. '\0' .. job.id)
     if is_open then
-      fire(job, key, step[place + 1])
+      fire(job, key, step[index + 1])
     end
   end
   return found(job)
@@ -1041,18 +1041,18 @@ function steps.paused()
 end
 
 -- A job that is due, and was not missed: for that, its worker looks first.
-local function needs_place(job)
-  return job[PLACED] == '' and job[DUE] <= now
+local function needs_slot(job)
+  return job[SLOT_MS] == '' and job[DUE] <= now
     and not (is_undecided(job) and job[MISFIRE] ~= 'run')
 end
 
 function steps.claim(step)
   local jobs, bounds, is_cut, limit = {}, {}, '', tonumber(step[4])
   local names = names_in(step[6])
-  for place = 8, #step, 3 do
-    local bound = {maximum = tonumber(step[place + 1]), per_key = tonumber(step[place + 2])}
-    bounds[step[place]] = bound
-    fill_places(step[place], bound)
+  for index = 8, #step, 3 do
+    local bound = {maximum = tonumber(step[index + 1]), per_key = tonumber(step[index + 2])}
+    bounds[step[index]] = bound
+    fill_slots(step[index], bound)
   end
   local clock = tonumber(step[7])
   if clock and now >= clock - CLOCK_SLACK then
@@ -1065,14 +1065,14 @@ function steps.claim(step)
       return true
     end
     local bound = bounds[job[HANDLER]]
-    if bound and needs_place(job) then
+    if bound and needs_slot(job) then
       local by = blocked_by(job, bound)
       if by then
         block(job, by)
         is_cut = '1'
         return true
       end
-      job[PLACED] = now
+      job[SLOT_MS] = now
     end
     job[EPOCH], job[WORKER] = job[EPOCH] + 1, step[2]
     job[LEASE], job[LEASED] = now + step[5], begun
@@ -1122,8 +1122,8 @@ function steps.start(step)
       block(job, by)
       return ''
     end
-    if job[PLACED] == '' then
-      job[PLACED] = now
+    if job[SLOT_MS] == '' then
+      job[SLOT_MS] = now
     end
   end
   if job[LATENESS] == '' then
@@ -1149,7 +1149,7 @@ function steps.finish(step)
   if job[STATE] ~= 'running' or job[LEASE] == 0 then
     return ''
   end
-  job[STATE], job[ENDED], job[LEASE], job[PLACED] = step[4], now, 0, ''
+  job[STATE], job[ENDED], job[LEASE], job[SLOT_MS] = step[4], now, 0, ''
   if step[5] ~= '' then
     job[ERROR] = step[5]
   end
@@ -1169,7 +1169,7 @@ function steps.miss(step)
     return ''
   end
   job[STATE], job[OUTCOME], job[ENDED], job[LEASE] = 'cancelled', 'missed', now, 0
-  job[PLACED] = ''
+  job[SLOT_MS] = ''
   change(job)
   return '1'
 end
@@ -1186,11 +1186,11 @@ function steps.give_back(step)
   if step[5] ~= '' then
     job[ERROR] = step[5]
   end
-  -- What has a place and was not started keeps it.
+  -- What has a slot and was not started keeps it.
   local is_next = job[STATE] == 'waiting' and step[4] == '' and step[6] == ''
-  local placed = is_next and job[PLACED] or ''
+  local placed = is_next and job[SLOT_MS] or ''
   free(job)
-  job[STATE], job[DUE], job[PLACED] = 'waiting', due, placed
+  job[STATE], job[DUE], job[SLOT_MS] = 'waiting', due, placed
   if step[6] ~= '' then
     job[LEASE], job[LEASED], job[WORKER] = now + step[6], begun, ''
   end
@@ -1207,7 +1207,7 @@ function steps.wait_again(step)
   local rival = slot ~= '' and call('HGET', DEDUPE, slot)
   rival = rival and read(rival)
   if rival and is_undecided(rival) and rival[DEDUPE_KEY] == slot then
-    job[STATE], job[ENDED], job[LEASE], job[PLACED] = 'done', now, 0, ''
+    job[STATE], job[ENDED], job[LEASE], job[SLOT_MS] = 'done', now, 0, ''
     change(job)
     return found(job)
   end
@@ -1287,8 +1287,8 @@ end
 
 function steps.counts()
   local counts = {call('LLEN', QUARANTINED) + (call('HGET', META, 'dropped') or 0)}
-  for place, state in ipairs({'waiting', 'running', 'done', 'failed', 'cancelled'}) do
-    counts[place + 1] = call('ZCARD', STATES[state])
+  for index, state in ipairs({'waiting', 'running', 'done', 'failed', 'cancelled'}) do
+    counts[index + 1] = call('ZCARD', STATES[state])
   end
   counts[#counts + 1] = call('ZCARD', BLOCKED_IDS)
   return concat(counts, '\0')
@@ -1300,8 +1300,8 @@ function steps.count_handlers(step)
   local limit = min(MAX_BATCH, COUNTED_AT_ONCE)
   local ids, counts, lines = below(STATES[step[2]], '', step[3], limit), {}, {}
   local places = #ids > 0 and call('HMGET', AT, unpack(ids)) or {}
-  for place, id in ipairs(ids) do
-    local text = places[place] and call('HGET', TAG .. places[place], id)
+  for index, id in ipairs(ids) do
+    local text = places[index] and call('HGET', TAG .. places[index], id)
     -- A corrupt record is found, and quarantined, by the next step that reads it.
     local is_long_enough, job = pcall(unpack_fields, UP_TO_HANDLER, text or '')
     if is_long_enough then
@@ -1318,8 +1318,8 @@ end
 function steps.first_finished(step)
   local lines = {call('ZCARD', FINISHED)}
   local members = call('ZRANGE', FINISHED, 0, step[2] - 1, 'WITHSCORES')
-  for place = 1, #members, 2 do
-    lines[#lines + 1] = members[place + 1] .. '\1' .. members[place]
+  for index = 1, #members, 2 do
+    lines[#lines + 1] = members[index + 1] .. '\1' .. members[index]
   end
   return concat(lines, '\0')
 end
@@ -1400,8 +1400,8 @@ local function run(step)
 end
 
 local results = {}
-for place = 2, #ARGV do
-  local text = ARGV[place]
+for index = 2, #ARGV do
+  local text = ARGV[index]
   local step
   if sub(text, 1, 4) == 'add\0' then
     step = unpack_fields(ADD, text)

@@ -16,7 +16,7 @@ from purgatory.job_errors import (
     StoreFullError,
 )
 from purgatory.jobs.model.job import Job
-from purgatory.jobs.model.limits import JobLimits, Place, PlaceCounts, needs_place
+from purgatory.jobs.model.limits import JobLimits, Slot, SlotCounts, needs_slot
 from purgatory.jobs.model.steps import (
     Add,
     Added,
@@ -189,22 +189,22 @@ class JobTransaction:
         if not self._work.paused and not bounded:
             return self._apply_all(steps)
         self._work.lock(step.job_id for step in steps)
-        counts = self._places.counts(bounded) if bounded else PlaceCounts()
+        counts = self._places.counts(bounded) if bounded else SlotCounts()
         return [self._start(step, counts) for step in steps]
 
-    def _start(self, step: Start, counts: PlaceCounts) -> Job | None:
+    def _start(self, step: Start, counts: SlotCounts) -> Job | None:
         before = self._work.get(step.job_id)
         if before is not None and step.claim.holds(before) and self._work.is_paused(before):
             self._work.put(paused(before))
             return None
-        if before is not None and step.needs_place(before, self._work.now_ms):
+        if before is not None and step.needs_slot(before, self._work.now_ms):
             assert step.bounds is not None
             by = counts.blocked_by(before, step.bounds)
             if by is not None:
                 self._places.block(before, by, counts)
                 return None
-            if before.placed_ms is None:
-                counts.add(Place.of(before))
+            if before.slot_ms is None:
+                counts.add(Slot.of(before))
         started: Job | None = self._apply(step)
         return started
 
@@ -335,7 +335,7 @@ class JobTransaction:
     def _claim(self, step: Claim) -> Claimed:
         work, locks = self._work, self._work.statements.locks
         limit = self._limits.cut(step.limit)
-        counts = PlaceCounts()
+        counts = SlotCounts()
         bounds_of = {bounds.handler: bounds for bounds in step.bounds}
         if bounds_of:
             counts = self._places.counts(bounds_of)
@@ -357,13 +357,13 @@ class JobTransaction:
                 is_cut = True
                 work.put(paused(job))
                 continue
-            if job.handler in bounds_of and needs_place(job, work.now_ms):
+            if job.handler in bounds_of and needs_slot(job, work.now_ms):
                 by = counts.blocked_by(job, bounds_of[job.handler])
                 if by is not None:
                     is_cut = True
                     self._places.block(job, by, counts)
                     continue
-                counts.add(Place.of(job))
+                counts.add(Slot.of(job))
                 job = placed(job, work.now_ms)
             after = changed_by(step, job, work.now_ms, self._limits)
             claimed.append(work.put(after, is_announced=False))

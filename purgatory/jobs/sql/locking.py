@@ -1,4 +1,4 @@
-"""Locks of transactions on jobs: their order, and the places of jobs whose handlers are bounded.
+"""Locks of transactions on jobs: their order, and the slots of jobs whose handlers are bounded.
 
 Here: what several transactions must not change at once. Not here: what a step does with what is
 locked (`sql.job_transaction`), and the locking statements (`sql.statements`).
@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Any
 
 from purgatory.jobs.model.job import BlockedBy, Job
-from purgatory.jobs.model.limits import Bounds, JobLimits, Place, PlaceCounts
+from purgatory.jobs.model.limits import Bounds, JobLimits, Slot, SlotCounts
 from purgatory.jobs.model.steps import Add, Claim, JobStep, KeyStep, Renew, Start, Step
 from purgatory.jobs.model.transitions import blocked, unblocked
 from purgatory.jobs.sql.tables import is_storable
@@ -69,7 +69,7 @@ def lock_in_order(
 
 
 class JobPlaces:
-    """Counts places, and hands over those that become free.
+    """Counts slots, and hands over those that become free.
 
     PostgreSQL: with a lock for each handler, taken after those of jobs, so that of two transactions
     the later one sees what the other has counted, freed or blocked.
@@ -81,73 +81,73 @@ class JobPlaces:
         self._locked: set[str] = set()
 
     def lock(self, handlers: Iterable[str]) -> None:
-        """Keep other transactions from the places of these handlers, until the end."""
+        """Keep other transactions from the slots of these handlers, until the end."""
         new = set(handlers) - self._locked
         if new and not self._work.statements.dialect.is_sqlite:
             numbers = {"numbers": sorted(map(_number, new))}
             self._work.execute(self._work.statements.locks.numbers, numbers)
         self._locked |= new
 
-    def counts(self, handlers: Iterable[str]) -> PlaceCounts:
-        """Return how many places of these handlers are taken now."""
+    def counts(self, handlers: Iterable[str]) -> SlotCounts:
+        """Return how many slots of these handlers are taken now."""
         names = sorted(set(handlers))
         self.lock(names)
         # Else what was freed so far could be taken twice.
         self.hand_over()
         work, statements = self._work, self._work.statements
         work.flush()
-        counts = PlaceCounts()
+        counts = SlotCounts()
         asked = {"handlers": statements.dialect.many(names)}
-        for handler, concurrency_key, count in work.execute(statements.reads.places, asked):
-            counts.add(Place(handler, concurrency_key), count)
+        for handler, concurrency_key, count in work.execute(statements.reads.slots, asked):
+            counts.add(Slot(handler, concurrency_key), count)
         return counts
 
-    def fill(self, several: Iterable[Bounds], counts: PlaceCounts) -> None:
-        """Give the places that these bounds allow to jobs that wait for them."""
+    def fill(self, several: Iterable[Bounds], counts: SlotCounts) -> None:
+        """Give the slots that these bounds allow to jobs that wait for them."""
         for bounds in several:
             room = counts.room(bounds, self._max_batch)
-            for job in self._first(Place(bounds.handler, None), room) if room else ():
-                counts.add(Place.of(self._work.put(unblocked(job, self._work.now_ms))))
+            for job in self._first(Slot(bounds.handler, None), room) if room else ():
+                counts.add(Slot.of(self._work.put(unblocked(job, self._work.now_ms))))
 
-    def block(self, job: Job, by: BlockedBy, counts: PlaceCounts) -> None:
-        """Let a locked job wait for a place, and no longer count the one that it holds, if any."""
+    def block(self, job: Job, by: BlockedBy, counts: SlotCounts) -> None:
+        """Let a locked job wait for a slot, and no longer count the one that it holds, if any."""
         self._work.put(blocked(job, by), is_freeing=False)
-        if job.placed_ms is None:
+        if job.slot_ms is None:
             return
-        counts.add(Place.of(job), -1)
+        counts.add(Slot.of(job), -1)
         if by is BlockedBy.MAX_RUNNING_PER_KEY:
             # Too many for its key, by these bounds, but not for its handler: another gets it.
-            counts.add(Place(job.handler, None))
-            self._work.freed.append(Place(job.handler, None))
+            counts.add(Slot(job.handler, None))
+            self._work.freed.append(Slot(job.handler, None))
 
     def hand_over(self) -> None:
-        """Give the places that became free to the jobs that wait for them: before the end."""
+        """Give the slots that became free to the jobs that wait for them: before the end."""
         work = self._work
         while work.freed or work.unqueued:
             freed, work.freed = work.freed, []
             unqueued, work.unqueued = work.unqueued, []
             self._hand_over(freed, unqueued)
 
-    def _hand_over(self, freed: list[Place], unqueued: list[Place]) -> None:
+    def _hand_over(self, freed: list[Slot], unqueued: list[Slot]) -> None:
         work = self._work
         # Not for what left a queue: who waits because of a key that runs is not behind that only,
         # and whoever holds the lock may wait for the job that we change.
-        self.lock(place.handler for place in freed)
-        for place, count in Counter((*freed, *unqueued)).items():
-            if place.concurrency_key is not None:
-                for job in self._first(place, count):
+        self.lock(slot.handler for slot in freed)
+        for slot, count in Counter((*freed, *unqueued)).items():
+            if slot.concurrency_key is not None:
+                for job in self._first(slot, count):
                     work.put(blocked(job, BlockedBy.MAX_RUNNING))
-        for handler, count in Counter(place.handler for place in freed).items():
-            for job in self._first(Place(handler, None), count):
+        for handler, count in Counter(slot.handler for slot in freed).items():
+            for job in self._first(Slot(handler, None), count):
                 work.put(unblocked(job, work.now_ms))
 
-    def _first(self, place: Place, limit: int) -> list[Job]:
-        """Return the first jobs that wait for a place, locked."""
+    def _first(self, slot: Slot, limit: int) -> list[Job]:
+        """Return the first jobs that wait for a slot, locked."""
         locks = self._work.statements.locks
-        asked: dict[str, Any] = {"handler": place.handler, "limit": limit}
+        asked: dict[str, Any] = {"handler": slot.handler, "limit": limit}
         statements = (locks.blocked, locks.any_blocked)
-        if place.concurrency_key is not None:
-            asked["concurrency_key"] = place.concurrency_key
+        if slot.concurrency_key is not None:
+            asked["concurrency_key"] = slot.concurrency_key
             statements = (locks.blocked_by_key, locks.any_blocked_by_key)
         jobs = self._work.search(statements[0], asked, has_payload=False)
         if not jobs and not self._work.statements.dialect.is_sqlite:
@@ -166,5 +166,5 @@ def bounded_handlers(kinds: Mapping[type[Step[Any]], Sequence[Any]]) -> set[str]
 
 
 def _number(handler: str) -> int:
-    digest = blake2b(f"places of {handler}".encode("utf-8", "surrogatepass"), digest_size=8)
+    digest = blake2b(f"slots of {handler}".encode("utf-8", "surrogatepass"), digest_size=8)
     return int.from_bytes(digest.digest(), "big", signed=True)

@@ -70,7 +70,7 @@ jobs = Table(
     Column("lease_until_ms", BigInteger, nullable=False),
     Column("leased_ms", BigInteger, nullable=False, server_default="0"),
     Column("blocked_by", Text),
-    Column("placed_ms", BigInteger),
+    Column("slot_ms", BigInteger),
     Column("lateness_ms", BigInteger),
     Column("finished_ms", BigInteger),
     Column("error", Text),
@@ -86,7 +86,7 @@ IS_FREE = text("finished_ms IS NULL AND lease_until_ms = 0 AND blocked_by IS NUL
 IS_LEASED = text("finished_ms IS NULL AND lease_until_ms > 0")
 HAS_DEDUPE_KEY = text("dedupe_key IS NOT NULL AND outcome IS NULL")
 IS_FINISHED = text("finished_ms IS NOT NULL")
-IS_PLACED = text("placed_ms IS NOT NULL")
+IS_PLACED = text("slot_ms IS NOT NULL")
 IS_BLOCKED = jobs.c.blocked_by.is_not(None)
 IS_BLOCKED_BY_HANDLER = text(f"blocked_by = '{BlockedBy.MAX_RUNNING}'")
 IS_BLOCKED_BY_KEY = text(f"blocked_by = '{BlockedBy.MAX_RUNNING_PER_KEY}'")
@@ -105,7 +105,7 @@ _partial("ix_purgatory_jobs_free", jobs.c.handler, jobs.c.due_ms, jobs.c.id, whe
 _partial("ix_purgatory_jobs_leased", jobs.c.lease_until_ms, where=IS_LEASED)
 _partial("ix_purgatory_jobs_dedupe_key", jobs.c.dedupe_key, where=HAS_DEDUPE_KEY, unique=True)
 _partial("ix_purgatory_jobs_finished", jobs.c.finished_ms, jobs.c.id, where=IS_FINISHED)
-# Jobs that hold a place, and those that wait for one, of their handler or of their concurrency key:
+# Jobs that hold a slot, and those that wait for one, of their handler or of their concurrency key:
 # rows of bounded handlers only.
 _partial("ix_purgatory_jobs_placed", jobs.c.handler, jobs.c.concurrency_key, where=IS_PLACED)
 _partial(
@@ -123,7 +123,7 @@ _partial(
     jobs.c.id,
     where=IS_BLOCKED_BY_KEY,
 )
-# Jobs that are due and wait for a place or for the end of a pause, for lists.
+# Jobs that are due and wait for a slot or for the end of a pause, for lists.
 _partial("ix_purgatory_jobs_blocked", jobs.c.id, where=IS_BLOCKED)
 _partial("ix_purgatory_jobs_blocked_by_pause", jobs.c.id, where=IS_BLOCKED_BY_PAUSE)
 Index("ix_purgatory_jobs_state", jobs.c.state, jobs.c.id)
@@ -220,7 +220,7 @@ _NUMBERS = (
     "needed",
     "round",
 )
-_OPTIONAL_NUMBERS = ("round_ms", "ceiling_ms", "placed_ms", "lateness_ms", "finished_ms")
+_OPTIONAL_NUMBERS = ("round_ms", "ceiling_ms", "slot_ms", "lateness_ms", "finished_ms")
 _TEXTS = ("id", "handler", "payload_json", "keys_json")
 _OPTIONAL_TEXTS = (
     "dedupe_key",

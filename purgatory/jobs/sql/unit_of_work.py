@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, select, text
 
 from purgatory.job_errors import CorruptJobError
 from purgatory.jobs.model.job import BlockedBy, Job, JobState
-from purgatory.jobs.model.limits import JobLimits, Place, left_queue
+from purgatory.jobs.model.limits import JobLimits, Slot, left_queue
 from purgatory.jobs.model.spec import Request
 from purgatory.jobs.model.steps import Added, AddStatus
 from purgatory.jobs.sql.database import DatabaseClock
@@ -82,9 +82,9 @@ class UnitOfWork:
         self.now_ms = self._begin(clock, is_counting, is_ours)
         self.fired_keys: AbstractSet[str] = frozenset()
         """The keys that this transaction, one of the application, has fired so far."""
-        self.freed: list[Place] = []
-        """The places that jobs have left, and that others have not got yet."""
-        self.unqueued: list[Place] = []
+        self.freed: list[Slot] = []
+        """The slots that jobs have left, and that others have not got yet."""
+        self.unqueued: list[Slot] = []
         """What jobs waited for that have left the queues of their handlers otherwise."""
         self.announced: dict[str, Job] = {}
         """The jobs that listeners are notified of once it is committed."""
@@ -119,8 +119,8 @@ class UnitOfWork:
 
     @property
     def placed_handlers(self) -> set[str]:
-        """The handlers of the locked jobs that hold places."""
-        return {job.handler for job in self._jobs.values() if job.placed_ms is not None}
+        """The handlers of the locked jobs that hold slots."""
+        return {job.handler for job in self._jobs.values() if job.slot_ms is not None}
 
     @property
     def is_full(self) -> bool:
@@ -140,7 +140,7 @@ class UnitOfWork:
     def put(self, job: Job, *, is_announced: bool = True, is_freeing: bool = True) -> Job:
         """Store what a step made of a locked job; return it.
 
-        The place that it leaves is free for others if `is_freeing`.
+        The slot that it leaves is free for others if `is_freeing`.
         """
         old = self._jobs[job.id]
         if job is old:
@@ -154,10 +154,10 @@ class UnitOfWork:
                 self._decided[job.id] = None
             if job.fired_before != old.fired_before:
                 self._counted[job.id] = None
-        if job.placed_ms != old.placed_ms:
+        if job.slot_ms != old.slot_ms:
             self._placed[job.id] = None
-            if is_freeing and job.placed_ms is None:
-                self.freed.append(Place.of(old))
+            if is_freeing and job.slot_ms is None:
+                self.freed.append(Slot.of(old))
         elif (left := left_queue(old, job)) is not None:
             self.unqueued.append(left)
         if job.state is not old.state:
@@ -360,7 +360,7 @@ class UnitOfWork:
     def _write_placed(self) -> None:
         jobs = [self._jobs[job_id] for job_id in self._placed if job_id not in self._replaced]
         if jobs:
-            changes = [{"job_id": job.id, "placed_ms": job.placed_ms} for job in jobs]
+            changes = [{"job_id": job.id, "slot_ms": job.slot_ms} for job in jobs]
             self.execute(self.statements.writes.update_jobs, changes)
         self._placed.clear()
 
@@ -403,11 +403,11 @@ class UnitOfWork:
         _log.error("%s", error, extra={"action": "quarantine", "job": error.job_id})
         self._delete([record["id"]])
         if isinstance(record["handler"], str):
-            place = Place(record["handler"], record["concurrency_key"])
-            if record["placed_ms"] is not None:
-                self.freed.append(place)
-            elif record["blocked_by"] == BlockedBy.MAX_RUNNING and place.concurrency_key:
-                self.unqueued.append(place)
+            slot = Slot(record["handler"], record["concurrency_key"])
+            if record["slot_ms"] is not None:
+                self.freed.append(slot)
+            elif record["blocked_by"] == BlockedBy.MAX_RUNNING and slot.concurrency_key:
+                self.unqueued.append(slot)
         quarantined = {
             "id": error.job_id,
             "reason": error.reason,

@@ -10,7 +10,7 @@ from typing import Any
 from purgatory.errors import PurgatoryClosedError
 from purgatory.job_errors import IdempotencyConflictError, JobError, StoreFullError
 from purgatory.jobs.model.job import BlockedBy, Job, JobState
-from purgatory.jobs.model.limits import Bounds, JobLimits, Place, left_queue, needs_place
+from purgatory.jobs.model.limits import Bounds, JobLimits, Slot, left_queue, needs_slot
 from purgatory.jobs.model.queries import (
     HandlerState,
     JobCounts,
@@ -203,9 +203,9 @@ class MemoryJobStore:
             assert before is not None
             self._put(paused(before), now_ms)
             return None
-        if isinstance(step, Start) and step.needs_place(before, now_ms):
+        if isinstance(step, Start) and step.needs_slot(before, now_ms):
             assert before is not None and step.bounds is not None
-            by = self._index.places.blocked_by(before, step.bounds)
+            by = self._index.slots.blocked_by(before, step.bounds)
             if by is not None:
                 self._block(before, by, now_ms)
                 return None
@@ -218,13 +218,13 @@ class MemoryJobStore:
         return result
 
     def _put(self, job: Job, now_ms: int) -> None:
-        """Store a job; the place that it leaves goes to another."""
+        """Store a job; the slot that it leaves goes to another."""
         old = self._index.get(job.id)
         self._write(job, now_ms)
         if old is None:
             return
-        if old.placed_ms is not None and job.placed_ms is None:
-            self._hand_over(Place.of(old), now_ms)
+        if old.slot_ms is not None and job.slot_ms is None:
+            self._hand_over(Slot.of(old), now_ms)
         elif (left := left_queue(old, job)) is not None:
             self._move_up(left, now_ms)
 
@@ -232,30 +232,30 @@ class MemoryJobStore:
         self._index.put(job)
         self._listeners.notify_of(job, now_ms + self.limits.horizon_ms)
 
-    # Places
+    # Slots
 
     def _block(self, job: Job, by: BlockedBy, now_ms: int) -> None:
         self._write(blocked(job, by), now_ms)
-        if job.placed_ms is not None and by is BlockedBy.MAX_RUNNING_PER_KEY:
+        if job.slot_ms is not None and by is BlockedBy.MAX_RUNNING_PER_KEY:
             # Too many for its key, by these bounds, but not for its handler.
-            self._hand_over(Place(job.handler, None), now_ms)
+            self._hand_over(Slot(job.handler, None), now_ms)
 
-    def _move_up(self, place: Place, now_ms: int) -> None:
-        """Let the first job that waits because of a key wait for any place of the handler."""
-        first = self._index.first_blocked(place)
+    def _move_up(self, slot: Slot, now_ms: int) -> None:
+        """Let the first job that waits because of a key wait for any slot of the handler."""
+        first = self._index.first_blocked(slot)
         if first is not None:
             self._write(blocked(first, BlockedBy.MAX_RUNNING), now_ms)
 
-    def _hand_over(self, place: Place, now_ms: int) -> None:
-        if place.concurrency_key is not None:
-            self._move_up(place, now_ms)
-        first = self._index.first_blocked(Place(place.handler, None))
+    def _hand_over(self, slot: Slot, now_ms: int) -> None:
+        if slot.concurrency_key is not None:
+            self._move_up(slot, now_ms)
+        first = self._index.first_blocked(Slot(slot.handler, None))
         if first is not None:
             self._write(unblocked(first, now_ms), now_ms)
 
     def _fill_places(self, bounds: Bounds, now_ms: int) -> None:
-        for _ in range(self._index.places.room(bounds, self.limits.max_batch)):
-            first = self._index.first_blocked(Place(bounds.handler, None))
+        for _ in range(self._index.slots.room(bounds, self.limits.max_batch)):
+            first = self._index.first_blocked(Slot(bounds.handler, None))
             if first is None:
                 return
             self._write(unblocked(first, now_ms), now_ms)
@@ -323,8 +323,8 @@ class MemoryJobStore:
                 is_cut = True
                 self._put(paused(job), now_ms)
                 continue
-            if job.handler in bounds_of and needs_place(job, now_ms):
-                by = self._index.places.blocked_by(job, bounds_of[job.handler])
+            if job.handler in bounds_of and needs_slot(job, now_ms):
+                by = self._index.slots.blocked_by(job, bounds_of[job.handler])
                 if by is not None:
                     is_cut = True
                     self._write(blocked(job, by), now_ms)

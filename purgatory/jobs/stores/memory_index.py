@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
 from purgatory.jobs.model.job import BlockedBy, Job, JobState
-from purgatory.jobs.model.limits import Place, PlaceCounts
+from purgatory.jobs.model.limits import Slot, SlotCounts
 from purgatory.jobs.model.queries import HandlerState
 from purgatory.jobs.model.spec import MAX_REQUESTS
 from purgatory.jobs.model.steps import AddStatus
@@ -29,7 +29,7 @@ class MemoryIndex:
         counts[state] == sum(job.state is state for job in jobs)
         by_handler == {HandlerState of a job: number of such jobs}, without zeros
         blocked == sum(job.blocked_by is not None for job in jobs)
-        _blocked == {place: sorted (due_ms, id) of the jobs that wait for it}, without empty ones
+        _blocked == {slot: sorted (due_ms, id) of the jobs that wait for it}, without empty ones
         _requests_of == {id: names of the last requests for it, oldest first}, without empty ones
         _free_count == sum(len(heap) for heap in _free.values())
     """
@@ -49,7 +49,7 @@ class MemoryIndex:
         "blocked",
         "by_handler",
         "counts",
-        "places",
+        "slots",
     )
 
     def __init__(self) -> None:
@@ -71,8 +71,8 @@ class MemoryIndex:
         self.counts: dict[JobState, int] = dict.fromkeys(JobState, 0)
         self.by_handler: dict[HandlerState, int] = {}
         self.blocked = 0
-        self._blocked: dict[Place, list[tuple[int, str]]] = {}
-        self.places = PlaceCounts()
+        self._blocked: dict[Slot, list[tuple[int, str]]] = {}
+        self.slots = SlotCounts()
 
     def get(self, job_id: str) -> Job | None:
         """Return a job, or None."""
@@ -109,12 +109,12 @@ class MemoryIndex:
             self._count(old, -1)
             if old.is_undecided:
                 self._leave_keys(old)
-            if old.placed_ms is not None:
-                self.places.add(Place.of(old), -1)
+            if old.slot_ms is not None:
+                self.slots.add(Slot.of(old), -1)
             elif _waits_for_place(old):
                 self._leave_queue(old)
-        if job.placed_ms is not None:
-            self.places.add(Place.of(job))
+        if job.slot_ms is not None:
+            self.slots.add(Slot.of(job))
         elif _waits_for_place(job):
             insort(self._blocked.setdefault(_queue_of(job), []), (job.due_ms, job.id))
         if job.is_undecided:
@@ -163,9 +163,9 @@ class MemoryIndex:
             self._file(entry, now_ms)
         return None
 
-    def first_blocked(self, place: Place) -> Job | None:
-        """Return the job that waits for this place and is due first."""
-        queue = self._blocked.get(place)
+    def first_blocked(self, slot: Slot) -> Job | None:
+        """Return the job that waits for this slot and is due first."""
+        queue = self._blocked.get(slot)
         return None if queue is None else self._jobs[queue[0][1]]
 
     def paused(self) -> Iterator[Job]:
@@ -224,11 +224,11 @@ class MemoryIndex:
             del self._by_dedupe_key[job.dedupe_key]
 
     def _leave_queue(self, job: Job) -> None:
-        place = _queue_of(job)
-        queue = self._blocked[place]
+        slot = _queue_of(job)
+        queue = self._blocked[slot]
         del queue[bisect_left(queue, (job.due_ms, job.id))]
         if not queue:
-            del self._blocked[place]
+            del self._blocked[slot]
 
     def _file(self, entry: tuple[int, str, int], now_ms: int) -> None:
         """Put an entry taken from a heap where it belongs; time may have gone back since."""
@@ -273,7 +273,7 @@ def _waits_for_place(job: Job) -> bool:
     return job.blocked_by not in (None, BlockedBy.PAUSED)
 
 
-def _queue_of(job: Job) -> Place:
-    """Return the place for which a blocked job waits."""
+def _queue_of(job: Job) -> Slot:
+    """Return the slot for which a blocked job waits."""
     is_any = job.blocked_by is BlockedBy.MAX_RUNNING
-    return Place(job.handler, None) if is_any else Place.of(job)
+    return Slot(job.handler, None) if is_any else Slot.of(job)

@@ -127,7 +127,7 @@ class LeasedJobs:
     ) -> None:
         """Hold a job that was claimed, until it is due; then it waits for a slot in `lane`.
 
-        Without a lane, it waits for a thread or for another place of the worker.
+        Without a lane, it waits for a thread or for another slot of the worker.
         """
         leased = LeasedJob(job, lane, needs_thread=needs_thread, bounds=bounds)
         if (before := self._jobs.get(job.id)) is not None:

@@ -62,8 +62,8 @@ class JobRecovery:
 
     def is_exceptional(self, job: Job, since_ms: int) -> bool:
         """Return True iff a claimed job is for `handle`, and not to be run as it is."""
-        # With a place already, it has waited for that, and was not missed.
-        is_policy = job.misfire is not Misfire.RUN and job.placed_ms is None
+        # With a slot already, it has waited for that, and was not missed.
+        is_policy = job.misfire is not Misfire.RUN and job.slot_ms is None
         return self._is_lost(job) or (
             is_policy and is_missed(job, since_ms - self._misfire_after_ms)
         )

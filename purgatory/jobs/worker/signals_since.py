@@ -87,32 +87,32 @@ class MissedFires:
         """
         counted: list[AddResult] = list(results)
         since = {
-            place: spec.since
-            for place, (spec, result) in enumerate(zip(specs, results, strict=True))
+            index: spec.since
+            for index, (spec, result) in enumerate(zip(specs, results, strict=True))
             if spec.since and isinstance(result, Added) and result.job.is_undecided
         }
         if not since:
             return counted
         await self._history.read_to_end({key for each in since.values() for key, _ in each})
         steps: dict[int, FireJob] = {}
-        for place, positions in since.items():
-            added = results[place]
+        for index, positions in since.items():
+            added = results[index]
             assert isinstance(added, Added)
             try:
                 fired = self._history.fired_since(positions)
             except CursorExpiredError as exc:
-                counted[place] = exc
+                counted[index] = exc
                 if added.status is AddStatus.ADDED and not added.is_repeat:
                     await self._cancel(added.job)
                 continue
             if fired:
-                steps[place] = FireJob(added.job.id, tuple(fired), added.job.round)
+                steps[index] = FireJob(added.job.id, tuple(fired), added.job.round)
         jobs = await self._store.run(list(steps.values())) if steps else []
-        for place, job in zip(steps, jobs, strict=True):
-            added = results[place]
+        for index, job in zip(steps, jobs, strict=True):
+            added = results[index]
             assert isinstance(added, Added)
             if job is not None:
-                counted[place] = added._replace(job=job)
+                counted[index] = added._replace(job=job)
                 self._note_end(job)
         return counted
 

@@ -22,7 +22,7 @@ from purgatory.ownership.lease import (
     LeaseStep,
     Read,
     Release,
-    Renew,
+    RenewLease,
 )
 from purgatory.redis_server.script import (
     CONNECTION_ERRORS,
@@ -164,7 +164,7 @@ class RedisLeaseStore:
             case Acquire():
                 lease_us = step.lease_ms * 1_000
                 return [*common, step.token, step.instance, step.address, lease_us]
-            case Renew():
+            case RenewLease():
                 return [*common, step.token, step.epoch, step.lease_ms * 1_000]
             case Commit():
                 lease_us = step.lease_ms * 1_000

@@ -150,5 +150,5 @@ async def _check_bounds(
         await here.purgatory.close()
         for handle in handles:
             job = await handle.wait(1_000)
-            assert job.placed_ms is None and job.blocked_by is None
+            assert job.slot_ms is None and job.blocked_by is None
     assert most <= total and most_of_key <= per_key

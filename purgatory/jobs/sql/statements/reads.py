@@ -111,11 +111,11 @@ class Reads:
             .order_by(end_ms.desc())
             .limit(LIMIT)
         )
-        place = (jobs.c.handler, jobs.c.concurrency_key)
-        self.places = (
-            select(*place, func.count())
+        slot = (jobs.c.handler, jobs.c.concurrency_key)
+        self.slots = (
+            select(*slot, func.count())
             .where(IS_PLACED, dialect.among(jobs.c.handler, "handlers"))
-            .group_by(*place)
+            .group_by(*slot)
         )
         self.dedupe_keys = select(jobs.c.dedupe_key).where(
             HAS_DEDUPE_KEY, dialect.among(jobs.c.dedupe_key, "dedupe_keys")

@@ -24,7 +24,7 @@ from purgatory.jobs.sql.tables import (
 
 _STATES = [str(state) for state in JobState]
 # What replacing a job, or letting it wait again, changes beside what every step may change. Few
-# jobs take and leave places: those are written apart.
+# jobs take and leave slots: those are written apart.
 _REPLACED = (
     "handler",
     "payload_json",
@@ -39,7 +39,7 @@ _REPLACED = (
     "round",
     "round_ms",
     "concurrency_key",
-    "placed_ms",
+    "slot_ms",
     "traceparent",
 )
 _FIXED = ("id", "created_ms", "dedupe_key")
