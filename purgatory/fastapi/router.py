@@ -38,6 +38,7 @@ from purgatory.fastapi.service_routes import (
     add_javascript_route,
     add_metrics_route,
     add_problem_route,
+    add_statistics_route,
     collecting,
     metrics_collector,
 )
@@ -378,8 +379,6 @@ def _add_routes(
 
         add_job_routes(router, registry, context.purgatory.jobs.limits)
     if "statistics" in offered:
-        from purgatory.fastapi.service_routes import add_statistics_route
-
         add_statistics_route(router, context)
     if "dashboard" in offered:
         from purgatory.fastapi.dashboard.routes import add_dashboard_routes
