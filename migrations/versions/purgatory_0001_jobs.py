@@ -128,7 +128,7 @@ def _create_jobs() -> None:
         ),
         ("leased", ["lease_until_ms"], "finished_ms IS NULL AND lease_until_ms > 0"),
         ("finished", ["finished_ms", "id"], "finished_ms IS NOT NULL"),
-        ("placed", ["handler", "concurrency_key"], "slot_ms IS NOT NULL"),
+        ("slots", ["handler", "concurrency_key"], "slot_ms IS NOT NULL"),
         ("blocked", ["id"], "blocked_by IS NOT NULL"),
         ("blocked_by_handler", ["handler", "due_ms", "id"], "blocked_by = 'max_running'"),
         (

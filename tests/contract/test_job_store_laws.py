@@ -505,7 +505,7 @@ class JobStoreMachine(RuleBasedStateMachine):
         return found
 
     @invariant()
-    def places_are_handed_over(self) -> None:
+    def slots_are_handed_over(self) -> None:
         """A job that waits for a slot is behind one that has it.
 
         If it waits because of its key, behind one of that, which may wait for any slot itself.

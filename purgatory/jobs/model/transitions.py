@@ -134,7 +134,7 @@ def unblocked(job: Job, now_ms: int) -> Job:
     return changed(job, epoch=job.epoch + 1, blocked_by=None, slot_ms=now_ms)
 
 
-def placed(job: Job, now_ms: int) -> Job:
+def with_slot(job: Job, now_ms: int) -> Job:
     """Return a job that holds a slot, from now on unless it does already."""
     return job if job.slot_ms is not None else changed(job, slot_ms=now_ms)
 

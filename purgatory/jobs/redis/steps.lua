@@ -1188,9 +1188,9 @@ function steps.give_back(step)
   end
   -- What has a slot and was not started keeps it.
   local is_next = job[STATE] == 'waiting' and step[4] == '' and step[6] == ''
-  local placed = is_next and job[SLOT_MS] or ''
+  local slot_ms = is_next and job[SLOT_MS] or ''
   free(job)
-  job[STATE], job[DUE], job[SLOT_MS] = 'waiting', due, placed
+  job[STATE], job[DUE], job[SLOT_MS] = 'waiting', due, slot_ms
   if step[6] ~= '' then
     job[LEASE], job[LEASED], job[WORKER] = now + step[6], begun, ''
   end

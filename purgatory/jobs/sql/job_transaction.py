@@ -46,8 +46,8 @@ from purgatory.jobs.model.transitions import (
     changed_by,
     ended_early,
     paused,
-    placed,
     resumed,
+    with_slot,
 )
 from purgatory.jobs.sql.locking import JobPlaces, bounded_handlers, lock_in_order
 from purgatory.jobs.sql.stored_fires import take_fires
@@ -364,7 +364,7 @@ class JobTransaction:
                     self._places.block(job, by, counts)
                     continue
                 counts.add(Slot.of(job))
-                job = placed(job, work.now_ms)
+                job = with_slot(job, work.now_ms)
             after = changed_by(step, job, work.now_ms, self._limits)
             claimed.append(work.put(after, is_announced=False))
         return Claimed(work.now_ms, claimed, is_cut)

@@ -86,7 +86,7 @@ IS_FREE = text("finished_ms IS NULL AND lease_until_ms = 0 AND blocked_by IS NUL
 IS_LEASED = text("finished_ms IS NULL AND lease_until_ms > 0")
 HAS_DEDUPE_KEY = text("dedupe_key IS NOT NULL AND outcome IS NULL")
 IS_FINISHED = text("finished_ms IS NOT NULL")
-IS_PLACED = text("slot_ms IS NOT NULL")
+HAS_SLOT = text("slot_ms IS NOT NULL")
 IS_BLOCKED = jobs.c.blocked_by.is_not(None)
 IS_BLOCKED_BY_HANDLER = text(f"blocked_by = '{BlockedBy.MAX_RUNNING}'")
 IS_BLOCKED_BY_KEY = text(f"blocked_by = '{BlockedBy.MAX_RUNNING_PER_KEY}'")
@@ -107,7 +107,7 @@ _partial("ix_purgatory_jobs_dedupe_key", jobs.c.dedupe_key, where=HAS_DEDUPE_KEY
 _partial("ix_purgatory_jobs_finished", jobs.c.finished_ms, jobs.c.id, where=IS_FINISHED)
 # Jobs that hold a slot, and those that wait for one, of their handler or of their concurrency key:
 # rows of bounded handlers only.
-_partial("ix_purgatory_jobs_placed", jobs.c.handler, jobs.c.concurrency_key, where=IS_PLACED)
+_partial("ix_purgatory_jobs_slots", jobs.c.handler, jobs.c.concurrency_key, where=HAS_SLOT)
 _partial(
     "ix_purgatory_jobs_blocked_by_handler",
     jobs.c.handler,

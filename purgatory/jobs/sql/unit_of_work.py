@@ -70,7 +70,7 @@ class UnitOfWork:
         self._replaced: dict[str, None] = {}
         self._decided: dict[str, None] = {}
         self._counted: dict[str, None] = {}
-        self._placed: dict[str, None] = {}
+        self._slot_changed: dict[str, None] = {}
         self._requests: list[dict[str, Any]] = []
         self._counts: Counter[JobState] = Counter()
         self._is_recount_needed = False
@@ -155,7 +155,7 @@ class UnitOfWork:
             if job.fired_before != old.fired_before:
                 self._counted[job.id] = None
         if job.slot_ms != old.slot_ms:
-            self._placed[job.id] = None
+            self._slot_changed[job.id] = None
             if is_freeing and job.slot_ms is None:
                 self.freed.append(Slot.of(old))
         elif (left := left_queue(old, job)) is not None:
@@ -343,8 +343,8 @@ class UnitOfWork:
             self.execute(writes.close_keys, {"ids": ids})
         if self._counted:
             self._write_counted()
-        if self._placed:
-            self._write_placed()
+        if self._slot_changed:
+            self._write_slots()
         self._changed.clear()
         self._decided.clear()
 
@@ -357,12 +357,12 @@ class UnitOfWork:
             self.execute(writes.close_key, closed)
         self._counted.clear()
 
-    def _write_placed(self) -> None:
-        jobs = [self._jobs[job_id] for job_id in self._placed if job_id not in self._replaced]
+    def _write_slots(self) -> None:
+        jobs = [self._jobs[job_id] for job_id in self._slot_changed if job_id not in self._replaced]
         if jobs:
             changes = [{"job_id": job.id, "slot_ms": job.slot_ms} for job in jobs]
             self.execute(self.statements.writes.update_jobs, changes)
-        self._placed.clear()
+        self._slot_changed.clear()
 
     def _write_replaced(self) -> None:
         if not self._replaced:

@@ -45,9 +45,9 @@ from purgatory.jobs.model.transitions import (
     changed_by,
     ended_early,
     paused,
-    placed,
     resumed,
     unblocked,
+    with_slot,
 )
 from purgatory.jobs.stores.memory_index import MemoryIndex
 from purgatory.jobs.stores.protocol import StoreListener, StoreListeners
@@ -329,7 +329,7 @@ class MemoryJobStore:
                     is_cut = True
                     self._write(blocked(job, by), now_ms)
                     continue
-                job = placed(job, now_ms)
+                job = with_slot(job, now_ms)
             job = changed_by(step, job, now_ms, self.limits)
             self._index.put(job)
             jobs.append(job)

@@ -38,7 +38,7 @@ _TIMES = {
     "created_ms": "created",
     "ceiling_ms": "ceiling",
     "lease_until_ms": "lease_until",
-    "slot_ms": "placed",
+    "slot_ms": "slot",
     "finished_ms": "finished",
 }
 _NUMBERS = ("max_attempts", "attempt", "epoch", "lateness_ms", "version")

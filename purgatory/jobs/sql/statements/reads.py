@@ -34,13 +34,13 @@ from purgatory.jobs.sql.statements.dialect import (
 )
 from purgatory.jobs.sql.tables import (
     HAS_DEDUPE_KEY,
+    HAS_SLOT,
     IS_BLOCKED,
     IS_BLOCKED_BY_PAUSE,
     IS_FINISHED,
     IS_FREE,
     IS_LEASED,
     IS_OPEN,
-    IS_PLACED,
     job_counts,
     job_keys,
     job_requests,
@@ -114,7 +114,7 @@ class Reads:
         slot = (jobs.c.handler, jobs.c.concurrency_key)
         self.slots = (
             select(*slot, func.count())
-            .where(IS_PLACED, dialect.among(jobs.c.handler, "handlers"))
+            .where(HAS_SLOT, dialect.among(jobs.c.handler, "handlers"))
             .group_by(*slot)
         )
         self.dedupe_keys = select(jobs.c.dedupe_key).where(
