@@ -17,7 +17,6 @@ def needs(distribution: str, lowest: str, what: str) -> pytest.MarkDecorator:
     )
 
 
-ASYNC_OBJECTS = needs("fastapi", "0.124", "objects with an async call as endpoints")
 BODY_LIMIT = needs("fastapi", "0.164", "max_body_size")
 ROUTE_CONTEXTS = needs("fastapi", "0.138", "routes that stay as they were when included")
 ROUTE_IN_SCOPE = needs("starlette", "1.7", "the route in the scope")

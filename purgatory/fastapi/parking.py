@@ -22,6 +22,7 @@ from purgatory.fastapi.http.asgi import (
     EXTENSION,
     RELEASE,
     DisconnectListener,
+    Respond,
     may_have_body,
     send_from_outside,
 )
@@ -363,9 +364,6 @@ async def get_follow(request: Request, park: Annotated[Park, Depends(get_park)])
 
 FollowDep = Annotated[Follow, Depends(get_follow)]
 """Follows keys, as a parameter of an endpoint: `async for signal in follow(key)`."""
-
-
-Respond = Callable[[Response], object]
 
 
 class DelayedResponse(Response):

@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 
 from purgatory import DelayedOperation, Purgatory
 from purgatory.fastapi import DelayedResponse
-from purgatory.fastapi.parking import Respond
+from purgatory.fastapi.http.asgi import Respond
 from tests.acceptance.application import create_app
 
 Form = Literal["plain", "stream", "background", "empty", "closing", "unsafe"]

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from purgatory import Purgatory, Status
 from purgatory.fastapi import DelayedResponse
-from purgatory.fastapi.parking import Respond
+from purgatory.fastapi.http.asgi import Respond
 from tests.acceptance.client import Connection
 from tests.acceptance.orders_application import Form, Order, Orders
 from tests.acceptance.process_server import serve_in_process

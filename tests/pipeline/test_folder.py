@@ -51,14 +51,6 @@ def test_what_an_overtaken_run_goes_on_to_write_is_in_no_table(tmp_path: Path) -
     assert tables.folder.names() == ["waits"]
 
 
-def test_a_neighbour_is_not_within(tmp_path: Path) -> None:
-    """Though its name begins alike: a damaged outcome was taken for a file of the journal's."""
-    folder = LocalFolder(str(tmp_path / "history"))
-    assert folder.relative_of_uri(f"file://{tmp_path}/history/a%20b.parquet") == "a b.parquet"
-    assert folder.relative_of_uri(f"file://{tmp_path}/history-results/b.parquet") is None
-    assert folder.relative_of_uri("file:/elsewhere/b.parquet") is None
-
-
 @pytest.mark.parametrize(
     ("place", "is_held"),
     [

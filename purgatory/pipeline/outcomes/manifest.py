@@ -179,7 +179,7 @@ def read_manifest(folder: Folder) -> Manifest:
     run = newest_run(folder)
     if not run:
         return Manifest()
-    path = f"{FOLDER}/{_file_name(run)}"
+    path = f"{FOLDER}/{file_name(run)}"
     try:
         content = json.loads(folder.read_text(path))
         version = content.pop("version")
@@ -227,7 +227,7 @@ def publish(folder: Folder, manifest: Published) -> None:
             name: " ".join(chain.from_iterable(sorted(known.items())))
             for name, known in files.items()
         }
-    name = _file_name(manifest.run)
+    name = file_name(manifest.run)
     folder.write_new(f"{FOLDER}/{name}", json.dumps(content, default=fields_of))
     folder.delete(*(f"{FOLDER}/{old}" for old in folder.names(FOLDER) if old < name))
     sweep(folder, manifest)
@@ -280,7 +280,8 @@ def newest_run(folder: Folder) -> int:
     return max((int(name[:-5]) for name in names if re.fullmatch(r"\d+\.json", name)), default=0)
 
 
-def _file_name(run: int) -> str:
+def file_name(run: int) -> str:
+    """Return the name of the manifest of a run."""
     return f"{run:06d}.json"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import ClassVar, Final
 
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
-from purgatory.pipeline.outcomes.manifest import FOLDER, Manifest, newest_run, run_folder
+from purgatory.pipeline.outcomes.manifest import FOLDER, Manifest, file_name, newest_run, run_folder
 from purgatory.pipeline.spark.folder import Folder, LocalFolder
 
 NUMBERS: Final = ("count", "contested", "valued", "total", "least", "most")
@@ -230,7 +230,7 @@ def read_rollup_manifest(folder: Folder) -> RollupManifest:
     if not run:
         return RollupManifest()
     try:
-        content = json.loads(folder.read_text(f"{FOLDER}/{run:06d}.json"))
+        content = json.loads(folder.read_text(f"{FOLDER}/{file_name(run)}"))
         if content.pop("version") == RollupManifest.VERSION:
             hours = {name: RolledHour(**hour) for name, hour in content.pop("hours").items()}
             prefixes = {name: Prefix(**of) for name, of in content.pop("prefixes").items()}

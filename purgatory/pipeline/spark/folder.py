@@ -62,11 +62,6 @@ class Folder(ABC):
         inside, outside = f"{other._resolved()}/", f"{self._resolved()}/"
         return inside.startswith(outside) and not is_hidden(inside.removeprefix(outside))
 
-    def relative_of_uri(self, uri: str) -> str | None:
-        """Return a percent-encoded URI relative to this folder; None if it is elsewhere."""
-        path, root = unquote(urlsplit(uri).path), f"{self._path_of_uri().rstrip('/')}/"
-        return path.removeprefix(root) if path.startswith(root) else None
-
     def write_new(self, path: str, text: str) -> None:
         """Write a file atomically.
 
@@ -129,10 +124,6 @@ class Folder(ABC):
     def _resolved(self) -> str:
         """Return its address, without symbolic links."""
         return self.uri
-
-    @abstractmethod
-    def _path_of_uri(self) -> str:
-        """Return the path in the URIs of files, decoded."""
 
     @abstractmethod
     def _written_new(self, path: str, content: bytes) -> bool:
@@ -276,9 +267,6 @@ class LocalFolder(Folder):
 
     def _resolved(self) -> str:
         return f"file:{os.path.realpath(self._root)}"
-
-    def _path_of_uri(self) -> str:
-        return self._root
 
     def _written_new(self, path: str, content: bytes) -> bool:
         folder, _, name = path.rpartition("/")

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, BinaryIO, ParamSpec, TypeVar
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -103,9 +102,6 @@ class RemoteFolder(Folder):
                 self._called(self.file_system.delete_dir, self.path(path))
             elif kind is not fs.FileType.NotFound:
                 self._called(self.file_system.delete_file, self.path(path))
-
-    def _path_of_uri(self) -> str:
-        return unquote(urlsplit(self.uri).path)
 
     def _written_new(self, path: str, content: bytes) -> bool:
         # Object stores have no exclusive creation that Arrow knows, but list what was written

@@ -5,7 +5,7 @@ from starlette.responses import JSONResponse, Response
 
 from purgatory import DelayedOperation, Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, DelayedResponse, install
-from purgatory.fastapi.parking import Respond
+from purgatory.fastapi.http.asgi import Respond
 from tests.benchmarks.http.probe import probe
 
 
