@@ -87,7 +87,7 @@ define bench
 	@$(BIN)/python -m tests.benchmarks.core $(1) $(ARGS)
 endef
 
-.PHONY: help run report test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest nightly load mutation other-suites schemathesis test-spark chaos chaos-signals chaos-ownership chaos-commits bench bench-full bench-http bench-jobs bench-signals bench-pipeline bench-new-hour bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs lock audit clean
+.PHONY: help run report test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest nightly load mutation other-suites schemathesis test-spark chaos chaos-signals chaos-ownership chaos-commits bench bench-full bench-http bench-jobs bench-signals bench-pipeline bench-new-hour bench-replay lint format public-api example-join-group example-acks-all example-unpaid-orders example-pipeline docs lock audit clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -208,6 +208,9 @@ format: $(VENV)/.test ## Format the code, and mend what can be mended without th
 	@$(BIN)/python -m ruff check --fix-only .
 	@$(BIN)/python -m ruff format .
 	@$(BIN)/python .build/sync_client.py
+
+public-api: $(VENV)/.test ## Write the stable names and their signatures for a release (docs/stability.md)
+	@$(BIN)/python -m tests.public_api
 
 example-join-group: $(VENV)/.run ## Watch a Kafka-style join group wait for its members
 	@$(BIN)/python -m examples.join_group
