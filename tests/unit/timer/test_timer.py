@@ -101,6 +101,19 @@ def test_what_was_cancelled_counts_neither_as_moved_nor_as_run(
     assert (sum(ran), bench.timer.cascaded) == (6, 6)
 
 
+def test_what_is_due_at_once_waits_for_its_bucket_that_a_limit_cut(
+    make_bench: Callable[..., Bench],
+) -> None:
+    """The bucket of this tick comes down from an upper level in parts: the new one is behind."""
+    bench = make_bench(wheel_size=8)
+    for name in "abcde":
+        bench.add(8, name)
+    bench.clock.advance(8)
+    assert bench.timer.advance_clock(2) == 0 and bench.timer.cascaded == 2
+    bench.add(0, "at once")
+    assert bench.after(0) == [*"abcde", "at once"]
+
+
 def test_a_task_that_raises_stops_no_other(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """Case 17: the error is logged with its task, and the tasks behind it run."""
 
