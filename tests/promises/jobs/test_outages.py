@@ -178,6 +178,35 @@ async def test_leases_are_renewed_once_a_leap_is_noticed(
     assert 0 < (await bench.job(job)).lease_until_ms - now_ms() <= LEASE_S * 1000
 
 
+async def test_a_run_goes_on_though_its_lease_begins_in_the_future(
+    bench: Bench, process: Process
+) -> None:
+    """The clock was set back: others give its process the time to notice."""
+    other = await bench.process()
+    bench.log.seconds = 15
+    await process.defer("note", delay=0)
+    await asyncio.sleep(LEASE_S)
+    loop_clock().set_wall(now_ms() - 600_000)
+    for _ in range(3):
+        await other.defer("note", delay=0)
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(40)
+    assert (await bench.database.counts()).done == len(bench.log) == 4
+
+
+async def test_a_run_whose_lease_was_over_goes_on_in_its_process(
+    bench: Bench, process: Process
+) -> None:
+    """It claims the job again, with others, and does not begin it beside itself."""
+    bench.log.seconds = 15
+    job = await process.defer("note", delay=0)
+    await asyncio.sleep(1)
+    loop_clock().set_wall(now_ms() + 20_000)
+    await process.defer("note", delay=0)
+    await asyncio.sleep(40)
+    assert (await bench.job(job)).state is JobState.DONE and len(bench.log) == 2
+
+
 @pytest.mark.parametrize("slow", [{"ask_s": 3}, {"reply_s": 3}])
 async def test_slow_replies_make_nothing_early_and_little_late(
     bench: Bench, process: Process, slow: dict[str, float]
