@@ -62,6 +62,7 @@ def test_what_kubernetes_sets_is_no_mistake() -> None:
         "PURGATORY_PORT_8000_TCP_ADDR": "10.0.0.1",
     }
     assert unknown_settings(environment) == []
+    assert len(unknown_settings({**environment, "PURGATORY_SKY": "blue"})) == 1
 
 
 def test_the_lease_of_jobs_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import sys
 
 from purgatory.job_errors import StoreError
 from purgatory.jobs.sql.migrations import migrate
-from purgatory.log_text import redacted
 
 VARIABLE = "PURGATORY_JOBS_URL"
 REVISIONS = ("head", "base")
@@ -37,15 +36,20 @@ def main() -> None:
         url = os.environ.get(VARIABLE)
         if not url:
             parser.error(f"give a URL, or set {VARIABLE}")
-    elif "***@" in redacted(url):
+    elif _has_password(url):
         sys.stderr.write(
-            f"The URL may contain a password, which the list of processes shows: set {VARIABLE} "
+            f"The URL contains a password, which the list of processes shows: set {VARIABLE} "
             "and omit the URL.\n"
         )
     try:
         asyncio.run(migrate(url, revision or "head"))
     except (StoreError, ValueError, ImportError) as exc:
         raise SystemExit(str(exc)) from exc
+
+
+def _has_password(url: str) -> bool:
+    user, at, _ = url.partition("://")[2].rpartition("@")
+    return bool(at and user.partition(":")[2]) or "password=" in url
 
 
 if __name__ == "__main__":

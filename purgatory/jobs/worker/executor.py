@@ -106,7 +106,8 @@ class SlowSteps:
         logger.warning(
             "handler %r held the event loop for %.1f s, and with it all jobs and requests of this "
             "process: declare it with def, so that it runs in a thread, or await "
-            "asyncio.to_thread(...) where it blocks or computes",
+            "asyncio.to_thread(...) where it blocks or computes; if it only awaits, the machine is "
+            "too busy",
             handler,
             held_ns / (1_000 * NS_PER_MS),
             extra={"action": "loop-held"},

@@ -45,10 +45,10 @@ class LeasedJob:
     def __init__(
         self,
         job: Job,
-        lane: Lane | None = None,
+        lane: Lane | None,
         *,
-        needs_thread: bool = False,
-        bounds: Bounds | None = None,
+        needs_thread: bool,
+        bounds: Bounds | None,
     ) -> None:
         """Take a job that `JobStore.claim` returned."""
         self.claim: JobClaim = job.claim
@@ -120,10 +120,10 @@ class LeasedJobs:
     def add(
         self,
         job: Job,
-        lane: Lane | None = None,
+        lane: Lane | None,
         *,
-        needs_thread: bool = False,
-        bounds: Bounds | None = None,
+        needs_thread: bool,
+        bounds: Bounds | None,
     ) -> None:
         """Hold a job that was claimed, until it is due; then it waits for a slot in `lane`.
 
