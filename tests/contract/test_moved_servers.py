@@ -457,3 +457,28 @@ async def test_a_primary_that_dies_is_left_once(
         assert not purgatory.missing
     said = [each for each in caplog.records if "do not arrive" in each.message]
     assert len(said) == 1
+
+
+async def test_a_loss_that_some_logs_notice_late_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the others are back by then. Once all have been, the next loss is another one."""
+    # Nothing else tells that a connection which was not lost yet is good.
+    monkeypatch.setattr("purgatory.redis_server.subscription.BEAT_S", 3_600)
+    with ValkeyServer(tmp_path) as server, server.client() as client:
+
+        def connections() -> set[str]:
+            return {each["id"] for each in client.client_list(_type="pubsub")}
+
+        async with Purgatory(signals=RedisSignals(server.url, shards=3)) as purgatory:
+
+            async def lose(cut: set[str]) -> None:
+                for each in cut:
+                    client.client_kill_filter(_id=each)
+                await until(lambda: len(connections() - cut) == 4 and not purgatory.missing)
+
+            await until(lambda: len(connections()) == 4)
+            for each in connections():
+                await lose({each})
+            await lose(connections())
+    assert len([each for each in caplog.records if "do not arrive" in each.message]) == 2

@@ -181,6 +181,8 @@ class Follower:
         # Says why nothing can be fired into the log, or only late, although it can be read.
         self.refusal: str | None = None
         self.lag = self.gaps = self.reconnects = 0
+        self.looks = 0
+        """How often the log was read because its messages arrive, or still do."""
 
     def start(self, server: RedisServer, listener: LogListener) -> None:
         """Start to follow, on the running event loop."""
@@ -241,6 +243,7 @@ class Follower:
 
     async def _look(self) -> None:
         await self.catch_up()
+        self.looks += 1
         await self.log.open_connection()
 
     async def _handle(self, channel: str, data: bytes) -> None:

@@ -142,6 +142,8 @@ class RedisSignals:
         self._settled: asyncio.Event | None = None
         self._judging: asyncio.Task[None] | None = None
         self._fault: SignalsNotReadyError | None = None
+        # Of each follower, when a loss was logged last.
+        self._looks_at_loss: list[int] = []
 
     def bind(self, clock: Clock, limits: Limits) -> MemorySignals:
         """Return the copy of the log in this process; raise ValueError if it has one already."""
@@ -197,6 +199,7 @@ class RedisSignals:
         self._deadlines.close()
         self._last_heavy = []
         self._after_heavy, self._next_heavy_s = {}, 0.0
+        self._looks_at_loss = [follower.looks for follower in self._followers]
         for follower in self._followers:
             follower.log.connect(self._connection)
             follower.start(self._server, listener)
@@ -528,8 +531,10 @@ class RedisSignals:
             self._settled.set()
 
     def _log_lost(self, error: SignalsError) -> None:
-        # One failover takes all logs away: it is said once.
-        if all(follower.error is None for follower in self._followers):
+        # One failover takes all logs away, the last one after others are back: it is said once.
+        looks = [follower.looks for follower in self._followers]
+        if all(now > then for now, then in zip(looks, self._looks_at_loss, strict=True)):
+            self._looks_at_loss = looks
             logger.error(
                 "signals of other processes do not arrive until Redis is back: %s",
                 error,
