@@ -25,13 +25,7 @@ TOGETHER = tuple(
             # A wheel.
             r"(.+/test_packaging\.py)::test_the_wheel_",
             # The Spark session, one for all: the first queries in a Java process cost most.
-            r"(.+/pipeline)/test_(?:bad_files|commands|future_records|outcomes|replay|sources)\.py::",
-            r"(.+/pipeline)/test_(?:impossible_times|missing_records|replaced_files|schedule|session_option|truth|waits)\.py::",
-            r"(.+/pipeline)/test_engines\.py::test_(?:outcomes|tables|the_advice)_",
-            r"(.+/pipeline)/test_failed_jobs\.py::test_both_engines_",
-            r"(.+/pipeline)/test_everywhere\.py::test_spark_connect",
-            r"(.+/pipeline)/test_increment\.py::test_a_new_hour_takes_",
-            r"(.+/pipeline)/test_rollups\.py::test_(?:percentiles_are|only_frequent|spark_scans)_",
+            r"(.+/pipeline)/(?:test_\w+\.py::.*(?<!py)spark|test_(?:commands|replay|truth)\.py::)",
         ),
     )
 )

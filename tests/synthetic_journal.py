@@ -12,7 +12,7 @@ survival has to find the distributions that the waits were drawn from.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from purgatory.journal.schema import EVENT_SCHEMA, EVENTS, VERSION_KEY, WRITER_OPTIONS
+from purgatory.journal.schema import EVENT_SCHEMA, EVENTS, SAMPLE_KEY, VERSION_KEY, WRITER_OPTIONS
 
 Integers = NDArray[np.int64]
 Fault = Literal[
@@ -426,6 +426,19 @@ class _Chunk:
         if not share:
             return table.slice(0, 0)
         return table.filter(pa.array(self.random.random(table.num_rows) < share))
+
+
+def put(path: Path, *rows: Mapping[str, Any], sample: bytes | None = None) -> None:
+    """Write rows as a file of a journal, with null for what they do not say.
+
+    Times may be microseconds since 1970, which a datetime need not know.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = {name: pa.array([row.get(name) for row in rows]) for name in EVENT_SCHEMA.names}
+    table = pa.table(columns).cast(EVENT_SCHEMA)
+    if sample is not None:
+        table = table.replace_schema_metadata({**EVENT_SCHEMA.metadata, SAMPLE_KEY: sample})
+    pq.write_table(table, path)
 
 
 def inject(directory: Path, fault: Fault) -> Path:

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -15,7 +16,9 @@ from pyspark.sql import SparkSession
 from purgatory.pipeline import OutcomeTable, spark_session
 from purgatory.pipeline.source import register
 from purgatory.pipeline.spark.session import REMOTE_VARIABLE
+from purgatory.pipeline.sql.duck import DuckRunner, connected
 from tests.free_port import free_port
+from tests.nightly import NIGHTLY
 from tests.pipeline.spark_servers import (
     CLIENT_VARIABLES,
     CONNECT_PORT,
@@ -93,12 +96,20 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Written:
     )
 
 
+@pytest.fixture(params=["duckdb", pytest.param("spark", marks=NIGHTLY)])
+def empty_table(request: pytest.FixtureRequest, tmp_path: Path) -> OutcomeTable:
+    """A table to be: the rules are DuckDB's SQL, which Spark runs translated."""
+    engine: Any = DuckRunner(connected(threads=2))
+    if request.param == "spark":
+        engine = request.getfixturevalue("spark")
+    return OutcomeTable(engine, f"{tmp_path}/outcomes")
+
+
 @pytest.fixture(scope="session")
-def table(
-    spark: SparkSession, journal: Written, tmp_path_factory: pytest.TempPathFactory
-) -> OutcomeTable:
+def table(journal: Written, tmp_path_factory: pytest.TempPathFactory) -> OutcomeTable:
     """The outcomes of that journal; tests do not write to it."""
-    found = OutcomeTable(spark, str(tmp_path_factory.mktemp("out") / "outcomes"))
+    runner = DuckRunner(connected(threads=2))
+    found = OutcomeTable(runner, str(tmp_path_factory.mktemp("out") / "outcomes"))
     found.update(str(journal.folder))
     return found
 

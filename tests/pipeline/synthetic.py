@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow.parquet as pq
 
-from purgatory.pipeline import EVENT_SCHEMA
+from purgatory.pipeline.outcomes.manifest import read_manifest
+from purgatory.pipeline.spark.folder import Folder
 from tests.synthetic_journal import SyntheticJournal, Truth
+
+TABLES = (
+    *("by_kind", "by_key_prefix", "by_hour", "hot_keys", "parked", "timeline"),
+    *("wait_counts", "lateness_counts"),
+)
+"""Those of waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +39,11 @@ def write(folder: Path, **options: Any) -> Written:
     return Written(folder, journal.write(folder), journal)
 
 
-def events(spark: SparkSession, *rows: Mapping[str, Any]) -> DataFrame:
-    """Return rows of a journal, with null for what they do not say."""
-    names = EVENT_SCHEMA.names
-    return spark.createDataFrame([tuple(map(row.get, names)) for row in rows], EVENT_SCHEMA)
-
-
-def append(spark: SparkSession, folder: Path, *rows: Mapping[str, Any]) -> None:
-    """Add a file with rows to a journal."""
-    frame = events(spark, *rows).coalesce(1)
-    frame.write.format("purgatory").mode("append").save(str(folder))
+def outcomes(folder: Folder) -> list[dict[str, Any]]:
+    """Return the published outcomes of a table by their identifiers, read by neither engine."""
+    paths = read_manifest(folder).paths()
+    found = []
+    for file in (file for path in paths for file in folder.files(".parquet", path)):
+        with folder.open(file.path) as opened:
+            found += pq.ParquetFile(opened).read().to_pylist()
+    return sorted(found, key=lambda row: str(row["operation_id"]))

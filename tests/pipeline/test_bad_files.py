@@ -15,8 +15,7 @@ import pytest
 
 from purgatory.pipeline import BadFileError, OnBadFile, OutcomeTable
 from purgatory.pipeline.__main__ import main
-from purgatory.pipeline.sql.duck import DuckRunner, connected
-from tests.nightly import IN_FULL, NIGHTLY
+from purgatory.pipeline.sql.duck import DuckRunner
 from tests.pipeline.synthetic import Written, write
 from tests.synthetic_journal import Fault, inject
 
@@ -43,15 +42,6 @@ def broken(good: Written, tmp_path: Path) -> Written:
     return Written(folder, good.truth, good.journal)
 
 
-@pytest.fixture(params=[pytest.param("spark", marks=NIGHTLY), "duckdb"])
-def empty_table(request: pytest.FixtureRequest, tmp_path: Path) -> OutcomeTable:
-    """A table to be, of either engine."""
-    path = str(tmp_path / "outcomes")
-    if request.param == "spark":
-        return OutcomeTable(request.getfixturevalue("spark"), path)
-    return OutcomeTable(DuckRunner(connected(threads=2)), path)
-
-
 def damage(folder: Path) -> Path:
     """Spoil the rows of a file, and not its footer; return it."""
     source = next(iter(sorted(folder.rglob("*.parquet"))))
@@ -63,7 +53,6 @@ def damage(folder: Path) -> Path:
     return path
 
 
-@IN_FULL
 def test_every_fault_is_named_and_left_out(broken: Written, empty_table: OutcomeTable) -> None:
     """All kinds of broken files at once: each has its reason, and the others are read."""
     paths = {fault: inject(broken.folder, fault) for fault in REASONS}

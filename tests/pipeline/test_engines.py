@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +18,14 @@ from purgatory.pipeline.advise.targets import Targets
 from purgatory.pipeline.advise.workers import Capacity
 from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.errors import PipelineError
-from purgatory.pipeline.spark.folders import Tables
+from purgatory.pipeline.rollups.rollup_files import Part
 from purgatory.pipeline.sql.duck import connected, parquet
 from purgatory.pipeline.wait_columns import JOB
-from tests.pipeline.synthetic import Written, write
-
-TABLES = (
-    *("by_kind", "by_key_prefix", "by_hour", "hot_keys", "parked", "timeline"),
-    *("wait_counts", "lateness_counts"),
-)
+from tests.pipeline.synthetic import TABLES, Written, outcomes, write
+from tests.pipeline.test_bad_files import damage
+from tests.pipeline.test_everywhere import AHEAD
+from tests.pipeline.test_impossible_times import PLANTED
+from tests.synthetic_journal import START, inject, put
 
 
 @pytest.fixture(scope="module")
@@ -32,62 +33,109 @@ def engine() -> duckdb.DuckDBPyConnection:
     return connected(threads=2)
 
 
+def job(number: int, event: str, state: str, error: str | None = None) -> dict[str, Any]:
+    """Return the end of a job, each a second later."""
+    at = START + timedelta(seconds=number)
+    return {
+        "operation_id": f"job:{number}",
+        "event": event,
+        "seq": 0,
+        "kind": "job:pay",
+        "keys": [f"order:{number}"],
+        "worker": "w",
+        "at": at,
+        "watched_at": START,
+        "deadline": at,
+        "completed_at": at,
+        "lateness_us": 1_000 if event == "expired" else None,
+        "handler": "pay",
+        "state": state,
+        "error": error,
+    }
+
+
+JOBS = [
+    *(job(1, "fired", "cancelled"), job(2, "expired", "failed", "first"), job(3, "fired", "done")),
+    *(job(4, "expired", "failed", "last"), job(5, "expired", "failed"), job(6, "expired", "done")),
+    *(job(7, "expired", "cancelled", "once"), job(8, "cancelled", "cancelled")),
+]
+
+
 @pytest.fixture(scope="module")
 def both(
     spark: SparkSession, engine: duckdb.DuckDBPyConnection, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, Path]:
+) -> tuple[Run, Run]:
     """The results of Spark and of DuckDB on a journal with every fault, read in two runs.
 
     Each engine continues what the other one began.
     """
     out = tmp_path_factory.mktemp("engines")
-    options: dict[str, Any] = {"operations": 20_000, "shuffled": True, "duplicate_share": 0.03}
+    options: dict[str, Any] = {"operations": 6_000, "shuffled": True, "duplicate_share": 0.03}
     faults = {"dropped_share": 0.02, "crashes": (1.3,), "drains": (2.1,), "late_share": 0.03}
     written: Written = write(out / "a journal", **options, **faults)
-    first, second = out / "spark", out / "duckdb"
+    for name, rows in {"impossible": PLANTED, "ahead": [AHEAD], "jobs": JOBS}.items():
+        put(written.folder / f"{name}.parquet", *rows)
+    damage(written.folder)
+    inject(written.folder, "truncated")
     journal = str(written.folder)
-    Run(str(first), engine, journal=journal).update()
-    Run(str(second), spark, journal=journal).update()
-    written.journal.deliver_late()
-    updates = [
-        Run(str(first), spark, journal=journal).update(),
-        Run(str(second), engine, journal=journal).update(),
-    ]
-    assert updates[0] == updates[1]
-    assert updates[0].operations == written.truth.operations
+    of_spark, of_duckdb = (
+        Run(f"{out}/{name}", session, journal=journal)
+        for name, session in (("spark", spark), ("duckdb", engine))
+    )
     with pytest.MonkeyPatch.context() as patch:
-        # On one machine they would be DuckDB's.
+        # As for a large journal: by several tasks, which exchange rows.
+        patch.setattr("purgatory.pipeline.sql.spark.FEW_RECORDS", 1_000)
+        Run(of_duckdb.out, spark, journal=journal).update()
+        Run(of_spark.out, engine, journal=journal).update()
+        written.journal.deliver_late()
+        patch.undo()
+        # On one machine the rollups would be DuckDB's.
         patch.setattr("purgatory.pipeline.cli.run.is_for_one_process", lambda *_: False)
-        Run(str(first), spark).write_waits()
-    Run(str(second), engine).write_waits()
-    return first, second
+        patch.setattr("purgatory.pipeline.sql.rollups.KEPT_KEYS", 100)
+        patch.setattr("purgatory.pipeline.sql.rollups.KEPT_PREFIXES", 2)
+        updates = [run.update() for run in (of_spark, of_duckdb)]
+        assert updates[0] == updates[1]
+        assert len(updates[0].bad) == 2
+        planted = len(PLANTED) // 2
+        assert (updates[0].manifest.unknown_rows, len(updates[0].future)) == (planted, 1)
+        assert updates[0].operations == written.truth.operations + planted + len(JOBS)
+        of_spark.write_waits()
+        of_duckdb.write_waits()
+    return of_spark, of_duckdb
 
 
-def files(folder: Path) -> str:
-    return parquet(map(str, sorted(folder.rglob("*.parquet"))))
-
-
-def test_outcomes_are_the_same(both: tuple[Path, Path], duck: duckdb.DuckDBPyConnection) -> None:
+def test_outcomes_are_the_same_on_spark(both: tuple[Run, Run]) -> None:
     """Every column of every row, and the manifest."""
-    one, two = (f"SELECT * FROM {files(out / 'outcomes')}" for out in both)
-    found = duck.execute(
-        f"(({one}) EXCEPT ALL ({two})) UNION ALL (({two}) EXCEPT ALL ({one})) LIMIT 5"
-    ).fetchall()
-    assert found == []
-    manifests = [Run(str(out), duck).outcomes.manifest() for out in both]
+    first, second = (outcomes(run.outcomes.folder) for run in both)
+    assert first == second
+    manifests = [run.outcomes.manifest() for run in both]
     for manifest in manifests:
         manifest.hours = {
             name: (hour.operations, hour.open, hour.first_open_deadline)  # type: ignore[misc] # without the run
             for name, hour in manifest.hours.items()
         }
         manifest.replaced = [path.partition("/")[2] for path in manifest.replaced]
+        manifest.future_run = None
     assert manifests[0] == manifests[1]
 
 
+def test_rollups_are_the_same_on_spark(both: tuple[Run, Run]) -> None:
+    """Of random keys and prefixes both keep the same, as many as there is room for."""
+    columns = "hour, part, kind, name, outcome, number, count, contested, valued, total, least"
+    found = []
+    for run in both:
+        files = parquet(map(str, sorted(Path(run.out, "rollups").rglob("*/hours/*/*.parquet"))))
+        found.append(duckdb.execute(f"SELECT {columns}, most FROM {files} ORDER BY ALL").fetchall())
+    assert found[0] == found[1]
+    for part, most in ((Part.KEY, 100), (Part.PREFIX_WAIT, 2 + 1)):
+        hours = Counter(hour for hour, name in {row[::3][:2] for row in found[0] if row[1] == part})
+        assert max(hours.values()) == most
+
+
 @pytest.mark.parametrize("name", TABLES)
-def test_tables_of_waits_are_the_same(both: tuple[Path, Path], name: str) -> None:
+def test_tables_of_waits_are_the_same_on_spark(both: tuple[Run, Run], name: str) -> None:
     """Names, types as Python has them, and values."""
-    rows = [Tables(str(out)).rows(JOB, name) for out in both]
+    rows = [run.tables.rows(JOB, name) for run in both]
     first = [sorted(found, key=repr) for found in rows]
     assert len(first[0]) > 1
     assert first[0] == first[1]
@@ -96,15 +144,21 @@ def test_tables_of_waits_are_the_same(both: tuple[Path, Path], name: str) -> Non
     assert kinds[0] == kinds[1]
 
 
-def test_the_advice_is_the_same(
-    both: tuple[Path, Path], spark: SparkSession, engine: duckdb.DuckDBPyConnection
-) -> None:
+def test_failed_and_cancelled_jobs_are_the_same_on_spark(both: tuple[Run, Run]) -> None:
+    """Whatever ended their waits, with the latest error that is known."""
+    for run in both:
+        assert run.failed_jobs() == [{"kind": "job:pay", "jobs": 3, "error": "last"}]
+        (row,) = [each for each in run.tables.rows(JOB, "by_kind") if each["kind"] == "job:pay"]
+        counts = {name: row[name] for name in ("fired", "expired", "cancelled")}
+        assert counts == {"fired": 1, "expired": 4, "cancelled": 3}
+
+
+def test_the_advice_is_the_same_on_spark(both: tuple[Run, Run]) -> None:
     """From tables that are the same."""
-    found = [
-        advice.run(run.manifest, run.tables, Targets(), Capacity()).as_json()
-        for run in (Run(str(both[0]), spark), Run(str(both[1]), engine))
-    ]
-    assert found[0] == found[1]
+    first, second = (
+        advice.run(run.manifest, run.tables, Targets(), Capacity()).as_json() for run in both
+    )
+    assert first == second
 
 
 @pytest.mark.usefixtures("no_server")

@@ -14,15 +14,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import purgatory
 from purgatory.jobs.sql import migrate
-from purgatory.journal.schema import EVENT_SCHEMA
+from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.schedule import JobAddress
+from purgatory.pipeline.spark.folder import LocalFolder
 from purgatory.pipeline.spark.folders import Tables
+from purgatory.pipeline.sql.duck import connected
 from tests.house.imports import ROOT
 from tests.nightly import IS_NIGHTLY, NIGHTLY, by_night
 from tests.patience import PATIENCE_S
@@ -33,10 +34,9 @@ from tests.pipeline.spark_servers import (
     environment,
     standalone_cluster,
 )
-from tests.pipeline.synthetic import Written, write
-from tests.pipeline.test_engines import TABLES
+from tests.pipeline.synthetic import TABLES, Written, outcomes, write
 from tests.pipeline.test_schedule import jobs_in
-from tests.synthetic_journal import inject
+from tests.synthetic_journal import inject, put
 from tests.valkey_server import ValkeyServer
 
 pytestmark = pytest.mark.usefixtures("no_server")
@@ -54,6 +54,19 @@ from purgatory.pipeline.__main__ import main
 sys.exit(max(main(arguments) for arguments in json.loads(sys.argv[1])))
 """
 
+_FAR = datetime(2099, 1, 1, tzinfo=UTC)
+AHEAD = {
+    "operation_id": "far",
+    "event": "watched",
+    "seq": 1,
+    "kind": "park",
+    "keys": ["a"],
+    "worker": "ahead",
+    "at": _FAR,
+    "watched_at": _FAR,
+    "deadline": _FAR + timedelta(hours=1),
+}
+
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Written:
@@ -61,20 +74,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Written:
     faults = {"duplicate_share": 0.05, "dropped_share": 0.02, "shuffled": True, "crashes": (0.5,)}
     options: dict[str, Any] = {"operations": 2_000, "hours": 1.5, **faults}
     written = write(tmp_path_factory.mktemp("everywhere") / "a journal", **options)
-    good = next(written.folder.rglob("*.parquet"))
-    far = datetime(2099, 1, 1, tzinfo=UTC)
-    row = dict.fromkeys(EVENT_SCHEMA.names) | {
-        "operation_id": "far",
-        "event": "watched",
-        "seq": 1,
-        "kind": "park",
-        "keys": ["a"],
-        "worker": "ahead",
-        "at": far,
-        "watched_at": far,
-        "deadline": far + timedelta(hours=1),
-    }
-    pq.write_table(pa.Table.from_pylist([row], EVENT_SCHEMA), good.with_name("ahead.parquet"))
+    put(written.folder / "ahead.parquet", AHEAD)
     inject(written.folder, "truncated")
     return written
 
@@ -83,8 +83,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Written:
 def expected(small: Written, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of DuckDB, which are those of Spark in one process: see test_engines.py."""
     out = tmp_path_factory.mktemp("expected")
-    arguments = ["waits", "--journal", str(small.folder), "--out", str(out), "--engine", "duckdb"]
-    run([sys.executable, "-c", COMMANDS], [arguments])
+    expected = Run(str(out), connected(threads=1), journal=str(small.folder))
+    expected.update()
+    expected.write_waits()
     return out
 
 
@@ -144,6 +145,8 @@ class Everything:
         """Fail unless the results are those of one process."""
         if "replay" in self.names:
             assert "500 operations in" in said
+            for name in ("slices", "by_time", "by_shard"):
+                assert pq.read_table(self.out / "replay" / name).num_rows > 0
         if "waits" in self.names:
             assert f"{self.small.truth.operations:,} operations" in said
             assert "Skipped files: 1" in said
@@ -156,17 +159,11 @@ class Everything:
 
 def assert_same(found: Path, expected: Path) -> None:
     """All outcomes and all tables of waits are the same."""
-    assert outcomes(found) == outcomes(expected)
+    folders = (LocalFolder(f"{out}/outcomes") for out in (found, expected))
+    assert len({*map(repr, map(outcomes, folders))}) == 1
     for name in TABLES:
         both = [Tables(str(out)).rows("waits", name) for out in (found, expected)]
         assert sorted(both[0], key=repr) == sorted(both[1], key=repr)
-
-
-def outcomes(out: Path) -> list[dict[str, Any]]:
-    """Return the outcomes below `out`."""
-    files = sorted((out / "outcomes").rglob("run=*/**/*.parquet"))
-    found = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
-    return sorted(found, key=lambda row: str(row["operation_id"]))
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.advise.targets import Targets
@@ -17,8 +16,7 @@ from purgatory.pipeline.report.changes import changes, summary_of
 from purgatory.pipeline.report.verdict import verdict
 from purgatory.pipeline.rollups.rollup_files import KEPT_ERROR
 from purgatory.pipeline.sql.duck import connected
-from purgatory.pipeline.wait_columns import JOB as WAITS
-from tests.pipeline.rolled import START, write_outcomes
+from tests.pipeline.rolled import START, waits, write_outcomes
 from tests.pipeline.test_charts import NOTHING
 
 AS_OF = START + timedelta(hours=1)
@@ -50,15 +48,14 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_both_engines_find_the_failed_jobs(spark: SparkSession, out: Path) -> None:
+def test_failed_jobs_are_found(out: Path) -> None:
     """By kind, with the latest error that is known."""
     expected = [
         {"kind": "job:mail", "jobs": 1, "error": None},
         {"kind": "job:pay", "jobs": 4, "error": "<b>refused</b>"},
     ]
-    for engine in (connected(threads=1), spark):
-        found = Run(str(out), engine).failed_jobs()
-        assert sorted(found, key=lambda row: str(row["kind"])) == expected
+    found = Run(str(out), connected(threads=1)).failed_jobs()
+    assert sorted(found, key=lambda row: str(row["kind"])) == expected
 
 
 def test_the_latest_error_is_that_of_the_latest_hour(tmp_path: Path) -> None:
@@ -84,10 +81,8 @@ def test_the_report_names_failed_jobs(out: Path) -> None:
     assert "<b>refused" not in page
 
 
-def test_both_engines_count_cancelled_jobs_apart(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A fire that cancels, or a cancellation between two attempts: alike with both engines."""
+def test_cancelled_jobs_are_counted_apart(tmp_path: Path) -> None:
+    """A fire that cancels, or a cancellation between two attempts."""
     rows = [
         job(1, "done") | {"outcome": "fired"},
         job(2, "cancelled") | {"outcome": "fired", "lateness_us": None},
@@ -95,20 +90,8 @@ def test_both_engines_count_cancelled_jobs_apart(
         job(4, "cancelled") | {"outcome": "cancelled", "lateness_us": None},
         job(5, "done"),
     ]
-    monkeypatch.setattr("purgatory.pipeline.cli.run.is_for_one_process", lambda *_: False)
-    tables = []
-    for name, engine in (
-        ("duckdb", connected(threads=1)),
-        ("spark", spark),
-    ):
-        out = tmp_path / name
-        write_outcomes(out, rows, as_of=AS_OF)
-        run = Run(str(out), engine)
-        run.write_waits()
-        found = run.tables
-        tables.append([found.rows(WAITS, table) for table in ("by_kind", "hot_keys", "timeline")])
-    assert tables[0] == tables[1]
-    [[by_kind], [hot_key], _] = tables[0]
+    write_outcomes(tmp_path, rows, as_of=AS_OF)
+    [by_kind], [hot_key] = waits(tmp_path, "by_kind", "hot_keys")
     counts = {name: by_kind[name] for name in ("fired", "expired", "cancelled")}
     assert counts == {"fired": 1, "expired": 1, "cancelled": 3}
     assert (hot_key["fired"], hot_key["expired"]) == (1, 1)

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from purgatory.pipeline import OutcomeTable, Update
 from purgatory.pipeline.__main__ import main
-from tests.nightly import NIGHTLY
-from tests.pipeline.synthetic import append
+from tests.pipeline.synthetic import outcomes
+from tests.synthetic_journal import put
 
 NOW = datetime(2026, 11, 20, 6, tzinfo=UTC)
 FAR = datetime(2099, 1, 1, tzinfo=UTC)
@@ -39,9 +38,7 @@ def event(
 
 
 def outcomes_of(table: OutcomeTable) -> dict[str, str]:
-    rows = table.read().select("operation_id", "outcome", "wait_us").collect()
-    assert all(row["wait_us"] is None or row["wait_us"] < 1e9 for row in rows)
-    return {row["operation_id"]: row["outcome"] for row in rows}
+    return {row["operation_id"]: row["outcome"] for row in outcomes(table.folder)}
 
 
 def update(table: OutcomeTable, journal: Path, now: datetime = NOW, **options: Any) -> Update:
@@ -53,18 +50,18 @@ def waiting() -> list[dict[str, Any]]:
     return [event(f"op-{number}", "watched", started) for number in range(WAITING)]
 
 
-def test_one_wrong_clock_makes_nothing_lost(spark: SparkSession, tmp_path: Path) -> None:
+def test_one_wrong_clock_makes_nothing_lost(empty_table: OutcomeTable, tmp_path: Path) -> None:
     """Neither a start nor an end of the year 2099 is believed; both are named by worker."""
-    journal, table = tmp_path / "journal", OutcomeTable(spark, str(tmp_path / "outcomes"))
-    append(
-        spark,
-        journal,
+    journal, table = tmp_path / "journal", empty_table
+    put(
+        journal / "1.parquet",
         *waiting(),
         event("op-0", "fired", NOW - timedelta(minutes=1), FAR, worker="ahead"),
         event("op-x", "watched", FAR, worker="far ahead"),
     )
     found = update(table, journal)
     assert outcomes_of(table) == {f"op-{number}": "open" for number in range(WAITING)}
+    assert all(row["wait_us"] is None for row in outcomes(table.folder))
     assert {worker: future.records for worker, future in found.future.items()} == {
         "ahead": 1,
         "far ahead": 1,
@@ -77,22 +74,20 @@ def test_one_wrong_clock_makes_nothing_lost(spark: SparkSession, tmp_path: Path)
     assert (again.future, again.written_hours, table.manifest().run) == (found.future, (), 1)
 
 
-@NIGHTLY
 def test_what_was_early_is_merged_when_its_time_has_come(
-    spark: SparkSession, tmp_path: Path
+    empty_table: OutcomeTable, tmp_path: Path
 ) -> None:
     """A clock that is ten minutes ahead loses nothing; the journal's files may be deleted."""
-    journal, table = tmp_path / "journal", OutcomeTable(spark, str(tmp_path / "outcomes"))
+    journal, table = tmp_path / "journal", empty_table
     early = NOW + timedelta(minutes=10)
-    append(
-        spark,
-        journal,
+    put(
+        journal / "1.parquet",
         *waiting(),
         event("op-0", "fired", NOW - timedelta(minutes=1), early, worker="ahead"),
         event("op-1", "fired", NOW - timedelta(minutes=1), FAR, worker="ahead"),
     )
     assert update(table, journal).future["ahead"].records == 2
-    append(spark, journal, event("op-2", "cancelled", NOW - timedelta(minutes=1), NOW))
+    put(journal / "2.parquet", event("op-2", "cancelled", NOW - timedelta(minutes=1), NOW))
     later = update(table, journal, NOW + timedelta(minutes=6))
     assert later.future["ahead"].records == 1
     assert later.unknown_rows == 0
@@ -101,29 +96,22 @@ def test_what_was_early_is_merged_when_its_time_has_come(
     assert table.manifest().as_of_time() == early
     # With a larger tolerance all is believed.
     assert update(table, journal, FAR).future == {}
-    assert outcomes_of_all(table)["op-1"] == "fired"
+    assert outcomes_of(table)["op-1"] == "fired"
     assert not list((tmp_path / "outcomes").glob("future=*"))
 
 
-def outcomes_of_all(table: OutcomeTable) -> dict[str, str]:
-    rows = table.read().select("operation_id", "outcome").collect()
-    return {row["operation_id"]: row["outcome"] for row in rows}
-
-
-@NIGHTLY
-def test_a_table_that_believed_it_is_repaired(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_that_believed_it_is_repaired(empty_table: OutcomeTable, tmp_path: Path) -> None:
     """By the next run, without the journal's files."""
-    journal, table = tmp_path / "journal", OutcomeTable(spark, str(tmp_path / "outcomes"))
-    append(
-        spark,
-        journal,
+    journal, table = tmp_path / "journal", empty_table
+    put(
+        journal / "1.parquet",
         *waiting(),
         event("op-0", "fired", NOW - timedelta(minutes=1), FAR, worker="ahead"),
         event("op-x", "watched", FAR, worker="ahead"),
     )
     # As if this machine's clock had been in the year 2099.
     update(table, journal, FAR)
-    assert outcomes_of_all(table)["op-1"] == "lost"
+    assert outcomes_of(table)["op-1"] == "lost"
     for file in journal.rglob("*.parquet"):
         file.unlink()
     found = update(table, journal)
@@ -134,16 +122,16 @@ def test_a_table_that_believed_it_is_repaired(spark: SparkSession, tmp_path: Pat
     assert not update(table, journal).is_repaired
     # And what was set aside is not lost.
     update(table, journal, FAR)
-    assert outcomes_of_all(table)["op-0"] == "fired"
+    assert outcomes_of(table)["op-0"] == "fired"
 
 
 def test_the_command_and_the_report_name_the_worker(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With the count, the time, and what is wrong."""
     journal, out = tmp_path / "journal", tmp_path / "out"
-    append(spark, journal, *waiting(), event("op-0", "fired", NOW, FAR, worker="ahead"))
-    assert main(["report", "--journal", str(journal), "--out", str(out)]) == 0
+    put(journal / "1.parquet", *waiting(), event("op-0", "fired", NOW, FAR, worker="ahead"))
+    assert main(["report", "--journal", str(journal), "--out", str(out), "--engine", "duckdb"]) == 0
     said = capsys.readouterr().out
     assert "Records dated in the future, set aside until then: 1." in said
     assert "  ahead: 1 record, up to 2099-01-01T00:00:00+00:00" in said

@@ -6,14 +6,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
 
-from purgatory.journal.schema import EVENT_SCHEMA, SAMPLE_KEY
 from purgatory.pipeline import OutcomeTable
 from purgatory.pipeline.outcomes.event_summary import (
     BLOCK,
@@ -25,6 +21,7 @@ from purgatory.pipeline.outcomes.event_summary import (
 from purgatory.pipeline.outcomes.journal_files import sampling_of
 from purgatory.pipeline.outcomes.manifest import missing_records
 from purgatory.pipeline.sql.duck import DuckRunner, connected
+from tests.synthetic_journal import put
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
 
@@ -45,39 +42,29 @@ def row(start: str, seq: int, kind: str = "park") -> dict[str, Any]:
     }
 
 
-def put(path: Path, rows: list[dict[str, Any]], sample: bytes | None = None) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table = pa.Table.from_pylist(rows, schema=EVENT_SCHEMA)
-    if sample is not None:
-        metadata = {**(EVENT_SCHEMA.metadata or {}), SAMPLE_KEY: sample}
-        table = table.replace_schema_metadata(metadata)
-    pq.write_table(table, path)
-
-
-def test_gaps_and_samples_are_known(spark: SparkSession, tmp_path: Path) -> None:
+def test_gaps_and_samples_are_known(empty_table: OutcomeTable, tmp_path: Path) -> None:
     """Over several runs; records of jobs, which have numbers too, are no gaps."""
     one, two = "00000000000a", "00000000000b"
     folder = tmp_path / "journal"
     first = [row(one, seq) for seq in (1, 2, 3, 7)] + [row(one, 5, "job:mail")]
-    put(folder / "1.parquet", first, b'{"park": 0.5, "job:mail": 1}')
-    table = OutcomeTable(spark, str(tmp_path / "outcomes"))
-    table.update(str(folder))
+    put(folder / "1.parquet", *first, sample=b'{"park": 0.5, "job:mail": 1}')
+    empty_table.update(str(folder))
     # 4 and 6 are missing.
-    assert missing_records(table.manifest()) == {f"worker of {one}": 2}
+    assert missing_records(empty_table.manifest()) == {f"worker of {one}": 2}
     # Its name says whose job it was, and records that were read do not hide others.
     again = [row(one, seq) for seq in (1, 2, 3, 6)]
     job = [row("another", 9, "job:mail") | {"worker": f"worker of {one}"}]
-    put(folder / f"w-{one}-000002.parquet", [*again, *job])
-    put(folder / "2.parquet", [row(two, seq) for seq in (1, 2)], b'{"park": 0.1}')
-    table.update(str(folder))
-    manifest = table.manifest()
+    put(folder / f"w-{one}-000002.parquet", *again, *job)
+    put(folder / "2.parquet", *[row(two, seq) for seq in (1, 2)], sample=b'{"park": 0.1}')
+    empty_table.update(str(folder))
+    manifest = empty_table.manifest()
     # 4 and 8: the first is missing, or the job's of an unknown start.
     assert manifest.starts[one].seen == [[1, 3], [6, 7], [9, 9]]
     assert missing_records(manifest) == {f"worker of {one}": 2}
     assert manifest.sampling == {"park": 0.1}
     assert manifest.starts[one].last_at == (START + timedelta(seconds=9)).isoformat()
-    put(folder / "3.parquet", [row(two, 3)], b'{"park": 2}')
-    assert "purgatory.sample" in table.update(str(folder)).bad["3.parquet"]
+    put(folder / "3.parquet", row(two, 3), sample=b'{"park": 2}')
+    assert "purgatory.sample" in empty_table.update(str(folder)).bad["3.parquet"]
 
 
 @given(
@@ -111,7 +98,7 @@ def test_jobs_of_several_starts_are_no_gaps(tmp_path: Path) -> None:
     for start in ("00000000000a", "00000000000b"):
         of_start = [row(start, 1), row(start, 2, "job:mail"), row(start, 3)]
         rows += [of_row | {"worker": "w"} for of_row in of_start]
-    put(tmp_path / "journal" / "1.parquet", rows)
+    put(tmp_path / "journal" / "1.parquet", *rows)
     table = OutcomeTable(DuckRunner(connected(threads=1)), str(tmp_path / "outcomes"))
     table.update(str(tmp_path / "journal"))
     assert missing_records(table.manifest()) == {}
@@ -122,7 +109,7 @@ def test_a_wrong_number_is_no_gap(tmp_path: Path) -> None:
     start = "0123456789abcdef"
     rows = [row(start, seq) for seq in range(1, 1_001) if not 100 <= seq < 600]
     rows[-1]["seq"] = 2**40
-    put(tmp_path / "journal" / "1.parquet", rows)
+    put(tmp_path / "journal" / "1.parquet", *rows)
     table = OutcomeTable(DuckRunner(connected(threads=1)), str(tmp_path / "outcomes"))
     table.update(str(tmp_path / "journal"))
     assert missing_records(table.manifest()) == {f"worker of {start}": 500}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from pathlib import Path
@@ -12,13 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame, SparkSession
 
 from purgatory.pipeline import (
     NothingToReadError,
     OutcomeTable,
     OutputInUseError,
-    operation_outcomes,
 )
 from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.outcomes.manifest import (
@@ -33,7 +32,9 @@ from purgatory.pipeline.outcomes.manifest import (
 )
 from purgatory.pipeline.outcomes.outcome_table import DEFAULT_GRACE_S
 from purgatory.pipeline.spark.folder import File, LocalFolder
-from tests.pipeline.synthetic import Written, events, write
+from purgatory.pipeline.sql.duck import DuckRunner, connected
+from tests.pipeline.synthetic import Written, outcomes, write
+from tests.synthetic_journal import put
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
 COMPARED = "operation_id, kind, worker, watched_at, deadline, outcome, completed_at, wait_us"
@@ -100,11 +101,13 @@ def event(number: int, name: str, at_s: float, **more: Any) -> dict[str, Any]:
     return row | more
 
 
-def fold(frame: DataFrame, as_of_s: float = 10_000, **options: Any) -> dict[str, Any]:
-    as_of = START + timedelta(seconds=as_of_s)
-    rows = operation_outcomes(
-        frame, as_of=as_of, grace_s=900, tasks=2, files_per_hour=2, **options
-    ).collect()
+def fold(folder: Path, *parts: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the outcomes of a journal that has one part more in each run, by identifier."""
+    table = OutcomeTable(DuckRunner(connected(threads=1)), f"{folder}/outcomes")
+    for number, rows in enumerate(parts):
+        put(folder / "journal" / f"{number}.parquet", *rows)
+        table.update(f"{folder}/journal")
+    rows = outcomes(table.folder)
     found = {row["operation_id"]: row for row in rows}
     assert len(found) == len(rows)
     return found
@@ -119,23 +122,18 @@ def test_agrees_with_another_engine(
 
 def test_agrees_with_what_was_written(table: OutcomeTable, journal: Written) -> None:
     """Counts are those that the generator knows, though records were repeated and dropped."""
-    counted = {
-        (row["kind"], row["outcome"]): row["count"]
-        for row in table.read().groupBy("kind", "outcome").count().collect()
-    }
+    rows = outcomes(table.folder)
+    counted = Counter((row["kind"], row["outcome"]) for row in rows)
     for name, kind in journal.truth.kinds.items():
         for outcome in ("fired", "expired", "cancelled", "drained"):
-            assert counted.get((name, outcome), 0) == getattr(kind, outcome)
-        silent = counted.get((name, "lost"), 0) + counted.get((name, "open"), 0)
+            assert counted[name, outcome] == getattr(kind, outcome)
+        silent = counted[name, "lost"] + counted[name, "open"]
         assert silent == kind.unfinished
     assert sum(counted.values()) == journal.truth.operations
-    records = table.read().groupBy().sum("records").collect()[0][0]
-    assert records == journal.truth.rows
+    assert sum(row["records"] for row in rows) == journal.truth.rows
 
 
-def test_running_twice_is_running_once(
-    spark: SparkSession, table: OutcomeTable, journal: Written
-) -> None:
+def test_running_twice_is_running_once(table: OutcomeTable, journal: Written) -> None:
     """A second run reads no file and touches none."""
     before = contents(local(table))
     update = table.update(str(journal.folder))
@@ -145,13 +143,13 @@ def test_running_twice_is_running_once(
 
 
 def test_late_records_rewrite_their_hours_only(
-    spark: SparkSession, duck: duckdb.DuckDBPyConnection, tmp_path: Path
+    empty_table: OutcomeTable, duck: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     """A file that comes late changes the hours that its operations began in, and no other."""
     written = write(
         tmp_path / "journal", operations=6_000, late_share=0.05, crashes=(1.3,), hours=4.0
     )
-    table = OutcomeTable(spark, str(tmp_path / "outcomes"))
+    table = empty_table
     first = table.update(str(written.folder))
     hours = [f"2026-11-20T{hour:02d}" for hour in range(6, 10)]
     assert list(first.written_hours) == hours
@@ -177,27 +175,27 @@ def test_late_records_rewrite_their_hours_only(
     assert len(set(local(table).rglob("_manifests/*.json"))) == 1
 
 
-def test_hours_survive_their_journal(spark: SparkSession, tmp_path: Path) -> None:
+def test_hours_survive_their_journal(empty_table: OutcomeTable, tmp_path: Path) -> None:
     """Files of the journal may be deleted once they are in: late ones are merged all the same."""
     written = write(tmp_path / "journal", operations=2_000, late_share=0.05)
-    table = OutcomeTable(spark, str(tmp_path / "outcomes"))
+    table = empty_table
     table.update(str(written.folder))
     for path in written.folder.rglob("*.parquet"):
         path.unlink()
     written.journal.deliver_late()
     assert table.update(str(written.folder)).operations == written.truth.operations
-    ended = table.read().where("outcome NOT IN ('lost', 'open')").count()
-    assert ended == sum(written.truth.events.values()) - written.truth.events["watched"]
+    ended = [row for row in outcomes(table.folder) if row["outcome"] not in ("lost", "open")]
+    assert len(ended) == sum(written.truth.events.values()) - written.truth.events["watched"]
 
 
-def test_a_file_that_is_gone_is_forgotten(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_that_is_gone_is_forgotten(empty_table: OutcomeTable, tmp_path: Path) -> None:
     """The manifest grows no longer than the journal; a file that comes back changes no outcome."""
     folder, away = tmp_path / "journal", tmp_path / "away"
     written = write(folder / "kept", operations=50, hours=0.1)
     write(folder / "deleted", operations=50, hours=0.1, seed=2)
-    table = OutcomeTable(spark, str(tmp_path / "outcomes"))
+    table = empty_table
     table.update(str(folder))
-    before = table.read().drop("records").orderBy("operation_id").collect()
+    before = [row | {"records": None} for row in outcomes(table.folder)]
     (folder / "deleted").rename(away)
     assert table.update(str(folder)).operations == 100
     manifest = table.manifest()
@@ -209,10 +207,10 @@ def test_a_file_that_is_gone_is_forgotten(spark: SparkSession, tmp_path: Path) -
     (tmp_path / "unmounted").rename(folder)
     away.rename(folder / "deleted")
     assert table.update(str(folder)).new_files == written.truth.files
-    assert table.read().drop("records").orderBy("operation_id").collect() == before
+    assert [row | {"records": None} for row in outcomes(table.folder)] == before
 
 
-def test_the_first_end_counts_else_the_deadline(spark: SparkSession) -> None:
+def test_the_first_end_counts_else_the_deadline(tmp_path: Path) -> None:
     """In whichever order rows are read; without an end, the grace tells open from lost.
 
     A wait is zero at least, though a wall clock went back. Rows that are no events are left out.
@@ -226,10 +224,10 @@ def test_the_first_end_counts_else_the_deadline(spark: SparkSession) -> None:
         event(4, "watched", 0),
         event(4, "outdated", 3),
         event(5, "exploded", 1),
-        event(6, "fired", 1, at=None),
     ]
     for ordered, as_of_s, silent in ((rows, 909, "open"), (rows[::-1], 911, "lost")):
-        found = fold(events(spark, *ordered), as_of_s=as_of_s)
+        found = fold(tmp_path / silent, [*ordered, event(7, "fired", as_of_s)])
+        found.pop("op-7")
         assert {name: (row["outcome"], row["wait_us"]) for name, row in found.items()} == {
             "op-1": ("fired", 5_000_000),
             "op-2": (silent, None),
@@ -242,24 +240,22 @@ def test_the_first_end_counts_else_the_deadline(spark: SparkSession) -> None:
         assert (found["op-2"]["completed_at"], found["op-4"]["completed_by"]) == (None, None)
 
 
-def test_merging_is_the_same_as_folding_at_once(spark: SparkSession) -> None:
+def test_merging_is_the_same_as_folding_at_once(tmp_path: Path) -> None:
     """What is known from before and what is new make what all of it makes."""
     rows = [
         *(event(number, "watched", 0) for number in range(6)),
         *(event(number, "fired", 3, seq=10 + number) for number in range(3)),
         event(7, "cancelled", 4),
         event(2, "drained", 1, seq=20),
+        event(8, "fired", 10_000),
     ]
-    whole = fold(events(spark, *rows))
+    whole = fold(tmp_path, rows)
     for cut in (2, 7, 9):
-        known = operation_outcomes(
-            events(spark, *rows[:cut]), as_of=START, grace_s=900, tasks=2, files_per_hour=1
-        )
-        assert fold(events(spark, *rows[cut:]), known=known) == whole
+        assert fold(tmp_path / f"{cut}", rows[:cut], rows[cut:]) == whole
 
 
-def test_rows_that_are_no_events_are_counted(spark: SparkSession, tmp_path: Path) -> None:
-    """In a file too: rows of another event and rows without an identifier, and the rest is read.
+def test_rows_that_are_no_events_are_counted(empty_table: OutcomeTable, tmp_path: Path) -> None:
+    """In a file too: rows of another event, without an identifier or a time, and the rest is read.
 
     An hour that has no others is not written.
     """
@@ -269,13 +265,19 @@ def test_rows_that_are_no_events_are_counted(spark: SparkSession, tmp_path: Path
     names = pa.array(["exploded"] * 3 + ["watched"] * 2).cast(
         pa.dictionary(pa.int32(), pa.string())
     )
-    identifiers = pa.array([None if name == "watched" else "a-1" for name in names.to_pylist()])
+    identifiers = pa.array([*["a-1"] * 3, None, "a-2"])
+    times = pa.array([*rows["at"].to_pylist()[:4], None])
     earlier = pc.subtract(rows["watched_at"], pa.scalar(timedelta(hours=5)))
-    for name, column in (("event", names), ("operation_id", identifiers), ("watched_at", earlier)):
+    for name, column in (
+        ("event", names),
+        ("operation_id", identifiers),
+        ("at", times),
+        ("watched_at", earlier),
+    ):
         place = rows.schema.get_field_index(name)
         rows = rows.set_column(place, pa.field(name, column.type), column)
     pq.write_table(rows, source.with_name("other.parquet"))
-    table = OutcomeTable(spark, str(tmp_path / "outcomes"))
+    table = empty_table
     update = table.update(str(written.folder))
     assert (update.rows, update.unknown_rows) == (written.truth.rows + 5, 5)
     assert table.manifest().unknown_rows == 5
@@ -283,14 +285,12 @@ def test_rows_that_are_no_events_are_counted(spark: SparkSession, tmp_path: Path
     assert update.written_hours == tuple(table.manifest().hours) == ("2026-11-20T06",)
 
 
-def test_a_run_that_broke_off_leaves_no_trace(
-    spark: SparkSession, journal: Written, table: OutcomeTable
-) -> None:
+def test_a_run_that_broke_off_leaves_no_trace(journal: Written, table: OutcomeTable) -> None:
     """What a killed run wrote is in no manifest: readers do not see it, the next run removes it."""
     left = local(table) / "run=000001-killed" / "date=2026-11-20" / "hour=06"
     left.mkdir(parents=True)
     (left / "part-0.parquet").write_bytes(b"half")
-    assert table.read().count() == journal.truth.operations
+    assert len(outcomes(table.folder)) == journal.truth.operations
     table.update(str(journal.folder))
     assert not left.exists()
 
@@ -336,14 +336,14 @@ def test_two_runs_at_once_do_not_both_publish(tmp_path: Path) -> None:
     assert folder.names("_manifests") == ["000001.json"]
 
 
-def test_a_run_that_was_overtaken_spoils_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_run_that_was_overtaken_spoils_nothing(empty_table: OutcomeTable, tmp_path: Path) -> None:
     """It knew less of the journal than the one that published: nothing of that one's is lost.
 
     In folders whose names Spark would take for patterns.
     """
     folder = tmp_path / "journal [1]"
     first = write(folder / "{first,1st}", operations=50, hours=0.1)
-    table = OutcomeTable(spark, str(tmp_path / "outcomes [of] *?"))
+    table = OutcomeTable(empty_table.runner, str(tmp_path / "outcomes [of] *?"))
     truths = [first.truth]
 
     def overtake(line: str) -> None:
@@ -354,7 +354,7 @@ def test_a_run_that_was_overtaken_spoils_nothing(spark: SparkSession, tmp_path: 
     with pytest.raises(OutputInUseError, match="run this one again"):
         table.update(str(folder), on_progress=overtake)
     both = sum(truth.operations for truth in truths)
-    assert table.read().count() == both
+    assert len(outcomes(table.folder)) == both
     assert table.update(str(folder)).operations == both
     assert len(list(local(table).glob("run=*"))) == 1
 
@@ -370,10 +370,10 @@ def test_what_another_run_writes_is_left_alone(tmp_path: Path) -> None:
     assert not written.exists()
 
 
-def test_nothing_to_read_is_said(spark: SparkSession, tmp_path: Path) -> None:
+def test_nothing_to_read_is_said(empty_table: OutcomeTable, tmp_path: Path) -> None:
     """A folder without a journal, and one without outcomes, are named."""
-    table = OutcomeTable(spark, str(tmp_path / "outcomes"))
+    table = empty_table
     with pytest.raises(NothingToReadError, match=f"No journal in {tmp_path}/nowhere"):
         table.update(str(tmp_path / "nowhere"))
     with pytest.raises(NothingToReadError, match="run the job `outcomes`"):
-        table.read()
+        table.published()

@@ -21,6 +21,7 @@ from purgatory.pipeline.replay.replay import (
     simulation,
 )
 from purgatory.pipeline.replay.summary import ReplaySummary, replay_by_shard, replay_summary
+from purgatory.pipeline.sql.duck import DuckRunner, connected
 from tests.nightly import NIGHTLY
 from tests.pipeline.synthetic import write
 
@@ -28,11 +29,12 @@ OPERATIONS = 5_000
 
 
 @pytest.fixture(scope="module")
-def out(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the outcomes of a small journal, with a restart in it."""
     folder = tmp_path_factory.mktemp("replay")
     written = write(folder / "journal", operations=OPERATIONS, drains=(2.1,))
-    OutcomeTable(spark, str(folder / "outcomes")).update(str(written.folder))
+    runner = DuckRunner(connected(threads=1))
+    OutcomeTable(runner, str(folder / "outcomes")).update(str(written.folder))
     return folder
 
 
@@ -58,14 +60,19 @@ def played(outcomes: DataFrame, what_if: WhatIf | None = None, shards: int = 3) 
         found.unpersist()
 
 
+@pytest.fixture(scope="module")
+def unchanged(recorded: DataFrame) -> ReplaySummary:
+    """The replay of what is recorded."""
+    return played(recorded)
+
+
 def outcome_counts(outcomes: DataFrame) -> dict[str, int]:
     return {row["outcome"]: row["count"] for row in outcomes.groupBy("outcome").count().collect()}
 
 
-def test_what_is_recorded_comes_out_again(recorded: DataFrame) -> None:
+def test_what_is_recorded_comes_out_again(recorded: DataFrame, unchanged: ReplaySummary) -> None:
     """With nothing changed, every operation ends as it did."""
-    expected = outcome_counts(recorded)
-    found = played(recorded)
+    expected, found = outcome_counts(recorded), unchanged
     assert (found.operations, found.fired, found.cancelled) == (
         recorded.count(),
         expected["fired"],
@@ -77,6 +84,7 @@ def test_what_is_recorded_comes_out_again(recorded: DataFrame) -> None:
     assert found.lateness_us[100.0] < 1_000
 
 
+@NIGHTLY
 def test_jobs_are_left_out_and_operations_without_keys_are_not(
     everything: DataFrame, recorded: DataFrame
 ) -> None:
@@ -92,14 +100,17 @@ def test_jobs_are_left_out_and_operations_without_keys_are_not(
     )
 
 
-def test_the_number_of_shards_changes_no_outcome(recorded: DataFrame) -> None:
+def test_the_number_of_shards_changes_no_outcome(
+    recorded: DataFrame, unchanged: ReplaySummary
+) -> None:
     """Shards are a matter of who does the work."""
-    one, five = played(recorded, shards=1), played(recorded, shards=5)
-    assert (one.fired, one.expired, one.lateness_us) == (five.fired, five.expired, five.lateness_us)
-    assert (one.shards, five.shards) == (1, 5)
+    one, three = played(recorded, shards=1), unchanged
+    for name in ("fired", "expired", "lateness_us"):
+        assert getattr(one, name) == getattr(three, name)
+    assert (one.shards, three.shards) == (1, 3)
     # With one shard the peak is exact, and it is between the bounds that several give.
     assert one.peak_at_least == one.peak_at_most
-    assert five.peak_at_least <= one.peak_at_most <= five.peak_at_most
+    assert three.peak_at_least <= one.peak_at_most <= three.peak_at_most
 
 
 def test_shorter_timeouts_expire_what_took_longer(recorded: DataFrame) -> None:
@@ -114,6 +125,7 @@ def test_shorter_timeouts_expire_what_took_longer(recorded: DataFrame) -> None:
     assert found.operations == found.fired + found.expired + found.cancelled
 
 
+@NIGHTLY
 def test_longer_timeouts_say_what_is_not_known(recorded: DataFrame) -> None:
     """What would have become of those that expired is in no journal."""
     found = played(recorded, WhatIf(timeout=2))
@@ -122,24 +134,30 @@ def test_longer_timeouts_say_what_is_not_known(recorded: DataFrame) -> None:
 
 
 @pytest.mark.parametrize("growth", [Growth.WIDER, pytest.param(Growth.BUSIER, marks=NIGHTLY)])
-def test_more_traffic_is_more_of_the_same(recorded: DataFrame, growth: Growth) -> None:
+def test_more_traffic_is_more_of_the_same(
+    recorded: DataFrame, unchanged: ReplaySummary, growth: Growth
+) -> None:
     """Twice and a half as much: half of the keys come a third time."""
-    once = played(recorded)
+    once = unchanged
     found = played(recorded, WhatIf(traffic=2.5, growth=growth))
     assert found.operations == pytest.approx(2.5 * once.operations, rel=0.05)
     assert found.fired / found.operations == pytest.approx(once.fired / once.operations, rel=0.05)
     assert found.peak_at_most > 1.5 * once.peak_at_most
 
 
+@NIGHTLY
 def test_less_traffic_keeps_whole_keys(recorded: DataFrame) -> None:
     """A half of the keys, with all that waits on them."""
     found = played(recorded, WhatIf(traffic=0.5))
     assert 0 < found.operations < recorded.count()
 
 
-def test_another_wheel_changes_cascades_and_lateness_only(recorded: DataFrame) -> None:
+@NIGHTLY
+def test_another_wheel_changes_cascades_and_lateness_only(
+    recorded: DataFrame, unchanged: ReplaySummary
+) -> None:
     """Kafka's wheel has more levels; a coarse tick is later."""
-    ours, kafkas = played(recorded), played(recorded, WhatIf(wheel_size=20))
+    ours, kafkas = unchanged, played(recorded, WhatIf(wheel_size=20))
     coarse = played(recorded, WhatIf(tick_ms=50))
     assert kafkas.cascaded > 1.5 * ours.cascaded
     assert (kafkas.fired, kafkas.expired) == (ours.fired, ours.expired)
@@ -168,6 +186,7 @@ def test_a_drawn_load_gives_what_one_plain_process_finds(spark: SparkSession) ->
         )
 
 
+@NIGHTLY
 def test_a_worker_s_collector_does_not_look_at_what_was_imported(spark: SparkSession) -> None:
     """Spark collects after each task, which would take longer than a small one."""
 
@@ -180,6 +199,7 @@ def test_a_worker_s_collector_does_not_look_at_what_was_imported(spark: SparkSes
     assert max(row["count"] for row in found) > 0
 
 
+@NIGHTLY
 def test_the_command_plays_a_drawn_load(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

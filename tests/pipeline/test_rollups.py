@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from purgatory.pipeline.rollups.rollup_files import (
     ALL,
     KEPT_KEYS,
     KEPT_PREFIXES,
+    Part,
     read_rollup_manifest,
 )
 from purgatory.pipeline.rollups.rollups import NODES, RollupRun, make_starts
@@ -32,8 +32,7 @@ from purgatory.pipeline.sql.spark import hour_rows
 from purgatory.pipeline.statistics import COARSE, bucket
 from tests.nightly import by_night
 from tests.pipeline.rolled import START, waits, write_outcomes
-from tests.pipeline.synthetic import write
-from tests.pipeline.test_engines import TABLES
+from tests.pipeline.synthetic import TABLES, write
 
 LATER = START + timedelta(days=9)
 
@@ -273,8 +272,8 @@ def test_a_crash_that_moved_is_aggregated_again(tmp_path: Path) -> None:
     assert found == [200, 250]
 
 
-def test_only_frequent_keys_and_prefixes_are_kept(tmp_path: Path, spark: SparkSession) -> None:
-    """Of random ones the rest is dropped, and counted together; both engines keep the same."""
+def test_only_frequent_keys_and_prefixes_are_kept(tmp_path: Path) -> None:
+    """Of random ones the rest is dropped, and counted together."""
     rows: list[dict[str, Any]] = [
         {"keys": [f"{number}:a", f"{number}:b"]} for number in range(KEPT_KEYS)
     ]
@@ -285,42 +284,21 @@ def test_only_frequent_keys_and_prefixes_are_kept(tmp_path: Path, spark: SparkSe
     counts = {row["key_prefix"]: row["operations"] for row in prefixes}
     assert (counts["often"], len(counts), sum(counts.values())) == (3, 201, len(rows))
     Run(str(tmp_path), connected(threads=1)).rollups()
-    files = [str(path) for path in (tmp_path / "rollups").rglob("*/hours/*/*.parquet")]
-    one = engine_rows(files)
-    kept = engine_counts(files)
-    assert kept["keys"] == KEPT_KEYS
-    assert kept["prefixes"] == KEPT_PREFIXES + 1
-    table = Run(str(tmp_path), spark).outcomes
-    frame = hour_rows(table.read(), starts={}, as_of=LATER)
-    frame.write.parquet(str(tmp_path / "spark"))
-    assert engine_rows(sorted(map(str, (tmp_path / "spark").glob("*.parquet")))) == one
-
-
-def engine_rows(files: Sequence[str]) -> list[Any]:
-    """Return the rows of the rollup of one hour."""
-    columns = "hour, part, kind, name, outcome, number, count, contested, valued, total, least"
-    query = f"SELECT {columns}, most FROM {parquet(files)} ORDER BY ALL"
-    return duckdb.execute(query).fetchall()
-
-
-def engine_counts(files: Sequence[str]) -> dict[str, int]:
-    """Return how many keys and prefixes a rollup has."""
-    found = duckdb.execute(
-        f"""
-        SELECT count(DISTINCT name) FILTER (part = 5), count(DISTINCT name) FILTER (part = 3)
-        FROM {parquet(files)}
-        """
-    ).fetchall()[0]
-    return dict(zip(("keys", "prefixes"), found, strict=True))
+    files = parquet(map(str, (tmp_path / "rollups").rglob("*/hours/*/*.parquet")))
+    count = "count(DISTINCT name) FILTER (part = {})"
+    parts = ", ".join(map(count.format, (Part.KEY.value, Part.PREFIX_WAIT.value)))
+    assert duckdb.execute(f"SELECT {parts} FROM {files}").fetchall() == [
+        (KEPT_KEYS, KEPT_PREFIXES + 1)
+    ]
 
 
 def test_spark_scans_the_outcomes_once(
-    table: OutcomeTable, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, table: OutcomeTable, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One scan, and two exchanges: of aggregated rows, and of these by hour."""
     manifest = table.manifest()
     rows = hour_rows(
-        table.read(),
+        OutcomeTable(spark, str(table.folder)).read(),
         starts=manifest.starts,
         as_of=START,
     )

@@ -18,8 +18,7 @@ from purgatory.pipeline.schemas import EVENT_SCHEMA
 from purgatory.pipeline.source.data_source import PurgatoryDataSource
 from purgatory.pipeline.spark.folders import RemoteFolder, Tables, file_system_at
 from tests.pipeline.s3_server import BUCKET, needs_s3, s3_server
-from tests.pipeline.synthetic import Written, write
-from tests.pipeline.test_engines import TABLES
+from tests.pipeline.synthetic import TABLES, Written, write
 from tests.synthetic_journal import inject
 
 pytestmark = [needs_s3, pytest.mark.usefixtures("no_server")]

@@ -128,7 +128,7 @@ def test_what_broke_off_goes_on(address: JobAddress) -> None:
     assert len(asyncio.run(jobs_in(address))) == 50
 
 
-def test_a_csv_file_becomes_jobs(
+def test_spark_makes_jobs_of_a_csv_file(
     spark: SparkSession,
     address: JobAddress,
     tmp_path: Path,
@@ -167,7 +167,8 @@ def test_a_csv_file_becomes_jobs(
     assert "or give another --out" in capsys.readouterr().err
 
 
-def test_other_tables_become_jobs(
+@NIGHTLY
+def test_spark_makes_jobs_of_other_tables(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Parquet with structs and times, by several tasks, and a table of the catalogue."""
@@ -195,7 +196,8 @@ def test_other_tables_become_jobs(
     assert "3 jobs added" in capsys.readouterr().out
 
 
-def test_a_database_that_cannot_be_opened_ends_with_a_sentence(
+@NIGHTLY
+def test_on_spark_a_database_that_cannot_be_opened_ends_with_a_sentence(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And without a trace of calls."""
@@ -207,7 +209,7 @@ def test_a_database_that_cannot_be_opened_ends_with_a_sentence(
     assert "Traceback" not in said
 
 
-def test_a_database_without_tables_ends_with_the_way_out(
+def test_on_spark_a_database_without_tables_ends_with_the_way_out(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The last line is the store's own sentence, though it was a worker's error."""
@@ -219,7 +221,7 @@ def test_a_database_without_tables_ends_with_the_way_out(
     assert last.startswith("schedule: the database has no tables for jobs: run ")
 
 
-def test_a_table_of_something_else_is_refused(
+def test_on_spark_a_table_of_something_else_is_refused(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It says what a job needs."""

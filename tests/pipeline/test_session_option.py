@@ -10,7 +10,7 @@ from purgatory.pipeline.spark.session import session_option
 NAME = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
 
 
-def test_an_option_is_as_it_was_after_a_failure(spark: SparkSession) -> None:
+def test_an_option_of_spark_is_as_it_was_after_a_failure(spark: SparkSession) -> None:
     """What the user has set holds again."""
     before = spark.conf.get(NAME)
 

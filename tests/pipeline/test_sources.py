@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pickle
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 import redis
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
-from pyspark.sql.datasource import GreaterThanOrEqual
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual
+from pyspark.sql.types import StructType
 
 from purgatory.jobs import JobState
 from purgatory.jobs.model import Cancel, Claim, Finish, RunNow, Start
@@ -74,24 +77,72 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> JobAddress:
     return JobAddress(url=url)
 
 
-def options_of(address: JobAddress) -> dict[str, Any]:
-    return {"table": "jobs", "prefix": address.prefix, "shards": address.shards}
+def options_of(address: JobAddress) -> dict[str, str]:
+    return {"table": "jobs", "prefix": address.prefix, "shards": str(address.shards)}
 
 
-def events(spark: SparkSession, written: Written) -> DataFrame:
-    """The same files, as Spark reads them by itself."""
-    return spark.read.schema(EVENT_SCHEMA).parquet(*map(str, written.folder.rglob("*.parquet")))
+def crossed(sent: Any) -> Any:
+    """Return what arrives in another process."""
+    return pickle.loads(pickle.dumps(sent))
 
 
-def same(left: DataFrame, right: DataFrame) -> bool:
-    return left.exceptAll(right).isEmpty() and right.exceptAll(left).isEmpty()
+def load(place: object, *filters: Filter, columns: str = "", **options: str) -> pa.Table:
+    """Read as Spark does: the reader and each part of what it reads cross to other processes."""
+    source = PurgatoryDataSource({"path": str(place), **options})
+    schema = source.schema()
+    if columns:
+        schema = StructType([schema[name] for name in columns.split()])
+    reader = source.reader(schema)
+    if filters:
+        list(reader.pushFilters(list(filters)))
+    there, parts = crossed(reader), map(crossed, reader.partitions())
+    batches = [batch for part in parts for batch in there.read(part)]
+    return pa.Table.from_batches(batches) if batches else pa.table({})
 
 
-def test_the_journal_s_files_are_a_table(spark: SparkSession, small: Written) -> None:
-    """Every row, every column, as Spark's own reader has them."""
-    found = spark.read.format("purgatory").load(str(small.folder))
+def save(place: object, rows: pa.Table, **options: str) -> None:
+    """Write as Spark does, by one task."""
+    source = PurgatoryDataSource({"path": str(place), **options})
+    writer = source.writer(EVENT_SCHEMA, overwrite=False)
+    writer.commit([crossed(crossed(writer).write(iter(rows.to_batches())))])
+
+
+def events(written: Written) -> pa.Table:
+    """The same files, as Arrow reads them."""
+    files = [pq.ParquetFile(path).read() for path in written.folder.rglob("*.parquet")]
+    return pa.concat_tables(files).cast(EVENTS)
+
+
+def rows(table: pa.Table) -> list[str]:
+    return sorted(map(repr, table.to_pylist()))
+
+
+def test_spark_reads_and_adds_files(spark: SparkSession, small: Written, tmp_path: Path) -> None:
+    """Every row and column, as Spark's own reader has them; with filters, and of fewer columns."""
+    table = spark.read.schema(EVENT_SCHEMA).parquet(*map(str, small.folder.rglob("*.parquet")))
+    table.write.format("purgatory").mode("append").save(str(tmp_path))
+    found = spark.read.format("purgatory").load(f"file://{str(tmp_path).replace(' ', '%20')}")
     assert found.schema.names == EVENT_SCHEMA.names
-    assert same(found, events(spark, small))
+    assert sorted(map(repr, found.collect())) == sorted(map(repr, table.collect()))
+    condition = (
+        (F.col("at") >= "2026-11-20 07:00:00")
+        & (F.col("kind") == "watch")
+        & F.col("event").isin("fired", "expired")
+        & F.col("operation_id").startswith("00")
+        & F.col("completed_at").isNotNull()
+    )
+    columns = "at timestamp, completed_at timestamp, event string, kind string, operation_id string"
+    some = spark.read.format("purgatory").schema(columns).load(str(tmp_path))
+    few = some.where(condition).collect()
+    assert few
+    assert sorted(few) == sorted(table.where(condition).select(*some.columns).collect())
+
+
+def test_the_journal_s_files_are_a_table(small: Written) -> None:
+    """Every row, every column; or fewer of them, in the order that is given."""
+    assert rows(load(small.folder)) == rows(events(small))
+    some = load(f"file://{str(small.folder).replace(' ', '%20')}", columns="kind at")
+    assert rows(some) == rows(events(small).select(["kind", "at"]))
 
 
 @cases(
@@ -145,25 +196,13 @@ def test_a_folder_that_is_deleted_meanwhile_is_passed_over(
     assert [file.path for file in found] == ["hour=02/there.parquet"]
 
 
-def test_a_schema_with_fewer_columns_reads_no_others(spark: SparkSession, small: Written) -> None:
-    """In the order that it gives."""
-    found = spark.read.format("purgatory").schema("kind string, at timestamp")
-    table = found.load(f"file://{str(small.folder).replace(' ', '%20')}")
-    assert same(table, events(spark, small).select("kind", "at"))
-
-
-def test_filters_leave_files_and_rows_unread(spark: SparkSession, small: Written) -> None:
-    """An hour and a kind: the same rows as without, and fewer files to read them from."""
-    table = spark.read.format("purgatory").load(str(small.folder))
-    condition = (F.col("at") >= "2026-11-20 07:00:00") & (F.col("kind") == "watch")
-    for more in (
-        F.col("event").isin("fired", "expired"),
-        F.col("operation_id").startswith("00"),
-        F.col("completed_by").isNotNull() & (F.col("lateness_us") > 100),
-    ):
-        assert same(table.where(condition & more), events(spark, small).where(condition & more))
-    reader = JournalReader(str(small.folder), EVENTS, OnBadFile.REFUSE)
+def test_filters_leave_files_and_rows_unread(small: Written) -> None:
+    """An hour and a kind: no file of an earlier hour is read, nor a row of another kind."""
     late = GreaterThanOrEqual(("at",), datetime(2026, 11, 20, 7, tzinfo=UTC))
+    found = load(small.folder, late, EqualTo(("kind",), "watch"))
+    hour = [row for row in load(small.folder).to_pylist() if row["at"] >= late.value]
+    assert rows(found) == sorted(repr(row) for row in hour if row["kind"] == "watch")
+    reader = JournalReader(str(small.folder), EVENTS, OnBadFile.REFUSE)
     assert list(reader.pushFilters([late])) == [late]
     paths = [
         path for files in reader.partitions() if isinstance(files, Files) for path in files.paths
@@ -172,18 +211,15 @@ def test_filters_leave_files_and_rows_unread(spark: SparkSession, small: Written
     assert not [path for path in paths if "hour=06" in path]
 
 
-def test_a_broken_file_is_named(
-    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
     """Refused, or left out where that is asked for."""
     written = write(tmp_path / "journal", operations=50)
-    whole = events(spark, written).collect()
+    whole = rows(events(written))
     for fault in ("truncated", "empty", "wrong-schema", "unknown-version", "half-written"):
         inject(written.folder, fault)
-    with pytest.raises(PySparkException, match=r"zz-[\w-]+\.parquet"):
-        spark.read.format("purgatory").load(str(written.folder)).collect()
-    skipping = spark.read.format("purgatory").option("onBadFile", "skip")
-    assert sorted(skipping.load(str(written.folder)).collect()) == sorted(whole)
+    with pytest.raises(PipelineError, match=r"zz-[\w-]+\.parquet"):
+        load(written.folder)
+    assert rows(load(written.folder, onBadFile="skip")) == whole
 
 
 @cases(
@@ -203,77 +239,63 @@ def test_an_option_that_makes_no_sense_is_refused(options: dict[str, str], said:
         source.reader(source.schema()).partitions()
 
 
-def test_spark_says_what_is_refused(spark: SparkSession) -> None:
-    """The sentence is in its error."""
-    with pytest.raises(PySparkException, match="not a folder on this machine"):
-        spark.read.format("purgatory").load("/nowhere/at/all").collect()
-
-
-def test_what_is_written_is_a_journal(spark: SparkSession, small: Written, tmp_path: Path) -> None:
+def test_what_is_written_is_a_journal(small: Written, tmp_path: Path) -> None:
     """Hour by hour, added to what is there; and never in place of it."""
-    table = events(spark, small)
     for _ in range(2):
-        table.write.format("purgatory").mode("append").save(str(tmp_path))
-    found = spark.read.format("purgatory").load(str(tmp_path))
-    assert same(found, table.unionAll(table))
+        save(tmp_path, events(small))
+    assert rows(load(tmp_path)) == rows(pa.concat_tables([events(small)] * 2))
     hours = {path.parent.name for path in small.folder.rglob("*.parquet")}
     assert {path.parent.name for path in tmp_path.rglob("*.parquet")} == hours
     assert not list(tmp_path.rglob(".*.tmp"))
-    with pytest.raises(PySparkException, match="append"):
-        table.write.format("purgatory").mode("overwrite").save(str(tmp_path))
+    with pytest.raises(ValueError, match="append"):
+        PurgatoryDataSource({"path": str(tmp_path)}).writer(EVENT_SCHEMA, overwrite=True)
 
 
-def test_a_redis_stream_has_the_rows_of_the_files(
-    spark: SparkSession, small: Written, valkey: ValkeyServer
-) -> None:
+def test_a_redis_stream_has_the_rows_of_the_files(small: Written, valkey: ValkeyServer) -> None:
     """Written and read back, field by field, by several tasks."""
-    table = events(spark, small)
     stream = {"stream": "round-trip"}
-    table.write.format("purgatory").mode("append").options(**stream).save(valkey.url)
-    reader = spark.read.format("purgatory").options(**stream, tasks=3)
-    assert same(reader.load(valkey.url), table)
-    some = reader.schema("keys array<string>, event string").load(valkey.url)
-    assert same(some, table.select("keys", "event"))
-    empty = spark.read.format("purgatory").option("stream", "nothing").load(valkey.url)
-    assert empty.isEmpty()
+    save(valkey.url, events(small), **stream)
+    assert rows(load(valkey.url, **stream, tasks="3")) == rows(events(small))
+    some = load(valkey.url, columns="keys event", **stream)
+    assert rows(some) == rows(events(small).select(["keys", "event"]))
+    assert load(valkey.url, stream="nothing").num_rows == 0
 
 
-def test_an_entry_that_is_no_event_is_named(spark: SparkSession, valkey: ValkeyServer) -> None:
+def test_an_entry_that_is_no_event_is_named(valkey: ValkeyServer) -> None:
     """With the way out."""
     with redis.Redis.from_url(valkey.url) as client:
         client.xadd("strange", {"seq": "one", "keys": "[]"})
-    reader = spark.read.format("purgatory").option("stream", "strange")
-    with pytest.raises(PySparkException, match="is not an event"):
-        reader.load(valkey.url).collect()
+    with pytest.raises(PipelineError, match="is not an event"):
+        load(valkey.url, stream="strange")
 
 
-def jobs_frame(spark: SparkSession, count: int) -> DataFrame:
-    return spark.range(count).select(
-        F.concat(F.lit("handler-"), F.col("id") % 3).alias("handler"),
-        F.struct(F.col("id").alias("order")).alias("payload"),
-        F.col("id").cast("double").alias("delay"),
-        F.array(F.concat(F.lit("order:"), "id")).alias("keys"),
-        F.concat(F.lit("cancel-"), "id").alias("dedupe_key"),
+def jobs_table(count: int) -> pa.Table:
+    numbers = range(count)
+    return pa.table(
+        {
+            "handler": [f"handler-{number % 3}" for number in numbers],
+            "payload": [{"order": number} for number in numbers],
+            "delay": [float(number) for number in numbers],
+            "keys": [[f"order:{number}"] for number in numbers],
+            "dedupe_key": [f"cancel-{number}" for number in numbers],
+        }
     )
 
 
-def test_jobs_are_written_and_read(spark: SparkSession, address: JobAddress) -> None:
+def test_jobs_are_written_and_read(address: JobAddress) -> None:
     """A job for each row; written twice is written once; rows that became none are reported."""
     options = options_of(address)
-    good = jobs_frame(spark, 60)
-    bad = good.limit(1).withColumns({"delay": F.lit(-1.0), "dedupe_key": F.lit("bad")})
-    for frame in (good.unionAll(bad), good):
-        writer = frame.write.format("purgatory").mode("append")
-        writer.options(**options, startedMs=1_900_000_000_000)
-        if frame is good:
-            writer.save(address.url)
-        else:
-            with pytest.raises(PySparkException, match=r"1 row refused.*delay is -1\.0"):
-                writer.save(address.url)
-    table = spark.read.format("purgatory").options(**options, tasks=3).load(address.url)
-    rows = {row["dedupe_key"]: row.asDict() for row in table.collect()}
-    assert len(rows) == 60
-    seventh = rows["cancel-7"]
+    good = jobs_table(60)
+    [bad] = good.slice(0, 1).to_pylist()
+    bad |= {"delay": -1.0, "dedupe_key": "bad"}
+    both = pa.concat_tables([good, pa.Table.from_pylist([bad], good.schema)])
+    with pytest.raises(PipelineError, match=r"1 row refused.*delay is -1\.0"):
+        save(address.url, both, **options, startedMs="1900000000000")
+    save(address.url, good, **options, startedMs="1900000000000")
+    found = load(address.url, **options, tasks="3").to_pylist()
+    by_key = {row["dedupe_key"]: row for row in found}
+    assert len(found) == len(by_key) == 60
+    seventh = by_key["cancel-7"]
     assert (seventh["handler"], seventh["state"], seventh["keys"]) == (
         "handler-1",
         "waiting",
@@ -281,29 +303,32 @@ def test_jobs_are_written_and_read(spark: SparkSession, address: JobAddress) -> 
     )
     assert json.loads(seventh["payload_json"]) == {"order": 7}
     assert seventh["deadline"].timestamp() == 1_900_000_007.0
-    assert table.where("handler = 'handler-2' and state in ('waiting', 'done')").count() == 20
-    assert table.where("state = 'done'").isEmpty()
-    columns = (
-        spark.read.format("purgatory").options(**options).schema("id string, keys array<string>")
-    )
-    assert len(columns.load(address.url).first() or ()) == 2
+    assert load(address.url, EqualTo(("handler",), "handler-2"), **options).num_rows == 20
+    assert load(address.url, EqualTo(("state",), "done"), **options).num_rows == 0
+    assert load(address.url, columns="id keys", **options).column_names == ["id", "keys"]
 
 
-def test_jobs_that_ended_become_events(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_writes_and_reads_jobs_and_those_that_ended_become_events(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """With those of a journal that has some of them too, each job is one operation."""
     address = JobAddress(url=f"sqlite:///{tmp_path}/jobs.db")
     asyncio.run(migrate(address.url))
-    writer = jobs_frame(spark, 4).write.format("purgatory").mode("append")
+    frame = spark.createDataFrame(jobs_table(4))
     started_ms = time.time_ns() // 1_000_000 + 3_600_000
-    writer.options(**options_of(address), startedMs=started_ms).save(address.url)
+    for frame_, said in ((frame, ""), (frame.withColumn("delay", F.lit(-1.0)), "4 rows refused")):
+        writer = frame_.write.format("purgatory").mode("append")
+        writer.options(**options_of(address), startedMs=started_ms)
+        with pytest.raises(PySparkException, match=said) if said else nullcontext():
+            writer.save(address.url)
     table = spark.read.format("purgatory").options(**options_of(address)).load(address.url)
     ids = {row["dedupe_key"]: row["id"] for row in table.collect()}
     asyncio.run(end_jobs(address, cancelled=ids["cancel-3"], failed=ids["cancel-0"]))
     found = job_events(table)
     assert found.schema.simpleString() == EVENT_SCHEMA.simpleString()
-    rows = {row["job_id"]: row for row in found.collect()}
-    assert rows.keys() == {ids["cancel-3"], ids["cancel-0"]}
-    cancelled, failed = rows[ids["cancel-3"]], rows[ids["cancel-0"]]
+    by_id = {row["job_id"]: row for row in found.collect()}
+    assert by_id.keys() == {ids["cancel-3"], ids["cancel-0"]}
+    cancelled, failed = by_id[ids["cancel-3"]], by_id[ids["cancel-0"]]
     assert (cancelled["event"], cancelled["state"], cancelled["attempt"]) == (
         *("cancelled", "cancelled"),
         0,
@@ -311,13 +336,12 @@ def test_jobs_that_ended_become_events(spark: SparkSession, tmp_path: Path) -> N
     assert (failed["event"], failed["state"], failed["error"]) == ("expired", "failed", "no use")
     assert failed["lateness_us"] >= 0 and cancelled["lateness_us"] is None
     assert failed["kind"] == f"job:{failed['handler']}"
-    found.write.format("purgatory").mode("append").save(str(tmp_path / "journal"))
     of_journal = found.withColumns({"seq": F.lit(7).cast("long"), "worker": F.lit("host:1")})
-    both = spark.read.format("purgatory").load(str(tmp_path / "journal")).unionByName(of_journal)
+    both = found.unionByName(of_journal)
     as_of = datetime.now(UTC)
     ended = operation_outcomes(both, as_of=as_of, grace_s=900).collect()
     assert {(row["job_id"], row["records"], row["is_contested"]) for row in ended} == {
-        (job_id, 2, False) for job_id in rows
+        (job_id, 2, False) for job_id in by_id
     }
 
 

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from purgatory.journal.schema import EVENT_SCHEMA
 from tests.benchmarks.pipeline.known_truth import KnownTruth
 from tests.benchmarks.pipeline.planted_advice import PlantedAdvice
 from tests.synthetic_journal import (
@@ -25,6 +23,7 @@ from tests.synthetic_journal import (
     SyntheticJournal,
     Truth,
     inject,
+    put,
 )
 
 _BURST_S = 180.0
@@ -128,14 +127,7 @@ class BenchJournal:
         impossible = [row for us in _IMPOSSIBLE for row in _records(99, us)[:1]]
         folder = self.files / f"{START:date=%Y-%m-%d}" / "hour=07"
         for name, some in (("gaps", rows), ("gaps-again", rows[-_MISSING:]), ("1970", impossible)):
-            table = pa.table(
-                {
-                    field.name: pa.array([row.get(field.name) for row in some]).cast(field.type)
-                    for field in EVENT_SCHEMA
-                },
-                EVENT_SCHEMA,
-            )
-            pq.write_table(table, folder / f"{name}.parquet")
+            put(folder / f"{name}.parquet", *some)
         count = len(numbers)
         kind = KindTruth(operations=count, fired=count, waits_us=[np.full(count, 1_000_000)])
         kind.lateness_us, kind.key_counts = [np.empty(0, np.int64)], {"gaps:0": count}
