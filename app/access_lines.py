@@ -44,22 +44,21 @@ class AccessLineHandler(logging.StreamHandler):  # type: ignore[type-arg] # dict
     def add_line(self, client: str, method: str, target: str, version: str, status: int) -> None:
         """Add the line of a response: it is written by `write_lines`."""
         template = self._templates.get((method, version, status))
-        if template is None:
-            template = self._add_template(method, version, status)
+        before, after_time, after_client, after_target = template or self._add_template(
+            method, version, status
+        )
         if not (client.isprintable() and target.isprintable()):
             client, target = escaped(client), escaped(target)
-        before, after_time, after_client, after_target = template
-        line = (
+        # Without the lock: `write_lines` keeps the list, and removes what it has copied.
+        self._lines.append(
             f"{before}{self._time()}{after_time}{client}{after_client}{target}{after_target}"
-            f"{self.terminator}"
         )
-        with self._lines_lock:
-            self._lines.append(line)
 
     def write_lines(self) -> None:
         """Write the lines that were added."""
         with self._lines_lock:
-            lines, self._lines = self._lines, []
+            lines = self._lines.copy()
+            del self._lines[: len(lines)]
             try:
                 for batch in _batches(lines):
                     self.stream.write(batch)
@@ -96,7 +95,7 @@ class AccessLineHandler(logging.StreamHandler):  # type: ignore[type-arg] # dict
         for marker in (formatter.formatTime(record), _CLIENT, _TARGET):
             text, _, rest = rest.partition(marker)
             template.append(text)
-        template.append(rest)
+        template.append(rest + self.terminator)
         if len(self._templates) >= _MAX_TEMPLATES:
             self._templates.clear()
         self._templates[method, version, status] = template

@@ -332,20 +332,20 @@ class TrustedHosts:
             raise TypeError(f"hosts is the string {hosts!r}: give a list, [{hosts!r}]")
         self._hosts = frozenset(map(_name, hosts))
         # Values of Host that were trusted before: few, and looked up for each request.
-        self._trusted: set[bytes] = set()
+        self._trusted: set[str] = set()
 
     def __call__(self, raw: RawRequest) -> Permit:
         """Return the permit that allows everything; raise Problem 421 for another host."""
-        found = None
-        for name, value in raw.headers:
-            if name == b"host":
-                found = value if found is None else b""
-        if found in self._trusted:
+        return raw.find(self._permit)
+
+    def _permit(self, raw: RawRequest) -> Permit:
+        lines = raw.headers_named(b"host")
+        header = lines[0] if len(lines) == 1 else ""
+        if header in self._trusted:
             return UNRESTRICTED
-        header = (found or b"").strip(b" \t").decode("latin-1")
         if "*" in self._hosts or self._is_trusted(header):
-            if found is not None and len(self._trusted) < MAX_REMEMBERED:
-                self._trusted.add(found)
+            if len(self._trusted) < MAX_REMEMBERED:
+                self._trusted.add(header)
             return UNRESTRICTED
         raise Problem(
             "untrusted-host",

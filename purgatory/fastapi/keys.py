@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from functools import lru_cache, partial
 from heapq import nsmallest
 from typing import Annotated, Any, Final
@@ -275,14 +275,15 @@ class KeyEndpoints:
         self._repeats = RepeatedRequests(purgatory.clock)
         self._is_shared = purgatory.shared_signals is not None
 
-    async def fire_key(
+    # Not async: most fires have no condition, and need no coroutine but that of `_fire`.
+    def fire_key(
         self,
         raw: RawRequest,
         key: KeyInPath,
         body: SignalBody | None = None,
         idempotency_key: IdempotencyKey = None,
         if_match: _IfMatch = None,
-    ) -> RawResponse:
+    ) -> Awaitable[RawResponse]:
         """Fire a key.
 
         Fire a key: keep the signal, and wake its waiters.
@@ -292,17 +293,16 @@ class KeyEndpoints:
         """
         value = None if body is None else body.value
         if idempotency_key is None and if_match is None:
-            # Most fires have no condition.
-            return await self._fire(key, value, raw)
+            return self._fire(key, value, raw)
         name, tags = idempotency_key, if_match
         if self._is_shared:
-            return await self._fire_shared([(key, value)], raw, name, self._matched(key, tags))
+            return self._fire_shared([(key, value)], raw, name, self._matched(key, tags))
 
         async def fire_if() -> RawResponse:
             self._check_head(key, tags)
             return await self._fire(key, value, raw)
 
-        return await self._repeats.respond(name, raw, fire_if)
+        return self._repeats.respond(name, raw, fire_if)
 
     async def _fire_shared(
         self,

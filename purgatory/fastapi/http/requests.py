@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
 from starlette.types import Receive, Scope
 
 from purgatory.fastapi.http.responses import bad_parameter
+
+T = TypeVar("T")
 
 
 class Action(StrEnum):
@@ -152,6 +154,13 @@ class RawRequest:
             if name in names:
                 return True
         return False
+
+    def find(self, look: Callable[[RawRequest], T]) -> T:
+        """Return what `look` finds in the headers, and in nothing else of the request.
+
+        Servers that know the headers of an earlier request look once.
+        """
+        return look(self)
 
 
 def encoded_path(path: str) -> str:

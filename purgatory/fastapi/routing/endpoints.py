@@ -118,7 +118,7 @@ _ORIGINS: Final = frozenset({b"content-type", b"origin", b"sec-fetch-site"})
 
 
 def check_content(raw: RawRequest) -> None:
-    """Raise Problem for a request that any web page may send, and for a compressed body."""
+    """Raise Problem for headers that any web page may send, and for those of a compressed body."""
     if raw.has_any(_ORIGINS):
         refuse_cross_site(raw)
     if raw.has_any(_ENCODING):
@@ -210,7 +210,7 @@ class AdmittingEndpoint(ABC):
             if self.access is not None:
                 raw.permit = self.context.authenticate(raw)
             if self._takes_content:
-                check_content(raw)
+                raw.find(check_content)
             if size > self.max_body:
                 raise body_too_large(self.max_body)
             if self._admits_whole_head:

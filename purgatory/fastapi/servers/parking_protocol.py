@@ -19,7 +19,12 @@ from purgatory.fastapi.servers.request_reader import (
     DroppedBody,
     PartialBody,
 )
-from purgatory.fastapi.servers.server_context import AccessEntry, plain_response, server_context
+from purgatory.fastapi.servers.server_context import (
+    AccessEntry,
+    peer_address,
+    plain_response,
+    server_context,
+)
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.turn_budget import TurnBudget, is_turn_taken, resume_in_turn
 
@@ -58,6 +63,7 @@ class ParkingProtocol(asyncio.Protocol):
         "_is_responding",
         "_keeps_alive",
         "_parked",
+        "_peer",
         "_receiving",
         "_server",
         "_stream",
@@ -86,6 +92,8 @@ class ParkingProtocol(asyncio.Protocol):
         self._receiving: PartialBody | DroppedBody | None = None
         # The access log's entry of the current request.
         self._entry: AccessEntry | None = None
+        # The other end of the connection, in entries.
+        self._peer = ""
         self._keeps_alive = True
         # True from the begin of a request to its response.
         self._is_responding = False
@@ -223,7 +231,9 @@ class ParkingProtocol(asyncio.Protocol):
         server = self._server
         self._stream = stream
         self._is_chunked = self._keeps_alive
-        self._log_response(head.status)
+        if self._entry is not None:
+            self._server.access_log.write(self._entry, head.status)
+            self._entry = None
         head = chunked_head if self._is_chunked else head
         data = server.encoder.encode(head, keeps_alive=self._keeps_alive)
         server.writes.write(self._transport, data)
@@ -300,13 +310,10 @@ class ParkingProtocol(asyncio.Protocol):
         self._parked = None
         if self._transport.is_closing():
             return False
-        self._log_response(status)
-        return True
-
-    def _log_response(self, status: int) -> None:
         if self._entry is not None:
             self._server.access_log.write(self._entry, status)
             self._entry = None
+        return True
 
     def _finish_response(self, *, is_last: bool) -> None:
         """Close after a whole response that is the last one, or go on to the next request."""
@@ -388,7 +395,9 @@ class ParkingProtocol(asyncio.Protocol):
         self._keeps_alive = request.keeps_alive
         access_log = self._server.access_log
         if access_log.is_enabled:
-            self._entry = access_log.entry(request, self._transport)
+            if not self._peer:
+                self._peer = peer_address(self._transport)
+            self._entry = access_log.entry(request, self._transport, self._peer)
         endpoint = request.fast_route.endpoint
         if endpoint.needs_client:
             client = access_log.client(request, self._transport)

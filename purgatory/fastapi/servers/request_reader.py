@@ -9,13 +9,15 @@ long. What the expressions do not match is for httptools, by way of uvicorn's pr
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
 from purgatory.fastapi.http.requests import UNRESTRICTED, RawRequest
 from purgatory.fastapi.servers.fast_routes import FastRoute
+
+T = TypeVar("T")
 
 # RFC 9112, and stricter: no line folding, no bare line feed.
 _LINES: Final = re.compile(rb"(?:\r\n[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\x00-\x08\x0a-\x1f\x7f]*)*")
@@ -48,7 +50,15 @@ class HeaderLines:
     Methods are given the block, which may hold credentials: it stays no longer than its request.
     """
 
-    __slots__ = ("_names", "_places", "closes", "content_length", "expects_continue", "is_plain")
+    __slots__ = (
+        "_places",
+        "closes",
+        "content_length",
+        "expects_continue",
+        "findings",
+        "is_plain",
+        "names",
+    )
 
     def __init__(self, block: bytes) -> None:
         """Read well-formed lines, each preceded by CRLF."""
@@ -59,7 +69,9 @@ class HeaderLines:
             begin = line.start(2)
             place = slice(begin, begin + len(line[2].rstrip(b" \t")))
             self._places.setdefault(line[1].lower(), []).append(place)
-        self._names = frozenset(self._places)
+        self.names = frozenset(self._places)
+        # {what looked: what it found}
+        self.findings: dict[object, Any] = {}
         self.closes = False
         self.content_length = 0
         self.expects_continue = False
@@ -69,11 +81,7 @@ class HeaderLines:
     @property
     def may_hold_credentials(self) -> bool:
         """Return False iff every header is one that holds none."""
-        return not self._names <= _WITHOUT_CREDENTIALS
-
-    def has_any(self, names: frozenset[bytes]) -> bool:
-        """Return True iff there is a header of one of those lower-case names."""
-        return not names.isdisjoint(self._names)
+        return not self.names <= _WITHOUT_CREDENTIALS
 
     def named(self, name: bytes, block: bytes) -> list[str]:
         """Return every header of that lower-case name."""
@@ -84,24 +92,24 @@ class HeaderLines:
         return [block[place] for place in self._places[name]]
 
     def _read_framing(self, block: bytes) -> bool:
-        if b"transfer-encoding" in self._names:
+        if b"transfer-encoding" in self.names:
             return False
         allowed = _CONNECTION_OPTIONS
-        if b"upgrade" in self._names:
+        if b"upgrade" in self.names:
             if any(_TAKEN in value.lower() for value in self._values(b"upgrade", block)):
                 return False
             allowed |= _UPGRADE_OPTIONS
-        for name in _CONNECTION & self._names:
+        for name in _CONNECTION & self.names:
             options = {option.lower() for option in self._values(name, block)}
             if not options <= allowed:
                 return False
             self.closes |= b"close" in options
-        if b"content-length" in self._names:
+        if b"content-length" in self.names:
             lengths = self._values(b"content-length", block)
             if len(lengths) > 1 or not lengths[0].isdigit() or len(lengths[0]) > MAX_DIGITS:
                 return False
             self.content_length = int(lengths[0])
-        if b"expect" in self._names:
+        if b"expect" in self.names:
             self.expects_continue = self._values(b"expect", block) == [b"100-continue"]
             return self.expects_continue and self.content_length > 0
         return True
@@ -150,10 +158,15 @@ class HeaderReader:
 MAX_HEAD: Final = 16 * 1024
 
 # RFC 9112, and stricter: a target is ASCII without a fragment. What does not match is not refused
-# but handed to uvicorn's parser.
-_REQUEST_LINE: Final = re.compile(
-    rb"[A-Z]+ (/[!-\"$->@-~]*)(?:\?([!-\"$-~]*))? HTTP/1\.([01])(?=\r\n)"
-)
+# but handed to uvicorn's parser. The method and the beginning of the path are those of a route.
+_REQUEST_LINE: Final = rb"(%b)([!-\"$->@-~]*)(?:\?([!-\"$-~]*))? HTTP/1\.([01])(?=\r\n)"
+
+
+_QUOTED: Final = re.compile(r"[^0-9A-Za-z_.~/-]")
+
+
+def _percent_encoded(match: re.Match[str]) -> str:
+    return f"%{ord(match[0]):02X}"
 
 
 class DirectRequest(RawRequest):
@@ -163,6 +176,7 @@ class DirectRequest(RawRequest):
         "_block",
         "_lines",
         "_root_path",
+        "_value",
         "body_length",
         "fast_route",
         "keeps_alive",
@@ -174,17 +188,16 @@ class DirectRequest(RawRequest):
         self,
         fast_route: FastRoute,
         root_path: str,
-        raw_path: bytes,
+        value: str,
         query_string: bytes,
         minor_version: bytes,
         lines: HeaderLines,
         block: bytes,
         length: int,
     ) -> None:
-        """Hold a request of `length` bytes, its body included."""
-        value = raw_path[len(fast_route.path) :].decode("ascii")
+        """Hold a request of `length` bytes, its body included, whose path ends with `value`."""
         self.fast_route = fast_route
-        self.raw_path = raw_path
+        self._value = value
         self.query_string = query_string
         self.path_value = unquote(value) if "%" in value else value
         self._root_path = root_path
@@ -200,9 +213,14 @@ class DirectRequest(RawRequest):
         self._block = block
 
     @property
+    def raw_path(self) -> bytes:  # type: ignore[override] # read only
+        """The path as it was sent."""
+        return f"{self.fast_route.path}{self._value}".encode("ascii")
+
+    @property
     def path(self) -> str:  # type: ignore[override] # read only
         """The decoded path, with the root path before it, as ASGI has it."""
-        return self._root_path + unquote(self.raw_path.decode("ascii"))
+        return self._root_path + unquote(f"{self.fast_route.path}{self._value}")
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:  # type: ignore[override] # read only
@@ -216,8 +234,14 @@ class DirectRequest(RawRequest):
     @property
     def target(self) -> str:
         """The path and the query, as in uvicorn's access log."""
+        path = f"{self.fast_route.path}{self._value}"
+        if self._root_path or "%" in path:
+            path = quote(self.path)
+        else:
+            # As `quote` does, which takes longer than the rest of the line.
+            path = _QUOTED.sub(_percent_encoded, path)
         query = self.query_string.decode("ascii")
-        return f"{quote(self.path)}?{query}" if query else quote(self.path)
+        return f"{path}?{query}" if query else path
 
     @property
     def expects_continue(self) -> bool:
@@ -226,11 +250,19 @@ class DirectRequest(RawRequest):
 
     def has_any(self, names: frozenset[bytes]) -> bool:
         """Return True iff there is a header of one of those lower-case names."""
-        return self._lines.has_any(names)
+        return not names.isdisjoint(self._lines.names)
 
     def headers_named(self, name: bytes) -> list[str]:
         """Return every header of that lower-case name."""
         return self._lines.named(name, self._block)
+
+    def find(self, look: Callable[[RawRequest], T]) -> T:
+        """Return what `look` finds in the headers, which requests with the same ones share."""
+        findings = self._lines.findings
+        if look not in findings:
+            findings[look] = look(self)
+        found: T = findings[look]
+        return found
 
 
 class RequestReader:
@@ -239,12 +271,12 @@ class RequestReader:
     def __init__(self, fast_routes: Sequence[FastRoute], root_path: str) -> None:
         """Read requests for `fast_routes`; the server puts `root_path` before each path."""
         self._root_path = root_path
-        starts = [(f"{item.method} {item.path}".encode(), item) for item in fast_routes]
-        self._with_parameter = [
-            (start, item) for start, item in starts if item.endpoint.path_parameter
+        self._fast_routes = {f"{item.method} {item.path}".encode(): item for item in fast_routes}
+        starts = [
+            re.escape(start) + (b"" if item.endpoint.path_parameter else b"(?=[ ?])")
+            for start, item in self._fast_routes.items()
         ]
-        self._exact = {start: item for start, item in starts if not item.endpoint.path_parameter}
-        self._starts = tuple(start for start, _ in starts)
+        self._match_line = re.compile(_REQUEST_LINE % b"|".join(starts or [b"(?!)"])).match
         self._headers = HeaderReader()
 
     def read(self, data: bytes, begin: int = 0) -> DirectRequest | None:
@@ -252,40 +284,28 @@ class RequestReader:
 
         If `data` ends before its `length`, the rest of the body is yet to come.
         """
-        fast_route = self._fast_route(data, begin)
-        head_end = -1 if fast_route is None else data.find(b"\r\n\r\n", begin)
-        if fast_route is None or head_end < 0 or head_end + 4 - begin > MAX_HEAD:
-            return None
-        match = _REQUEST_LINE.match(data, begin)
-        if match is None:
+        match = self._match_line(data, begin)
+        head_end = -1 if match is None else data.find(b"\r\n\r\n", begin)
+        if match is None or head_end < 0 or head_end + 4 - begin > MAX_HEAD:
             return None
         block = data[match.end() : head_end]
         lines = self._headers.read(block)
         if lines is None or not lines.is_plain:
             return None
+        start, value, query, minor_version = match.groups(b"")
+        fast_route = self._fast_routes[start]
         if lines.content_length and not fast_route.endpoint.max_body:
             return None
-        raw_path, query, minor_version = match.groups(b"")
         return DirectRequest(
             fast_route,
             self._root_path,
-            raw_path,
+            value.decode("ascii"),
             query,
             minor_version,
             lines,
             block,
             head_end + 4 - begin + lines.content_length,
         )
-
-    def _fast_route(self, data: bytes, begin: int) -> FastRoute | None:
-        for start, fast_route in self._with_parameter:
-            if data.startswith(start, begin):
-                return fast_route
-        if data.startswith(self._starts, begin):
-            # The path ends at the second space or at the query.
-            end = data.find(b" ", data.find(b" ", begin) + 1)
-            return self._exact.get(data[begin : end if end >= 0 else None].partition(b"?")[0])
-        return None
 
 
 class PartialBody:

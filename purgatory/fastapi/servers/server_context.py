@@ -73,13 +73,13 @@ class AccessLog:
             self._proxy_headers = copy.copy(app)
             self._proxy_headers.app = _no_app
 
-    def entry(self, request: DirectRequest, transport: asyncio.Transport) -> AccessEntry:
-        """Return the entry of a request that was read from `transport`."""
+    def entry(self, request: DirectRequest, transport: asyncio.Transport, peer: str) -> AccessEntry:
+        """Return the entry of a request from `transport`, whose other end is `peer`."""
         return (
-            _address(self.client(request, transport)),
+            _address(self.client(request, transport)) if request.has_any(_FORWARDED) else peer,
             request.fast_route.method,
             request.target,
-            f"1.{request.minor_version.decode('ascii')}",
+            "1.1" if request.minor_version == b"1" else "1.0",
         )
 
     def entry_of_scope(self, scope: Scope) -> AccessEntry | None:
@@ -108,17 +108,24 @@ class AccessLog:
         self, request: DirectRequest, transport: asyncio.Transport
     ) -> tuple[str, int] | None:
         """Return the address of the client, behind the proxies that uvicorn trusts."""
-        scope: Scope = {"type": "http", "scheme": "http", "client": _peer(transport)}
-        if self._proxy_headers is not None and request.has_any(_FORWARDED):
-            scope["headers"] = request.headers
-            # uvicorn's own rules of trust. Nothing is awaited but the application, which is ours.
-            proxy_headers: Any = self._proxy_headers
-            try:
-                proxy_headers(scope, _no_app, _no_app).send(None)
-            except StopIteration:
-                pass
+        peer = _peer(transport)
+        if self._proxy_headers is None or not request.has_any(_FORWARDED):
+            return peer
+        scope: Scope = {"type": "http", "scheme": "http", "client": peer}
+        scope["headers"] = request.headers
+        # uvicorn's own rules of trust. Nothing is awaited but the application, which is ours.
+        proxy_headers: Any = self._proxy_headers
+        try:
+            proxy_headers(scope, _no_app, _no_app).send(None)
+        except StopIteration:
+            pass
         client: tuple[str, int] | None = scope["client"]
         return client
+
+
+def peer_address(transport: asyncio.Transport) -> str:
+    """Return the address at the other end as the access log has it."""
+    return _address(_peer(transport))
 
 
 def _only_line_handler() -> LineHandler | None:

@@ -65,11 +65,13 @@ class WatchResponses:
             # Plain waits differ at most in these.
             question = (keys, positions, terms.limit, status, self._signals.head())
             if question != self._last_question:
-                self._require_kept(keys, positions, status)
+                if status is Status.OUTDATED:
+                    self._require_kept(keys, positions)
                 self._last_response = self._single(keys[0], positions[0], terms, status, 0, b"")
                 self._last_question = question
             return self._last_response
-        self._require_kept(keys, positions, status)
+        if status is Status.OUTDATED:
+            self._require_kept(keys, positions)
         lines = b""
         if terms.applied:
             lines = b"preference-applied: %b\r\n" % ", ".join(terms.applied).encode()
@@ -82,10 +84,9 @@ class WatchResponses:
         where = zip(keys, positions, strict=True)
         return self._several(where, terms, status, poll_after_ms, lines)
 
-    def _require_kept(self, keys: Keys, positions: Positions, status: Status) -> None:
-        if status is Status.OUTDATED:
-            for key, position in zip(keys, positions, strict=True):
-                self._signals.position(key, self._signals.cursor(position))
+    def _require_kept(self, keys: Keys, positions: Positions) -> None:
+        for key, position in zip(keys, positions, strict=True):
+            self._signals.position(key, self._signals.cursor(position))
 
     def _single(
         self,

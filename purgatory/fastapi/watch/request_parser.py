@@ -244,33 +244,31 @@ class WatchParser:
         # First: whether a cursor is valid says something about the key.
         key = raw.key()
         raw.permit.check_keys(Action.WAIT, (key,))
-        errors = ParameterErrors()
+        errors = None
         prefer, etag, wait_id = _NO_PREFERENCES, None, None
         if raw.has_any(self._header_names):
+            errors = ParameterErrors()
             headers: dict[str, Any] = {}
             self._head.parse_headers(raw, headers, errors)
             prefer = headers.get("prefer", prefer)
             etag = headers.get("if_none_match")
-            wait_id = headers.get("wait_id")
+            wait_id = owned_wait_id(raw, headers.get("wait_id"))
         size = len(raw.query_string) + len(etag or "")
         terms_of = self._cached_terms if size <= MAX_CACHED else self._terms
         try:
-            keys = _checked(key)
+            keys = _only_key(key)
             terms, cursor = terms_of(raw.query_string, prefer, etag)
-        except Problem:
+        except (Problem, PurgatoryError):
             # Once more, for all that is wrong.
+            errors = errors or ParameterErrors()
             errors.collect(_checked, key)
             errors.collect(terms_of, raw.query_string, prefer, etag)
             errors.raise_if_any()
             raise
-        errors.raise_if_any()
+        if errors is not None:
+            errors.raise_if_any()
         header = "If-None-Match" if terms.is_conditional else ""
-        return WatchRequest(
-            keys,
-            self._position(key, cursor, header),
-            terms,
-            owned_wait_id(raw, wait_id),
-        )
+        return WatchRequest(keys, self._position(key, cursor, header), terms, wait_id)
 
     def _terms(
         self, query_string: bytes, preferences: Preferences, etag: str | None

@@ -159,7 +159,7 @@ class WatchEndpoint(AdmittingEndpoint):
     def begin(self, raw: RawRequest, connection: Connection) -> ParkedRequest | None:
         """Park a request, or refuse it."""
         parse, parse_stream = self._parse, self._parse_stream
-        if parse is None or (parse_stream is not None and wants_events(raw)):
+        if parse is None or (parse_stream is not None and raw.find(wants_events)):
             assert parse_stream is not None
             return self._begin_stream(raw, connection, parse_stream)
         registry = self.registry
