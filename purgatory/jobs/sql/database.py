@@ -9,7 +9,7 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, Generic, TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam
+from sqlalchemy import BigInteger, ColumnElement, Connection, Select, bindparam, select
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -47,6 +47,23 @@ class DatabaseClock:
             else bindparam("clock_ms", callable_=now_ms, type_=BigInteger)
         )
         """The time in a statement, when it is executed."""
+        # {is_counting, is_ours: ...}: to make one takes as long as to run it.
+        self._queries: dict[tuple[bool, bool], Select[Any]] = {}
+
+    def query(self, statements: Statements, is_counting: bool, is_ours: bool) -> Select[Any]:
+        """Return the first statement of a transaction: the time, and what else it needs to know.
+
+        `is_ours`: it also sets the timeouts of the transaction.
+        """
+        found = self._queries.get((is_counting, is_ours))
+        if found is None:
+            columns: list[ColumnElement[Any]] = [statements.reads.active] if is_counting else []
+            columns += statements.dialect.transaction_bounds if is_ours else ()
+            if not statements.dialect.is_sqlite:
+                # In the same round trip; in SQLite, only steps that need it ask.
+                columns.append(statements.reads.paused_names)
+            found = self._queries[is_counting, is_ours] = select(self.expression, *columns)
+        return found
 
     def local_ms(self) -> int | None:
         """Return the time if no statement is needed for it; else None."""
@@ -142,6 +159,11 @@ class Database:
         if self._thread is not None and self._look_up is not None:
             await self._thread.run(self._look_up.open)
         self._file.remember(has_connection=self._look_up is not None)
+
+    @property
+    def has_look_up(self) -> bool:
+        """True iff `may_have_jobs` looks."""
+        return self._look_up is not None
 
     def may_have_jobs(self, key: str) -> bool:
         """Return False only if no undecided job is on `key` now. Does not wait for anything."""

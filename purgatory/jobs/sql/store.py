@@ -181,6 +181,9 @@ class SqlJobStore(SqlReader):
         return GroupCommit(run, weigh=len, max_weight=self.limits.max_batch)
 
     async def _fire(self, steps: list[Fire]) -> list[Any]:
+        if self._database.has_look_up:
+            # `may_wait_on` has looked: there are jobs on most of these keys.
+            return await self._submit(steps)
         # Most keys have no jobs: looking for them needs no transaction.
         have_jobs = await self._have_jobs([step.key for step in steps])
         with_jobs = [step for step, has_jobs in zip(steps, have_jobs, strict=True) if has_jobs]

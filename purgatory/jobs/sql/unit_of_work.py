@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, select, text
+from sqlalchemy import Connection, text
 
 from purgatory.job_errors import CorruptJobError
 from purgatory.jobs.model.job import BlockedBy, Job, JobState
@@ -90,17 +90,10 @@ class UnitOfWork:
         """The jobs that listeners are notified of once it is committed."""
 
     def _begin(self, clock: DatabaseClock, is_counting: bool, is_ours: bool) -> int:
-        bounds = self.statements.dialect.transaction_bounds if is_ours else ()
-        columns: list[ColumnElement[Any]] = [*bounds]
-        if is_counting:
-            columns.insert(0, self.statements.reads.active)
-        is_server = not self.statements.dialect.is_sqlite
-        if is_server:
-            # In the same round trip; in SQLite, only steps that need it ask.
-            columns.append(self.statements.reads.paused_names)
         now_ms = clock.local_ms()
-        if now_ms is None or columns:
-            row = self.execute(select(clock.expression, *columns)).one()
+        is_server = not self.statements.dialect.is_sqlite
+        if now_ms is None or is_counting or is_server:
+            row = self.execute(clock.query(self.statements, is_counting, is_ours)).one()
             now_ms = int(row[0]) if now_ms is None else now_ms
             self.active = int(row[1]) if is_counting else None
             if is_server:
