@@ -7,8 +7,10 @@ import os
 import resource
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
+from typing import Any
 
 import uvicorn
 import uvloop
@@ -20,7 +22,16 @@ from app.server import configure_garbage_collector, server_config
 from app.settings import Settings
 from tests.benchmarks.http import bare_protocol, handler_app, purgatory_app
 from tests.benchmarks.http.probe import probe
-from tests.benchmarks.http.servers import BARE, HANDLER, SERVERS, SERVICE, UVICORN_HANDLER
+from tests.benchmarks.http.raw_asgi import RawAsgi
+from tests.benchmarks.http.servers import (
+    BARE,
+    HANDLER,
+    RAW,
+    SERVERS,
+    SERVICE,
+    UVICORN_HANDLER,
+    ServerKind,
+)
 
 PARKING = "purgatory.uvicorn:ParkingProtocol"
 
@@ -47,9 +58,9 @@ def main() -> None:
         # The clients of the benchmark are idle for longer than uvicorn's 5 s.
         _run(uvicorn.Config(handler_app.create_app(), timeout_keep_alive=75), listening)
         return
-    app = handler_app.create_app() if kind is HANDLER else purgatory_app.create_app()
+    apps: dict[ServerKind, Callable[[], Any]] = {HANDLER: handler_app.create_app, RAW: RawAsgi}
     config = uvicorn.Config(
-        app,
+        apps.get(kind, purgatory_app.create_app)(),
         http=PARKING if kind.uses_protocol else "httptools",
         loop="uvloop",
         log_level="warning",

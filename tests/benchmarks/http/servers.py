@@ -22,6 +22,7 @@ BARE: Final = ServerKind("bare", "bare asyncio protocol on uvloop (the floor)")
 SERVICE: Final = ServerKind("service", "`make run`, all defaults: access log, SQLite store")
 PROTOCOL: Final = ServerKind("protocol", "purgatory, ParkingProtocol", uses_protocol=True)
 ROUTER: Final = ServerKind("router", "purgatory, any ASGI server")
+RAW: Final = ServerKind("raw", "raw ASGI, parked in receive() (the floor on any server)")
 OWN_PROTOCOL: Final = ServerKind(
     "own-protocol", "an endpoint of one's own, ParkingProtocol", "/own", uses_protocol=True
 )
@@ -36,6 +37,7 @@ SERVERS: Final = (
     SERVICE,
     PROTOCOL,
     ROUTER,
+    RAW,
     OWN_PROTOCOL,
     OWN,
     HANDLER,
