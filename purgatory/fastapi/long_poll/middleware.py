@@ -31,6 +31,7 @@ from purgatory.fastapi.long_poll.endpoint_call import (
     EndpointCall,
     Headers,
     RequestMessages,
+    drop_exit_stacks,
     without_key_header,
 )
 from purgatory.fastapi.routing.endpoints import DEFAULT_PREFIX
@@ -256,7 +257,10 @@ class LongPoll:
             call.give_scope_back(self._scope)
             # A parked request should hold no more than it needs.
             self._call = None
-        return self._operation is not None
+        is_parked = self._operation is not None
+        if is_parked:
+            drop_exit_stacks(self._scope)
+        return is_parked
 
     async def _park(self) -> bool:
         """Wait; return True iff a key fired, False if the client has its response or has left."""
