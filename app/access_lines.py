@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from threading import RLock
 from typing import Final
 
+from app.log_format import timestamp
 from purgatory.log_text import escaped
 from purgatory.timer import SystemClock
 
@@ -38,8 +38,8 @@ class AccessLineHandler(logging.StreamHandler):  # type: ignore[type-arg] # dict
         # {(method, HTTP version, status): the texts between time, client and target}
         self._templates: dict[tuple[str, str, int], list[str]] = {}
         self._clock = SystemClock()
-        self._second = -1
-        self._second_text = ""
+        # The time of the lines that are added in this turn; empty before the first one.
+        self._time = ""
 
     def add_line(self, client: str, method: str, target: str, version: str, status: int) -> None:
         """Add the line of a response: it is written by `write_lines`."""
@@ -51,11 +51,13 @@ class AccessLineHandler(logging.StreamHandler):  # type: ignore[type-arg] # dict
             client, target = escaped(client), escaped(target)
         # Without the lock: `write_lines` keeps the list, and removes what it has copied.
         self._lines.append(
-            f"{before}{self._time()}{after_time}{client}{after_client}{target}{after_target}"
+            f"{before}{self._time or self._now()}{after_time}{client}{after_client}{target}"
+            f"{after_target}"
         )
 
     def write_lines(self) -> None:
         """Write the lines that were added."""
+        self._time = ""
         with self._lines_lock:
             lines = self._lines.copy()
             del self._lines[: len(lines)]
@@ -77,13 +79,9 @@ class AccessLineHandler(logging.StreamHandler):  # type: ignore[type-arg] # dict
         self.write_lines()
         super().flush()
 
-    def _time(self) -> str:
-        wall_ms = self._clock.wall_ms()
-        second, ms = divmod(wall_ms, 1000)
-        if second != self._second:
-            self._second = second
-            self._second_text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        return f"{self._second_text}.{ms:03d}Z"
+    def _now(self) -> str:
+        self._time = timestamp(self._clock.wall_ms() / 1000)
+        return self._time
 
     def _add_template(self, method: str, version: str, status: int) -> list[str]:
         record = _record(method, _TARGET, version, status)

@@ -21,7 +21,7 @@ class JsonFormatter(Formatter):
         return json.dumps(self.fields(record))
 
     def formatTime(self, record: LogRecord, datefmt: str | None = None) -> str:  # noqa: D102, N802 - as above
-        return timestamp(record)
+        return timestamp(record.created)
 
     def fields(self, record: LogRecord) -> dict[str, Any]:
         """Return what is written of a record."""

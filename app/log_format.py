@@ -15,9 +15,9 @@ LINE = "%(asctime)s %(levelprefix)s %(message)s"
 ACCESS_LINE = '%(asctime)s %(levelprefix)s %(client_addr)s - "%(request_line)s" %(status_code)s'
 
 
-def timestamp(record: LogRecord) -> str:
-    """Return the time of a record: RFC 3339 in UTC, as in the responses."""
-    created = datetime.fromtimestamp(record.created, UTC)
+def timestamp(seconds: float) -> str:
+    """Return a time, given in seconds since 1970, as in the responses: RFC 3339 in UTC."""
+    created = datetime.fromtimestamp(seconds, UTC)
     return created.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -29,7 +29,7 @@ class _OneLine(Formatter):
     """
 
     def formatTime(self, record: LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - logging calls it so
-        return timestamp(record)
+        return timestamp(record.created)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - as above
         lines = super().formatException(ei).split("\n")

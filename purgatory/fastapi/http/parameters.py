@@ -74,7 +74,11 @@ class EntityTags:
             if not tag[0].startswith(b"W/"):
                 strong.add(tag[1])
             position = separator.end()
-        return cls(frozenset(tags), strong_tags=frozenset(strong)) if tags else None
+        if not tags:
+            return None
+        opaque = frozenset(tags)
+        # The same object as a rule: a parked request keeps it.
+        return cls(opaque, strong_tags=opaque if strong == tags else frozenset(strong))
 
     @classmethod
     def parse_leniently(cls, fields: Sequence[bytes]) -> EntityTags | None:

@@ -141,7 +141,10 @@ class ParkingProtocol(asyncio.Protocol):
                 return
             fallback.cancel_idle_timeout()
         self._server.idle.discard(self)
-        if self._receiving is not None:
+        if not (self._is_responding or self._unread or self._receiving or self.is_write_paused):
+            # Most requests come whole, and behind the response to the one before.
+            self._read(data)
+        elif self._receiving is not None:
             self._receive(self._receiving, data)
         elif self._unread:
             if not isinstance(self._unread, bytearray):
