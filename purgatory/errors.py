@@ -33,6 +33,7 @@
         +-- CorruptJobError (ValueError)     a stored record that is not a job
         +-- RetryJobError (RuntimeError)     raised by a handler: try again, perhaps later
         +-- FailJobError (RuntimeError)      raised by a handler: do not try again
+        +-- HandlerTimeoutError (TimeoutError) an attempt took longer than its handler allows
         +-- NoJobStoreError (RuntimeError)   the purgatory was given no store of jobs
         +-- StoreError                       the store cannot do it
             +-- StoreUnavailableError (ConnectionError)  out of reach; may or may not be done

@@ -151,6 +151,10 @@ class FailJobError(JobError, RuntimeError):
     """Raise it in a handler to fail the job without further attempts."""
 
 
+class HandlerTimeoutError(JobError, TimeoutError):
+    """An attempt took longer than the timeout of its handler, which was cancelled."""
+
+
 class NoJobStoreError(JobError, RuntimeError):
     """The purgatory has no store of jobs: give it one, as in Purgatory(jobs=MemoryJobStore())."""
 

@@ -53,8 +53,13 @@ from purgatory.timer.clock import NS_PER_MS, Seconds
 from purgatory.turn_budget import TurnBudget
 
 if TYPE_CHECKING:
-    from purgatory.jobs import JobHandle, Jobs, JobStore, WorkerSettings
-    from purgatory.jobs.handlers import JobHandlers
+    from purgatory.jobs import JobContext, JobHandle, Jobs, JobStore, WorkerSettings
+    from purgatory.jobs.handlers import HandlerOptions, JobFunction, JobHandlers
+    from purgatory.jobs.handlers.job_function import (
+        HandlerDecorator,
+        OptionalFunction,
+        OptionalJobFunction,
+    )
     from purgatory.jobs.model import JobOptions
     from purgatory.jobs.stores.protocol import StoredFire
     from purgatory.signals.redis import RedisSignals
@@ -62,7 +67,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("purgatory")
 
 T = TypeVar("T")
-Function = TypeVar("Function", bound=Callable[..., Any])
+Payload = TypeVar("Payload")
+Result = TypeVar("Result")
 
 # Those that are open in this process. A list, as copying one is a single step for the interpreter:
 # each belongs to a thread of its own.
@@ -702,50 +708,58 @@ class Purgatory:
         return self._handlers
 
     @overload
-    def handler(self, name: Function) -> Function: ...
+    def handler(  # type: ignore[overload-overlap] # the first that fits counts
+        self, name: OptionalFunction[Payload, Result]
+    ) -> OptionalJobFunction[Payload, Result]: ...
     @overload
     def handler(
-        self,
-        name: str | None = None,
-        *,
-        http: bool = False,
-        max_running: int | None = None,
-        max_running_per_key: int | None = None,
-    ) -> Callable[[Function], Function]: ...
+        self, name: Callable[[JobContext, Payload], Result]
+    ) -> JobFunction[Payload, Result]: ...
+    @overload
     def handler(
-        self,
-        name: Any = None,
-        *,
-        http: bool = False,
-        max_running: int | None = None,
-        max_running_per_key: int | None = None,
-    ) -> Any:
+        self, name: Callable[[JobContext], Result]
+    ) -> OptionalJobFunction[None, Result]: ...
+    @overload
+    def handler(
+        self, name: str | None = None, **options: Unpack[HandlerOptions]
+    ) -> HandlerDecorator: ...
+    def handler(self, name: Any = None, **options: Unpack[HandlerOptions]) -> Any:
         """Return a decorator: jobs of that name call the function, as (job, payload) or (job).
 
-        Without a name, and as a bare `@purgatory.handler`, jobs have the name of the function.
-        `http` allows requests to `POST /jobs` to name it; without, it is for `defer` only.
+        Without a name, and as a bare `@purgatory.handler`, jobs have the name of the function. The
+        options are those of `purgatory.jobs.handlers.HandlerOptions`: `http`; `max_running` and
+        `max_running_per_key`; `max_attempts`, `retry`, `retried_errors` and `final_errors`; and
+        `timeout`.
 
-        `max_running` of its jobs run at once, counting all processes on the store, and
-        `max_running_per_key` of those with the same `concurrency_key`. Others that are due wait,
-        the earliest due first, without costing an attempt; None is no bound. Each process applies
-        what it declares.
+        The result can be called as the function can, and has a `defer` that type checkers know:
+        `await cancel_order.defer(CancelOrder(order=42), delay=900)`.
+
+        Beyond `max_running`, jobs that are due wait, the earliest due first, without costing an
+        attempt. Each process applies what it declares.
 
         `async` functions run on the event loop, others in a thread. The payload has the type that
         the second parameter is annotated with, checked by pydantic if needed. A handler that raises
         is tried again while attempts are left: RetryJobError names the delay, FailJobError ends the
         job. It may run more than once for a job; `job.id` stays the same.
 
-        Raises ValueError for an invalid or taken name or bound, TypeError for a function that
+        Raises ValueError for an invalid or taken name or option, TypeError for a function that
         cannot be called so.
         """
-        if name is None or isinstance(name, str):
-            return self.handlers.handler(
-                name,
-                http=http,
-                max_running=max_running,
-                max_running_per_key=max_running_per_key,
-            )
-        return self.handlers.handler()(name)
+        if not (name is None or isinstance(name, str)):
+            return self._register(name, None, options)
+        return lambda function: self._register(function, name, options)
+
+    def _register(
+        self, function: Callable[..., Any], name: str | None, options: HandlerOptions
+    ) -> JobFunction[Any, Any]:
+        handlers = self.handlers
+        from purgatory.jobs.handlers.job_function import JobFunction, job_function
+        from purgatory.jobs.handlers.registry import handler_name
+
+        if isinstance(function, JobFunction):
+            function = function.function
+        name = handler_name(function) if name is None else name
+        return job_function(function, handlers.add(name, function, **options), self.defer)
 
     def handled_elsewhere(self, names: Iterable[str], *, http: bool = False) -> None:
         """Allow to defer jobs of these names, which another service on the same store runs.

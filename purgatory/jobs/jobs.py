@@ -242,6 +242,9 @@ class Jobs(JobCommands):
         def encode(payload: Any, max_bytes: int) -> str:
             return self.handlers.payload_of(handler).encode(payload, max_bytes)
 
+        known = self.handlers.get(handler)
+        if known is not None and options.get("max_attempts") is None:
+            options["max_attempts"] = known.max_attempts
         wall_ms = self.clock.wall_ms()
         spec = JobSpec.of(
             handler, payload, wall_ms=wall_ms, limits=self.limits, encode=encode, **options

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from purgatory import Purgatory
 from purgatory.errors import OwnershipUnavailableError, SignalsUnavailableError
 from purgatory.group_commit import CLOSE_S, RoundTripTimeout
-from purgatory.jobs import Job, StoreUnavailableError
+from purgatory.jobs import JobContext, StoreUnavailableError
 from purgatory.jobs.model import StoreNotReadyError
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.sql import SqlJobStore, migrate
@@ -228,7 +228,7 @@ async def test_a_handler_that_runs_has_its_time(tmp_path: Path) -> None:
         running, ended = asyncio.Event(), asyncio.Event()
 
         @purgatory.handler("slow")
-        async def slow(job: Job) -> None:
+        async def slow(job: JobContext) -> None:
             running.set()
             await asyncio.sleep(2 * CLOSE_S)
             ended.set()

@@ -458,6 +458,9 @@ def job_spec(purgatory: Purgatory, body: JobBody, permit: Permit) -> JobSpec:
 def _options(body: JobBody, permit: Permit) -> JobOptions:
     """Return the options of a job: the fields of the same names."""
     options: Any = {name: getattr(body, name) for name in _OPTIONS}
+    if "max_attempts" not in body.model_fields_set:
+        # That of the handler, if it has one.
+        del options["max_attempts"]
     for name in ("dedupe_key", "concurrency_key"):
         options[name] = _owned_key(name, options[name], permit)
     if not isinstance(body.until, str):

@@ -145,7 +145,9 @@ class JobBody(RequestBody):
         "processes; others that are due wait. Without such a bound it has no effect.",
     )
     max_attempts: Annotated[StrictInt, Field(ge=1)] = Field(
-        DEFAULT_ATTEMPTS, description="How often it is started at most, if it fails."
+        DEFAULT_ATTEMPTS,
+        description="How often it is started at most, if it fails. That of its handler, if the "
+        "handler has one, takes the place of the default.",
     )
     misfire: Literal["run", "skip", "spread"] = Field(
         "run", description="What to do if no process ran at the deadline."

@@ -4,10 +4,15 @@ Not here: when a handler is called, and what its result makes of a job (`jobs.wo
 handlers (`jobs.callbacks`).
 """
 
+from purgatory.jobs.handlers.handler import HandlerOptions
 from purgatory.jobs.handlers.job_context import JobContext
+from purgatory.jobs.handlers.job_function import JobFunction, OptionalJobFunction
 from purgatory.jobs.handlers.registry import JobHandlers
 
 __all__ = [
+    "HandlerOptions",
     "JobContext",
+    "JobFunction",
     "JobHandlers",
+    "OptionalJobFunction",
 ]

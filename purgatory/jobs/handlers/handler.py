@@ -11,10 +11,15 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypedDict, TypeVar, Unpack, get_type_hints
 
 from purgatory.errors import name_of
-from purgatory.job_errors import InvalidPayloadError
+from purgatory.job_errors import (
+    FailJobError,
+    HandlerTimeoutError,
+    InvalidPayloadError,
+    RetryJobError,
+)
 from purgatory.jobs.handlers.fair_slots import Lane
 from purgatory.jobs.handlers.job_context import JobContext
 from purgatory.jobs.handlers.payload_type import (
@@ -27,6 +32,8 @@ from purgatory.jobs.handlers.payload_type import (
 )
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import Bounds
+from purgatory.retry_policy import RetryPolicy
+from purgatory.timer.clock import Seconds, seconds_of
 
 logger = logging.getLogger("purgatory.jobs")
 
@@ -139,27 +146,72 @@ def _call(future: Future[Any], call: Callable[[], Any]) -> None:
         del future
 
 
+Errors = type[BaseException] | tuple[type[BaseException], ...]
+
+
+class HandlerOptions(TypedDict, total=False):
+    """How jobs of a handler are run: the named arguments of `Purgatory.handler`, each optional."""
+
+    http: bool
+    """Requests to `POST /jobs` may name it; without, it is for `defer` only."""
+    max_running: int | None
+    """How many of its jobs run at once, in all processes on the store; None is no bound."""
+    max_running_per_key: int | None
+    """The same for jobs with the same `concurrency_key`."""
+    max_attempts: int | None
+    """How often a job is started at most, if it fails: for jobs that a process with this handler
+    defers without a `max_attempts` of their own."""
+    retry: RetryPolicy | None
+    """The pauses between attempts; None for those of `WorkerSettings.retry`."""
+    retried_errors: Errors
+    """The errors after which a job is tried again; all by default. Others fail it at once."""
+    final_errors: Errors
+    """The errors that fail a job at once, also if they are among `retried_errors`."""
+    timeout: Seconds | None
+    """How long an attempt may take. Then the handler is cancelled, and the attempt has failed with
+    HandlerTimeoutError. Only for `async` functions: a thread cannot be stopped."""
+
+
+_OPTIONS = HandlerOptions.__annotations__.keys()
+
+
 class Handler:
     """A function, how it is called, and what its payload is."""
 
     __slots__ = (
         "_default_for",
+        "_final_errors",
         "_function",
         "_has_warned",
         "_lane_of",
+        "_retried_errors",
         "_takes_payload",
+        "_timeout_s",
         "bounds",
         "is_async",
+        "max_attempts",
         "name",
         "payload",
+        "retry",
     )
 
     def __init__(
-        self, name: str, function: Callable[..., Any], bounds: Bounds | None = None
+        self, name: str, function: Callable[..., Any], **options: Unpack[HandlerOptions]
     ) -> None:
-        """Inspect the function; raise TypeError unless its parameters are (job[, payload])."""
+        """Inspect the function; raise TypeError unless its parameters are (job[, payload]).
+
+        Raises TypeError and ValueError for an option that cannot be.
+        """
+        if unknown := options.keys() - _OPTIONS:
+            known = ", ".join(sorted(_OPTIONS))
+            raise TypeError(f"a handler has no option {min(unknown)!r}: the options are {known}")
         self.name = name
-        self.bounds = bounds
+        self.bounds = _bounds(name, options)
+        self.max_attempts = _count(name, options, "max_attempts", "starts")
+        self.retry = options.get("retry")
+        self._retried_errors = options.get("retried_errors", BaseException)
+        self._final_errors = options.get("final_errors", ())
+        self._timeout_s = _timeout_s(name, options)
         self._function = function
         called = _called(function)
         self.is_async: bool = inspect.iscoroutinefunction(called)
@@ -181,6 +233,23 @@ class Handler:
             if parameters[1].default is not inspect.Parameter.empty:
                 self.payload, self._default_for = OptionalPayload(self.payload), NULL
         self._has_warned = False
+        if self._timeout_s is not None and not self.is_async:
+            raise TypeError(
+                f"handler {name!r} has a timeout and is not async: what runs in a thread cannot be "
+                "stopped; declare it with async def, or limit what it waits for"
+            )
+
+    @property
+    def needs_payload(self) -> bool:
+        """True iff it cannot be called without a payload."""
+        return self._takes_payload and self._default_for is None
+
+    def is_final(self, error: BaseException) -> bool:
+        """Return True iff a job that failed with `error` is not tried again."""
+        if isinstance(error, RetryJobError | FailJobError):
+            return isinstance(error, FailJobError)
+        is_retried = isinstance(error, self._retried_errors)
+        return not is_retried or isinstance(error, self._final_errors)
 
     async def run(
         self, job: Job, threads: JobThreads, *, before_call: Callable[[], object] = lambda: None
@@ -198,7 +267,9 @@ class Handler:
             arguments.append(self._decoded(job.payload_json))
         if self.is_async:
             before_call()
-            return await self._function(*arguments)
+            if self._timeout_s is None:
+                return await self._function(*arguments)
+            return await self._run_in_time(job, arguments)
 
         def call() -> Any:
             before_call()
@@ -209,6 +280,20 @@ class Handler:
             # A lambda or a decorator around an async function does not show that it is one.
             return await result
         return result
+
+    async def _run_in_time(self, job: Job, arguments: list[Any]) -> Any:
+        limit = asyncio.timeout(self._timeout_s)
+        try:
+            async with limit:
+                return await self._function(*arguments)
+        except TimeoutError as exc:
+            if not limit.expired():
+                # One of the handler's own.
+                raise
+            raise HandlerTimeoutError(
+                f"handler {self.name!r} was cancelled, as attempt {job.attempt} took longer than "
+                f"its timeout of {self._timeout_s:g} s"
+            ) from exc
 
     def _decoded(self, payload_json: str) -> Any:
         try:
@@ -241,6 +326,34 @@ class Handler:
         close = getattr(self._function, "aclose", None)
         if close is not None:
             await close()
+
+
+def _bounds(name: str, options: HandlerOptions) -> Bounds | None:
+    found = [
+        _count(name, options, option, "jobs", "; to run none, pause the handler")
+        for option in ("max_running", "max_running_per_key")
+    ]
+    return None if found == [None, None] else Bounds(name, *found)
+
+
+def _count(
+    name: str, options: HandlerOptions, option: str, what: str, hint: str = ""
+) -> int | None:
+    value: Any = options.get(option)
+    if value is not None and (type(value) is not int or value < 1):
+        raise ValueError(
+            f"{option} of handler {name!r} is {value!r}: give a number of {what} from 1{hint}"
+        )
+    found: int | None = value
+    return found
+
+
+def _timeout_s(name: str, options: HandlerOptions) -> float | None:
+    seconds = seconds_of(options.get("timeout"))
+    # Written so that NaN, which compares as false, is refused.
+    if seconds is not None and not 0 < seconds < float("inf"):
+        raise ValueError(f"timeout of handler {name!r} is {seconds!r}: give seconds above zero")
+    return seconds
 
 
 def _called(function: Callable[..., Any]) -> Any:

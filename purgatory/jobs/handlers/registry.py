@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
-from typing import Any, TypeVar
+from typing import Any, Unpack
 
 from purgatory.errors import InvalidKeyError, name_of
 from purgatory.job_errors import UnknownHandlerError
-from purgatory.jobs.handlers.handler import Handler
+from purgatory.jobs.handlers.handler import Handler, HandlerOptions
 from purgatory.jobs.handlers.payload_type import AnyPayload, PayloadType
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import Bounds
 from purgatory.operations.watch_key import check_key
 from purgatory.trace_context import TracePropagation
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 MAX_NAMES_SHOWN = 20
 _NOTHING = nullcontext()
@@ -64,57 +62,24 @@ class JobHandlers:
         return sorted(self._handlers.keys() | self._elsewhere)
 
     def add(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        *,
-        http: bool = False,
-        max_running: int | None = None,
-        max_running_per_key: int | None = None,
-    ) -> None:
+        self, name: str, function: Callable[..., Any], **options: Unpack[HandlerOptions]
+    ) -> Handler:
         """Register `function` for jobs of that name: called as `function(job[, payload])`.
 
-        `http` allows jobs of that name in requests to the job endpoints. The others bound how many
-        run at once, in all processes, in all and with the same concurrency key.
-        Raises ValueError for an invalid or taken name or bound, and TypeError for a function that
+        Raises ValueError for an invalid or taken name or option, and TypeError for a function that
         cannot be called so or whose payload type cannot be checked.
         """
         _check_name(name)
         if name in self._handlers:
             raise ValueError(f"handler {name!r} is registered already: give this one another name")
-        bounds = _bounds(name, max_running, max_running_per_key)
-        self._handlers[name] = Handler(name, function, bounds)
-        if bounds is not None:
-            self.bounds = (*self.bounds, bounds)
-        if http:
+        handler = self._handlers[name] = Handler(name, function, **options)
+        if handler.bounds is not None:
+            self.bounds = (*self.bounds, handler.bounds)
+        if options.get("http", False):
             self._over_http.add(name)
         if self.on_added is not None:
             self.on_added()
-
-    def handler(
-        self,
-        name: str | None = None,
-        *,
-        http: bool = False,
-        max_running: int | None = None,
-        max_running_per_key: int | None = None,
-    ) -> Callable[[Function], Function]:
-        """Return a decorator that registers a function, and returns it unchanged.
-
-        Without `name`, the function is registered under its own. The rest is as in `add`.
-        """
-
-        def register(function: Function) -> Function:
-            self.add(
-                _name_of(function) if name is None else name,
-                function,
-                http=http,
-                max_running=max_running,
-                max_running_per_key=max_running_per_key,
-            )
-            return function
-
-        return register
+        return handler
 
     def expect(self, names: Iterable[str], *, http: bool = False) -> None:
         """Accept jobs of these names, which another service on the same store runs.
@@ -177,7 +142,8 @@ def _nothing_around(job: Job) -> AbstractContextManager[object]:
     return _NOTHING
 
 
-def _name_of(function: Callable[..., Any]) -> str:
+def handler_name(function: Callable[..., Any]) -> str:
+    """Return the name of a function; raise TypeError if it has none of its own."""
     name: str = getattr(function, "__name__", "")
     if not name.isidentifier():
         raise TypeError(
@@ -185,24 +151,6 @@ def _name_of(function: Callable[..., Any]) -> str:
             "@purgatory.handler('a-name')"
         )
     return name
-
-
-def _bounds(name: str, max_running: int | None, max_running_per_key: int | None) -> Bounds | None:
-    given: dict[str, Any] = {
-        "max_running": max_running,
-        "max_running_per_key": max_running_per_key,
-    }
-    for option, value in given.items():
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(
-                f"{option} of handler {name!r} is {value!r}: give a number of jobs from 1; to run "
-                "none, pause the handler"
-            )
-    if max_running is None and max_running_per_key is None:
-        return None
-    return Bounds(name, max_running, max_running_per_key)
 
 
 def _shown(names: list[str]) -> str:

@@ -302,11 +302,11 @@ class JobExecutor:
             # the handler itself.
             if not await self._take_back_cancellation(task):
                 raise
-            return failed_attempt(job, exc, self._retry_policy), exc
+            return failed_attempt(job, exc, handler, self._retry_policy), exc
         except BaseException as exc:
             # Including SystemExit: a job must not end the process that runs it. And GeneratorExit:
             # if this coroutine is closed, the callers' are, too, and none receives the result.
-            return failed_attempt(job, exc, self._retry_policy), exc
+            return failed_attempt(job, exc, handler, self._retry_policy), exc
         return Finish(job.claim, JobState.DONE), None
 
     async def _take_back_cancellation(self, task: asyncio.Task[object]) -> bool:

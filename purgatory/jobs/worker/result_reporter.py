@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from purgatory.job_errors import FailJobError, InvalidPayloadError, RetryJobError
+from purgatory.jobs.handlers.handler import Handler
 from purgatory.jobs.model.job import Job, JobOutcome, JobState, bounded_error
 from purgatory.jobs.model.steps import Finish, GiveBack
 from purgatory.jobs.worker.leased_jobs import LeasedJob
@@ -17,14 +18,17 @@ from purgatory.retry_policy import MAX_RETRY_DELAY_MS, RetryPolicy
 logger = logging.getLogger("purgatory.jobs")
 
 
-def failed_attempt(job: Job, error: BaseException, retry_policy: RetryPolicy) -> Finish | GiveBack:
+def failed_attempt(
+    job: Job, error: BaseException, handler: Handler, default: RetryPolicy
+) -> Finish | GiveBack:
     """Return how the job goes on after `error`: failed for good, or tried again.
 
-    RetryJobError may name the delay; FailJobError, and the last attempt, end the job.
+    RetryJobError may name the delay; errors that are final for the handler, FailJobError, and the
+    last attempt end the job. `default` has the pauses if the handler has none of its own.
     """
-    if isinstance(error, FailJobError) or job.attempt >= job.max_attempts:
+    if handler.is_final(error) or job.attempt >= job.max_attempts:
         return Finish(job.claim, JobState.FAILED, error_text(error))
-    delay_ms = retry_policy.delay_ms(job.attempt)
+    delay_ms = (handler.retry or default).delay_ms(job.attempt)
     if isinstance(error, RetryJobError) and error.after is not None:
         delay_ms = round(min(max(error.after * 1000, 0), MAX_RETRY_DELAY_MS))
     return GiveBack(job.claim, delay_ms=delay_ms, error=error_text(error))

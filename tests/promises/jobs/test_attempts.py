@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from purgatory.jobs import FailJobError, JobContext, JobState, RetryJobError
+from purgatory.jobs import FailJobError, JobContext, JobState, RetryJobError, RetryPolicy
 from tests.promises.kit import Bench, Process
 
 
@@ -180,3 +181,73 @@ def test_a_retry_after_what_is_no_number_of_seconds_is_refused() -> None:
     """Where it is raised, so that the handler's attempt fails with the reason."""
     with pytest.raises(ValueError, match="after is NaN"):
         RetryJobError(after=float("nan"))
+
+
+async def test_a_handler_says_how_it_is_tried_again(bench: Bench) -> None:
+    """How often, after which pauses, and after which errors; a job may say how often itself."""
+    policy = {"max_attempts": 3, "retry": RetryPolicy(first_ms=250, factor=1, jitter=0)}
+    process = await bench.process(bounds=policy)
+    bench.log.error = ConnectionError()
+    await (await process.defer("note", delay=0)).wait(5)
+    assert bench.log.at_s == [0, 0.25, 0.5]
+    await (await process.defer("note", delay=0, max_attempts=1)).wait(5)
+    assert len(bench.log) == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts"),
+    [
+        (ConnectionError(), 2),
+        (ConnectionResetError(), 1),
+        (ValueError(), 1),
+        (SystemExit(), 1),
+        (RetryJobError(), 2),
+        (FailJobError(), 1),
+    ],
+)
+async def test_some_errors_fail_a_job_at_once(
+    bench: Bench, error: BaseException, attempts: int
+) -> None:
+    """Those that are not retried, and those that are final; a handler's own word stands above."""
+    process = await bench.process(
+        bounds={
+            "max_attempts": 2,
+            "retried_errors": (ConnectionError, FailJobError),
+            "final_errors": (ConnectionResetError, RetryJobError),
+        }
+    )
+    bench.log.error = error
+    job = await (await process.defer("note", delay=0)).wait(9)
+    assert (job.state, len(bench.log)) == (JobState.FAILED, attempts)
+
+
+async def test_an_attempt_has_a_time_limit(bench: Bench) -> None:
+    """It is cancelled then, and has failed; one that ends in time has not."""
+    process = await bench.process(bounds={"timeout": timedelta(seconds=2), "max_attempts": 2})
+    bench.log.seconds = 1.9
+    assert (await (await process.defer("note", delay=0)).wait(5)).state is JobState.DONE
+    bench.log.seconds = 2.1
+    job = await (await process.defer("note", delay=0)).wait(9)
+    assert (job.state, job.attempt, bench.log.running) == (JobState.FAILED, 2, 0)
+    assert job.error is not None
+    assert job.error.startswith("HandlerTimeoutError: handler 'note' was cancelled, as attempt 2")
+
+
+async def test_a_timeout_of_the_handlers_own_is_its_own(bench: Bench) -> None:
+    """And what it had when the process drains is given back."""
+
+    async def own(job: JobContext) -> None:
+        async with asyncio.timeout(1):
+            await asyncio.sleep(60)
+
+    async def slow(job: JobContext) -> None:
+        await asyncio.sleep(60)
+
+    process = await bench.process({"own": own, "slow": slow}, bounds={"timeout": 90})
+    job = await (await process.defer("own", delay=0, max_attempts=1)).wait(5)
+    assert job.error == "TimeoutError"
+    held = await process.defer("slow", delay=0)
+    await asyncio.sleep(1)
+    await process.drain()
+    assert (await bench.job(held)).state is JobState.WAITING
+    assert process.is_counting(given_back=1, failed=1)

@@ -81,9 +81,9 @@ async def test_wrong_bounds_are_refused(
     values: list[Any] = [0, -1, True, 1.5, "3"]
     for wrong in values:
         with pytest.raises(ValueError, match="give a number of jobs from 1; to run none, pause"):
-            purgatory.handler("x", max_running=wrong)(len)
+            purgatory.handlers.add("x", len, max_running=wrong)
         with pytest.raises(ValueError, match="max_running_per_key of handler 'x'"):
-            purgatory.handler("x", max_running_per_key=wrong)(len)
+            purgatory.handlers.add("x", len, max_running_per_key=wrong)
     for key in ("", "a\n", "k" * 257):
         with pytest.raises(InvalidKeyError):
             await process.defer("note", delay=1, concurrency_key=key)

@@ -255,19 +255,22 @@ def test_a_keyword_only_parameter_without_a_default_is_named() -> None:
         JobHandlers().add("h", lambda job, *, needed: None)
 
 
-def test_the_decorator_returns_the_function() -> None:
-    """It can be called, and tested, as before."""
-    handlers = JobHandlers()
-    assert handlers.handler("h")(take_nothing) is take_nothing
+def test_a_decorated_function_can_be_called_and_decorated_again() -> None:
+    """As a test of it calls it."""
+    purgatory = Purgatory(jobs=MemoryJobStore())
+    handlers = purgatory.handlers
+    decorated = purgatory.handler("h")(take_nothing)
+    assert decorated.function is take_nothing and decorated.name == "h"
+    assert purgatory.handler("i")(decorated).function is take_nothing
     with pytest.raises(TypeError, match="has no name of its own"):
-        handlers.handler()(partial(take_nothing))
+        purgatory.handler()(partial(take_nothing))
     with pytest.raises(TypeError, match="has no name of its own"):
-        handlers.handler()(lambda job: None)
+        purgatory.handler()(lambda job: None)
     assert "h" in handlers and "g" not in handlers
     handlers.expect(["g"])
-    assert handlers.names == ["g", "h"]
+    assert handlers.names == ["g", "h", "i"]
     assert handlers.get("g") is None
-    with pytest.raises(UnknownHandlerError, match="known: 'g', 'h'"):
+    with pytest.raises(UnknownHandlerError, match="known: 'g', 'h', 'i'"):
         handlers.payload_of("f")
 
 
@@ -282,7 +285,7 @@ def test_a_bare_decorator_takes_the_name_of_the_function() -> None:
     def remind(job: JobContext) -> None: ...
 
     assert purgatory.handlers.names == ["cancel_order", "remind"]
-    assert asyncio.iscoroutinefunction(cancel_order) and callable(remind)
+    assert (cancel_order.name, remind.name) == ("cancel_order", "remind")
 
 
 def test_a_request_names_only_what_was_allowed() -> None:
@@ -360,3 +363,28 @@ def test_clients_may_name_what_is_allowed_to_them_only() -> None:
     purgatory.handled_elsewhere(["elsewhere"])
     purgatory.handled_elsewhere(["open elsewhere"], http=True)
     assert purgatory.handlers.http_names == ["open", "open elsewhere"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_attempts": 0}, "max_attempts of handler 'h' is 0: give a number of starts from 1"),
+        ({"max_running": True}, "max_running of handler 'h' is True"),
+        ({"timeout": 0}, "timeout of handler 'h' is 0"),
+        ({"timeout": float("nan")}, "timeout of handler 'h' is nan"),
+        ({"attempts": 3}, "a handler has no option 'attempts'"),
+    ],
+)
+def test_options_that_cannot_be(options: Any, message: str) -> None:
+    """Are errors where they are declared."""
+    with pytest.raises((TypeError, ValueError), match=message):
+        JobHandlers().add("h", take_nothing, **options)
+
+
+def test_a_thread_has_no_timeout() -> None:
+    """It could not be stopped."""
+
+    def blocking(job: JobContext) -> None: ...
+
+    with pytest.raises(TypeError, match="has a timeout and is not async"):
+        JobHandlers().add("h", blocking, timeout=1)
