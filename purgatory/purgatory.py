@@ -9,8 +9,9 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from datetime import tzinfo
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack, cast, overload
 from weakref import ref
 
 from purgatory.errors import (
@@ -49,7 +50,7 @@ from purgatory.signals.model import (
     SharedSignalStatistics,
 )
 from purgatory.timer import Clock, SystemClock, SystemTimer, compiled
-from purgatory.timer.clock import NS_PER_MS, Seconds
+from purgatory.timer.clock import NS_PER_MS, Seconds, seconds_of
 from purgatory.turn_budget import TurnBudget
 
 if TYPE_CHECKING:
@@ -60,11 +61,15 @@ if TYPE_CHECKING:
         OptionalFunction,
         OptionalJobFunction,
     )
+    from purgatory.jobs.handlers.series import Grid
     from purgatory.jobs.model import JobOptions
     from purgatory.jobs.stores.protocol import StoredFire
     from purgatory.signals.redis import RedisSignals
 
 logger = logging.getLogger("purgatory")
+
+MIN_EVERY_MS: Final = 1_000
+MAX_EVERY_MS: Final = 366 * 24 * 3_600 * 1_000
 
 T = TypeVar("T")
 Payload = TypeVar("Payload")
@@ -761,6 +766,60 @@ class Purgatory:
         name = handler_name(function) if name is None else name
         return job_function(function, handlers.add(name, function, **options), self.defer)
 
+    def periodic(
+        self,
+        name: str | None = None,
+        *,
+        every: Seconds | None = None,
+        phase: Seconds = 0,
+        cron: str | None = None,
+        timezone: str | tzinfo = "UTC",
+        catch_up: bool = True,
+        **options: Unpack[HandlerOptions],
+    ) -> Callable[[Callable[[JobContext], Result]], OptionalJobFunction[None, Result]]:
+        """Return a decorator: the function of (job) runs periodically, once over all processes.
+
+            @purgatory.periodic(every=5)
+            @purgatory.periodic(cron="0 6 * * mon-fri", timezone="Europe/Berlin")
+
+        The times of `every` are those that are `phase` seconds after a multiple of it since
+        1970-01-01 UTC, in every process and after every restart: one second at least. The times of
+        `cron` (minute, hour, day of the month, month, day of the week; needs the extra `cron`) are
+        on the clocks of `timezone`; `purgatory.jobs.cron.CronGrid` says what is when they are set.
+        `job.deadline` is the time that a run is for.
+
+        Each run is a job of its own: attempts and failures are as of any job, and end nothing but
+        that run. It is stored as soon as the one before has begun, once the store can be reached.
+        Of the times at which no process has started one, the first has a run when a process can,
+        and the others have none; without `catch_up`, it is missed, too.
+
+        `name` and `options` are as in `handler`. Raises what that raises, ValueError for times that
+        make no sense, and ImportError without the extra.
+        """
+        if (every is None) == (cron is None):
+            raise ValueError("a periodic job has either every= or cron=: give one of the two")
+        if "max_running_per_key" in options:
+            raise ValueError("runs of a periodic job share one key: give max_running instead")
+        grid: Grid
+        if every is not None:
+            grid = _every_grid(every, phase)
+        else:
+            assert cron is not None
+            from purgatory.jobs.cron import CronGrid
+
+            grid = CronGrid(cron, timezone)
+
+        def register(function: Callable[[JobContext], Result]) -> Any:
+            registered = self._register(function, name, options)
+            handler = self.handlers.get(registered.name)
+            assert handler is not None
+            if handler.needs_payload:
+                raise TypeError(f"handler {handler.name!r} is periodic: it has to take (job) only")
+            self.handlers.add_series(handler, grid, catch_up=catch_up)
+            return registered
+
+        return register
+
     def handled_elsewhere(self, names: Iterable[str], *, http: bool = False) -> None:
         """Allow to defer jobs of these names, which another service on the same store runs.
 
@@ -997,3 +1056,15 @@ class Purgatory:
 
     def _run_batch(self, batch: ResumableBatch) -> asyncio.Future[int]:
         return SlicedRunner(batch, self._parking.require_open(), self.clock).start()
+
+
+def _every_grid(every: Seconds, phase: Seconds) -> Grid:
+    from purgatory.jobs.handlers.series import EveryGrid
+
+    every_ms, phase_ms = (round(seconds_of(each) * 1_000) for each in (every, phase))
+    if not MIN_EVERY_MS <= every_ms <= MAX_EVERY_MS or not 0 <= phase_ms < every_ms:
+        raise ValueError(
+            f"every is {every!r} and phase is {phase!r}: give seconds from 1 to a year, and a "
+            "phase from 0 up to less than that"
+        )
+    return EveryGrid(every_ms, phase_ms)

@@ -22,6 +22,7 @@ from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.spec import JobOptions, JobSpec
 from purgatory.jobs.model.steps import Add, Added, AddStatus, Fire
 from purgatory.jobs.owed_fires import BoundedWait, FireAll, OutboxRelay, PendingFire, PendingFires
+from purgatory.jobs.periodic import PeriodicRegistrar
 from purgatory.jobs.store_opener import OtherWorkers, StoreOpener, overlap_ms
 from purgatory.jobs.stores.memory import MemoryJobStore
 from purgatory.jobs.stores.protocol import CanHurry, JobStore, ListsWorkers, Outbox
@@ -146,6 +147,7 @@ class Jobs(JobCommands):
                 on_cancelled=self._notify_ends,
                 clock=self.clock,
             )
+        self._periodic = PeriodicRegistrar(self.store, self.handlers, self._store_clock)
         self._opener = StoreOpener(self.store, self._start)
         self._pending_fires = PendingFires(
             self.store,
@@ -366,6 +368,7 @@ class Jobs(JobCommands):
         self._unsubscribe = self.store.subscribe(self.watchers)
         await self._look_at_store()
         await self._scheduler.start()
+        self._periodic.start()
         if self._relay is not None:
             self._relay.start()
         if self._other_workers is not None:
@@ -387,6 +390,7 @@ class Jobs(JobCommands):
         await self._opener.stop()
         if self._other_workers is not None:
             await self._other_workers.stop()
+        await self._periodic.stop()
         hurry = self.store.hurry if isinstance(self.store, CanHurry) else lambda: None
         stopping = [
             self._pending_fires.stop(),

@@ -47,6 +47,7 @@ USES = {
 # What is imported in some places only -> those places. Everything outside the standard library is
 # listed here; of the standard library, only what has places of its own.
 VENDORS: dict[str, set[str]] = {
+    "cronsim": {"purgatory.jobs.cron"},
     "cython": {"purgatory.timer"},
     "anyio": {"purgatory.fastapi", "app", "examples"},
     "fastapi_standalone_docs": {"app"},

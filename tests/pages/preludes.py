@@ -31,19 +31,19 @@ park_that_returns_at_once = purgatory_of_this_test = None
     "how-to/test-your-code.md": {"@pytest.fixture": "import pytest"},
     "reference/jobs.md": {
         "from purgatory.jobs.callbacks import CALLBACK": """
+import asyncio
+
+
 async def send_report():
     raise ConnectionError
 
 
-async with app.router.lifespan_context(app):
-    [nightly] = (await purgatory.jobs.list(handler="nightly-report")).jobs
-    assert nightly.dedupe_key == "nightly-report"
-    # Its only attempt fails, and another round waits.
-    failing = await purgatory.defer("nightly-report", delay=0, max_attempts=1)
-    found = await failing.get()
-    while found.round == 0:
-        assert found.state != "failed"
-        found = await failing.wait_changed(found.version, timeout=25)
+async with purgatory:
+    while not (await purgatory.jobs.list(concurrency_key="purgatory:periodic")).jobs:
+        await asyncio.sleep(0.01)
+    # One fails, and the next waits.
+    failing = await daily_report.defer(delay=0, max_attempts=1)
+    assert (await failing.wait(timeout=25)).state == "failed"
 await purgatory.__aenter__()
 
 

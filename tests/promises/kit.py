@@ -94,6 +94,26 @@ class Log(list[Run]):
         return [round((run.at_ms - START_MS) / 1000, 2) for run in self]
 
 
+class Ticks(list[tuple[float, float]]):
+    """A periodic handler: for which time each run is, and when it began, in seconds."""
+
+    error: BaseException | None = None
+    seconds: float = 0.0
+
+    async def run(self, job: JobContext) -> None:
+        times = (job.deadline.timestamp() * 1000, now_ms())
+        at_s, began_s = (round((ms - START_MS) / 1000, 2) for ms in times)
+        self.append((at_s, began_s))
+        await asyncio.sleep(self.seconds)
+        if self.error is not None:
+            raise self.error
+
+    @property
+    def times(self) -> list[float]:
+        """The times that runs were for, in order."""
+        return [at_s for at_s, _ in self]
+
+
 class Database(MemorySteps):
     """Jobs of all processes."""
 
@@ -369,6 +389,7 @@ class Bench:
         self.caplog = caplog
         self.database: Any = Database()
         self.log = Log()
+        self.ticks = Ticks()
         self.records = Records()
         self.peers: list[Signals] = []
         self.stack = AsyncExitStack()
@@ -381,6 +402,7 @@ class Bench:
         shares_signals: bool = False,
         down: bool = False,
         bounds: Mapping[str, Any] | None = None,
+        periodic: Mapping[str, Any] | None = None,
         is_separate: bool = True,
         **settings: Any,
     ) -> Process:
@@ -398,6 +420,8 @@ class Bench:
         made = self.make(jobs=link, job_settings=WorkerSettings(**settings), **options)
         for name, handler in ({"note": self.log} if handlers is None else handlers).items():
             made.handler(name, **(bounds or {}))(handler)
+        if periodic is not None:
+            made.periodic("tick", **periodic)(self.ticks.run)
         made.handled_elsewhere({"note", "slow"} - set(made.handlers.own_names))
         if is_separate:
             made.jobs.allows_separate_workers = True

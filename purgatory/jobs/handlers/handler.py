@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import copy_context
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypedDict, TypeVar, Unpack, get_type_hints
 
@@ -30,6 +31,8 @@ from purgatory.jobs.handlers.payload_type import (
     PayloadType,
     payload_type,
 )
+from purgatory.jobs.handlers.series import Series, run_time
+from purgatory.jobs.model.deadline import utc
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import Bounds
 from purgatory.retry_policy import RetryPolicy
@@ -193,6 +196,7 @@ class Handler:
         "name",
         "payload",
         "retry",
+        "series",
     )
 
     def __init__(
@@ -209,6 +213,8 @@ class Handler:
         self.bounds = _bounds(name, options)
         self.max_attempts = _count(name, options, "max_attempts", "starts")
         self.retry = options.get("retry")
+        self.series: Series | None = None
+        """When it runs, if it is periodic."""
         self._retried_errors = options.get("retried_errors", BaseException)
         self._final_errors = options.get("final_errors", ())
         self._timeout_s = _timeout_s(name, options)
@@ -261,7 +267,11 @@ class Handler:
         raises, and ThreadLeftError if cancelled while the thread runs.
         """
         arguments: list[Any] = [JobContext.of(job)]
-        if not self._takes_payload:
+        if self.series is not None and (run := run_time(job)) is not None:
+            self.series.on_run()
+            # The store may have had it a moment after that.
+            arguments = [replace(arguments[0], deadline=utc(run.at_ms))]
+        elif not self._takes_payload:
             self._warn_of_payload(job)
         elif job.payload_json != self._default_for:
             arguments.append(self._decoded(job.payload_json))

@@ -10,6 +10,7 @@ from purgatory.errors import InvalidKeyError, name_of
 from purgatory.job_errors import UnknownHandlerError
 from purgatory.jobs.handlers.handler import Handler, HandlerOptions
 from purgatory.jobs.handlers.payload_type import AnyPayload, PayloadType
+from purgatory.jobs.handlers.series import Grid, Series
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import Bounds
 from purgatory.operations.watch_key import check_key
@@ -36,6 +37,10 @@ class JobHandlers:
         self._over_http: set[str] = set()
         self.on_added: Callable[[], object] | None = None
         """Called after a handler was added."""
+        self.series: list[Series] = []
+        """The periodic handlers."""
+        self.on_series: Callable[[], object] | None = None
+        """Called after one of them was added."""
         self.around: Callable[[Job], AbstractContextManager[object]] = _nothing_around
         """Entered around each run of a handler, for tracing."""
         self.propagation: TracePropagation | None = None
@@ -80,6 +85,13 @@ class JobHandlers:
         if self.on_added is not None:
             self.on_added()
         return handler
+
+    def add_series(self, handler: Handler, grid: Grid, *, catch_up: bool) -> None:
+        """Run a handler, which has been added, at the times of a grid."""
+        handler.series = Series(handler, grid, catch_up)
+        self.series.append(handler.series)
+        if self.on_series is not None:
+            self.on_series()
 
     def expect(self, names: Iterable[str], *, http: bool = False) -> None:
         """Accept jobs of these names, which another service on the same store runs.

@@ -11,6 +11,7 @@ from purgatory.jobs.model.limits import JobLimits
 from purgatory.timer.clock import Seconds, seconds_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
 
 
 def utc(wall_ms: int) -> datetime:
@@ -18,12 +19,14 @@ def utc(wall_ms: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=wall_ms)
 
 
+def utc_ms(at: datetime) -> int:
+    """Return a datetime with a zone as wall milliseconds, rounded up."""
+    return -((_EPOCH - at) // _MS)
+
+
 def rfc3339(moment: datetime) -> str:
     """Return a time in UTC as responses, callbacks and errors have it: to the millisecond."""
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-_MS = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ class Deadline:
         limits = JobLimits() if limits is None else limits
         check_given(delay, at)
         if at is not None:
-            return cls(at_ms=_utc_ms(at))
+            return cls(at_ms=_given_ms(at))
         assert delay is not None
         return cls(delay_ms=seconds_to_ms(delay, "delay", limits))
 
@@ -131,14 +134,14 @@ def _not_one_of(delay: object, at: object) -> InvalidDeadlineError:
     return InvalidDeadlineError(f"delay is {delay} and at is {at}: give exactly one of the two")
 
 
-def _utc_ms(at: datetime) -> int:
+def _given_ms(at: datetime) -> int:
     if at.tzinfo is None or at.utcoffset() is None:
         raise InvalidDeadlineError(
             f"at is {at.isoformat()}, without a zone: say which it is in, as "
             f"{at.isoformat()}+00:00 does",
             param="at",
         )
-    return -((_EPOCH - at) // _MS)
+    return utc_ms(at)
 
 
 def _seconds(ms: int) -> str:
