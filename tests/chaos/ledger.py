@@ -14,6 +14,7 @@ LEASE_MS = 2_000
 # Of the handler "charge", in all processes.
 MAX_RUNNING = 4
 MAX_RUNNING_PER_KEY = 2
+TICK_MS = 1_000
 
 
 def wall_ms() -> int:
@@ -30,6 +31,15 @@ class Run(NamedTuple):
     outcome: str
     at_ms: int
     round: int = 0
+
+
+class Tick(NamedTuple):
+    """A run of the periodic handler was called."""
+
+    job_id: str
+    time_ms: int
+    """The time of the series that it is for."""
+    at_ms: int
 
 
 class MendBook:
@@ -54,6 +64,7 @@ class RunBook:
         name = f"{os.getpid()}-{time.monotonic_ns()}"
         self._file = _appended(folder / f"runs-{name}")
         self._ends = _appended(folder / f"ends-{name}")
+        self._ticks = _appended(folder / f"ticks-{name}")
 
     def note(self, run: Run) -> None:
         """Write a run down: one system call, which a kill does not take back."""
@@ -63,6 +74,18 @@ class RunBook:
         """Write down that a run is about to end."""
         line = f"{run.job_id} {run.at_ms} {wall_ms()}\n"
         os.write(self._ends, line.encode())
+
+    def note_tick(self, tick: Tick) -> None:
+        """Write a run of the periodic handler down."""
+        os.write(self._ticks, (" ".join(map(str, tick)) + "\n").encode())
+
+    @staticmethod
+    def read_ticks(folder: Path) -> list[Tick]:
+        """Return every run of the periodic handler, as they began."""
+        lines = [path.read_text().splitlines() for path in folder.glob("ticks-*")]
+        parts = [line.split() for several in lines for line in several]
+        ticks = [Tick(job_id, int(time), int(at)) for job_id, time, at in parts]
+        return sorted(ticks, key=lambda tick: tick.at_ms)
 
     @staticmethod
     def read_spans(folder: Path) -> list[tuple[str, int, int]]:

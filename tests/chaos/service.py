@@ -20,9 +20,11 @@ from tests.chaos.ledger import (
     LEASE_MS,
     MAX_RUNNING,
     MAX_RUNNING_PER_KEY,
+    TICK_MS,
     MendBook,
     Run,
     RunBook,
+    Tick,
     wall_ms,
 )
 
@@ -73,6 +75,11 @@ def create_app(url: str, signals_url: str, folder: Path, ahead_ms: int = 0) -> F
         if job.round == payload["rounds"]:
             return None
         return job.again(delay=AGAIN_MS / 1000, keys=[])
+
+    @purgatory.periodic("tick", every=TICK_MS / 1000)
+    async def tick(job: JobContext) -> None:
+        runs.note_tick(Tick(job.id, round(job.deadline.timestamp() * 1000), wall_ms()))
+        await asyncio.sleep(chance.uniform(0, 0.2))
 
     app = FastAPI()
     install(app, purgatory, authorize=ALLOW_ANYONE)

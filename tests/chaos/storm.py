@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -192,8 +193,9 @@ class Storm:
                 await asyncio.sleep(0.05)
 
     async def _are_any_left(self, client: httpx.AsyncClient) -> bool:
-        for state in ("failed", "waiting", "running"):
-            params = {"state": state, "limit": "1"}
+        # Not "tick": the next run of a series always waits.
+        for state, handler in product(("failed", "waiting", "running"), ("note", "charge")):
+            params = {"state": state, "handler": handler, "limit": "1"}
             try:
                 answer = await client.get(f"{self._anyone()}/purgatory/jobs", params=params)
             except NO_ANSWER:

@@ -11,7 +11,7 @@ from tests.chaos.ledger import RunBook
 from tests.chaos.machines import Machine, PostgresMachine, SqliteMachine, ValkeyMachine
 from tests.chaos.service import make_store
 from tests.chaos.storm import Plan, Storm
-from tests.chaos.verdict import Verdict, judge
+from tests.chaos.verdict import Verdict, judge, judge_ticks
 from tests.valkey_server import ValkeyServer
 
 MACHINES: dict[str, Callable[[Path], Machine]] = {
@@ -50,7 +50,12 @@ async def run_trial(kind: str, plan: Plan, folder: Path, say: Callable[[str], ob
         f"{len(ledger.pauses)} pauses, {ledger.retried} jobs retried, "
         f"{ledger.refused} requests refused"
     )
-    return judge(ledger, RunBook.read(folder), stored, RunBook.read_spans(folder))
+    ticks = [job for job in stored if job.handler == "tick"]
+    others = [job for job in stored if job.handler != "tick"]
+    verdict = judge(ledger, RunBook.read(folder), others, RunBook.read_spans(folder))
+    verdict.faults += judge_ticks(ticks, RunBook.read_ticks(folder))
+    say(f"{kind}: {len(ticks)} runs of a periodic job")
+    return verdict
 
 
 async def _all_jobs(store: JobStore) -> list[Job]:

@@ -5,22 +5,29 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from purgatory.jobs import Job, JobOutcome, JobState
+from purgatory.jobs.handlers.series import run_time
 from tests.chaos.ledger import (
     AGAIN_MS,
     LEASE_MS,
     MAX_RUNNING,
     MAX_RUNNING_PER_KEY,
+    TICK_MS,
     Deferred,
     Ledger,
     Request,
     Run,
+    Tick,
 )
 
 # Between a client's clock and the store's there may be a millisecond, and a request takes a moment
 # to where its effect is.
 SLACK_MS = 250
+# By then, another process has looked whether the next periodic run is stored: those that were
+# killed or stopped meanwhile are up, and so is the store.
+MAX_UNSTORED_MS = 15_000
 
 
 @dataclass(slots=True)
@@ -81,6 +88,40 @@ def judge(
             verdict.faults.append(f"job {job_id}: ran {len(each)} times, and is not stored")
     verdict.faults += _too_many_at_once(ledger, spans, by_id)
     return verdict
+
+
+def judge_ticks(stored: list[Job], ticks: Sequence[Tick]) -> Iterator[str]:
+    """Yield where a time of the periodic job had two runs, or none against the rule.
+
+    The next run is for the first time after it was stored, which is when the one before began, or
+    once a process can.
+    """
+    began_ms: dict[str, int] = {}
+    for tick in ticks:
+        began_ms.setdefault(tick.job_id, tick.at_ms)
+    of_time: dict[int, Job] = {}
+    for job in stored:
+        run = run_time(job)
+        if run is None or run.at_ms % TICK_MS:
+            yield f"{job} is for no time of the series"
+            continue
+        if run.at_ms in of_time:
+            yield f"{job.id} and {of_time[run.at_ms].id} are both for {run.at_ms}"
+        of_time[run.at_ms] = job
+        if job.state is JobState.DONE and job.id not in began_ms:
+            yield f"{job.id}, for {run.at_ms}, is done and did not run"
+    if not ticks:
+        yield "nothing ran periodically"
+    for tick in ticks:
+        if of_time.get(tick.time_ms) is None or of_time[tick.time_ms].id != tick.job_id:
+            yield f"{tick} is of no stored run"
+    for before, at_ms in pairwise(sorted(of_time)):
+        job = of_time[at_ms]
+        if at_ms > job.created_ms + TICK_MS + SLACK_MS:
+            yield f"{job.id} was stored at {job.created_ms}, and is for {at_ms}"
+        late_ms = job.created_ms - began_ms.get(of_time[before].id, job.created_ms)
+        if late_ms > MAX_UNSTORED_MS:
+            yield f"{job.id} was stored {late_ms} ms after the run before it began"
 
 
 def _too_many_at_once(
