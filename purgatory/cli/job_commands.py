@@ -23,6 +23,7 @@ from purgatory.cli.output import (
 )
 from purgatory.cli.session import Session, json_argument, session_of
 from purgatory.client import Job
+from purgatory.jobs.handlers.series import MARK
 from purgatory.jobs.model import JobState, Misfire, OnConflict, OnFire
 
 jobs = typer.Typer(no_args_is_help=True, help="List, show, cancel, run, retry and pause jobs.")
@@ -166,6 +167,17 @@ def list_jobs(
         rows = (_row(job.fields, is_narrow=is_narrow) for job in found)
         print_rows(_NARROW_COLUMNS if is_narrow else _COLUMNS, rows, as_json=False)
         _report_more(every, limit)
+
+
+@jobs.command()
+def periodic(context: typer.Context) -> None:
+    """List periodic jobs with their next runs, the earliest first."""
+    session = session_of(context)
+    with session.client() as client:
+        found = [job.fields for job in client.jobs(state=JobState.WAITING, concurrency_key=MARK)]
+    found.sort(key=lambda fields: str(fields["due"]))
+    rows = found if session.as_json else [_row(fields, is_narrow=False) for fields in found]
+    print_rows(("handler", "due", "state", "id"), rows, as_json=session.as_json)
 
 
 @jobs.command()

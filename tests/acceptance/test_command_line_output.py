@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -126,6 +127,30 @@ def test_a_list_of_jobs_names_what_blocks_them(capfd: pytest.CaptureFixture[str]
     pattern = r" blocked by (handler|key) .* by-\1 | paused .* mail "
     assert all(re.search(pattern, row) for row in rows) and len(rows) == 3
     assert len(by_key) == 2 and all("by-key" in row for row in by_key)
+
+
+def test_periodic_jobs_are_listed_with_their_next_runs(capfd: pytest.CaptureFixture[str]) -> None:
+    """The earliest first, as lines of JSON too, and nothing else."""
+    app, purgatory = FastAPI(), Purgatory(jobs=MemoryJobStore())
+
+    @purgatory.periodic("yearly", every=timedelta(days=365))
+    @purgatory.periodic("hourly", every=timedelta(hours=1), http=True)
+    async def tick(job: JobContext) -> None: ...
+
+    install(app, purgatory, authorize=ALLOW_ANYONE)
+    with serve(app, purgatory, KINDS[2]) as running, Client(running.url) as client:
+        client.defer("hourly", delay=900)
+        until_s = time.monotonic() + PATIENCE_S
+        while len(list(client.jobs())) < 3:
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+        assert main(["--url", running.url, "jobs", "periodic"]) == 0
+        head, *rows = capfd.readouterr().out.splitlines()
+        assert main(["--url", running.url, "--json", "jobs", "periodic"]) == 0
+        found = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert head.split() == ["handler", "due", "state", "id"]
+    assert [row.split()[0] for row in rows] == ["hourly", "yearly"]
+    assert [each["due"][13:] for each in found] == [":00:00.000Z"] * 2
 
 
 def test_a_job_between_two_attempts_shows_the_next_one(capfd: pytest.CaptureFixture[str]) -> None:

@@ -492,6 +492,19 @@ async def test_the_list_of_jobs_says_when_they_are_due_and_what_blocks_them() ->
         assert page.errors == []
 
 
+async def test_periodic_jobs_have_a_list_of_their_own() -> None:
+    """The next run of each; other jobs of the handler are not in it."""
+    port, rows = free_port(), "document.querySelectorAll('#jobs-table tbody tr')"
+    async with serving(port) as purgatory, browser() as page:
+        purgatory.periodic("sweep", every=3600)(lambda job: None)
+        await purgatory.defer("sweep", delay=900)
+        await opened(page, port)
+        await show(page, "jobs")
+        await page.until(f"{rows}.length === 2")
+        await page.run("document.querySelector('#job-chips [data-state-of=periodic]').click()")
+        await page.until(f"{rows}.length === 1")
+
+
 async def test_a_dialog_does_not_stay_over_another_view() -> None:
     """Whether one goes back or the job comes late; and an action that was asked is not done."""
     port = free_port()

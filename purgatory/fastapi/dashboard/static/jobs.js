@@ -9,8 +9,9 @@ import { duration, number } from "./charts.js";
 import { refreshPaused } from "./paused.js";
 
 const STATES = ["waiting", "running", "done", "failed", "cancelled"];
-// What is blocked is also counted as waiting, or running.
-const CHOICES = [...STATES, "blocked"];
+// What is blocked is also counted as waiting, or running; the next runs of periodic jobs, as waiting.
+const CHOICES = [...STATES, "blocked", "periodic"];
+const QUERIES = { blocked: { blocked: "true" }, periodic: { state: "waiting", concurrency_key: "purgatory:periodic" } };
 const ACTIONS = [
   { action: "run-job", verb: "Run now", style: "" },
   { action: "retry-job", verb: "Try again", style: "" },
@@ -123,7 +124,7 @@ async function refresh(more = false) {
       next = null;
     } else {
       const page = await read("jobs", {
-        ...(state === "blocked" ? { blocked: "true" } : { state }), handler: form.elements.handler.value, key: form.elements.key.value, limit: "100", after: more ? next : null,
+        ...(QUERIES[state] || { state }), handler: form.elements.handler.value, key: form.elements.key.value, limit: "100", after: more ? next : null,
       });
       shown = more ? [...shown, ...page.jobs] : page.jobs;
       next = page.next ? new URL(page.next, location.href).searchParams.get("after") : null;
