@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from purgatory.bench import add_command as add_bench
 from purgatory.environment import discard_closed_streams
+from purgatory.worker import add_command as add_worker
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,8 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(required=True, metavar="command")
     add_bench(commands)
+    add_worker(commands)
     given = sys.argv[1:] if arguments is None else list(arguments)
-    if given and given[0] not in ("bench", "-h", "--help"):
+    if given and given[0] not in ("bench", "worker", "-h", "--help"):
         parser.error(f"{given[0]!r} needs more: pip install 'fastapi-purgatory[cli]'")
     options = parser.parse_args(given)
     status: int = options.main(options)

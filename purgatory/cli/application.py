@@ -117,6 +117,7 @@ for _command in (
     server_commands.monitoring,
     server_commands.token,
     server_commands.bench,
+    server_commands.worker,
     store_commands.recover,
 ):
     _add(application, _command)

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from purgatory import bench as bench_command
+from purgatory import worker as worker_command
 from purgatory.cli.grafana_dashboard import dashboard_json
 from purgatory.cli.output import (
     cell,
@@ -103,6 +104,22 @@ def token(
 def bench() -> int:
     """Measure the core on this machine, beside asyncio: some seconds."""
     return bench_command.main(argparse.Namespace())
+
+
+def worker(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:OBJECT", help="A Purgatory, or its application.")
+    ],
+    port: Annotated[
+        int | None, typer.Option(help="For /healthz, /readyz and /metrics; none by default.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address of that port.")] = "127.0.0.1",
+) -> int:
+    """Run the handlers of jobs in this process, until SIGTERM or SIGINT.
+
+    Example: purgatory worker shop:app --port 9000
+    """
+    return worker_command.main(target, host, port)
 
 
 def report(context: typer.Context) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from purgatory.errors import wrong_type
 from purgatory.jobs.commands import JobCommands
@@ -17,11 +17,16 @@ from purgatory.jobs.handlers.payload_type import AnyPayload
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.spec import JobOptions, JobSpec
 from purgatory.jobs.model.steps import Add, Fire, accepted
-from purgatory.jobs.stores.protocol import JobStore
+from purgatory.jobs.stores.protocol import JobStore, Outbox
 from purgatory.json_value import VALUE, encode_json, json_value
+from purgatory.limits import Limits
 from purgatory.operations.watch_key import check_key
 from purgatory.timer import SystemClock
 from purgatory.trace_context import TracePropagation, current_traceparent
+
+if TYPE_CHECKING:
+    from purgatory.purgatory import Purgatory
+    from purgatory.signals.redis import RedisSignals
 
 __all__ = ["JobClient", "SyncJobClient"]
 
@@ -36,9 +41,16 @@ class JobClient(JobCommands):
     checked by the process that runs them. On one event loop.
     """
 
-    def __init__(self, store: JobStore, *, propagation: TracePropagation | None = None) -> None:
+    def __init__(
+        self,
+        store: JobStore,
+        *,
+        signals: RedisSignals | None = None,
+        propagation: TracePropagation | None = None,
+    ) -> None:
         """Use `store`; raise TypeError for anything else.
 
+        `signals` are those that the application shares, for `fire`: it follows them meanwhile.
         With `propagation`, such as `purgatory.tracing.SpanPropagation()`, the runs of a job are
         linked to the span in which it was deferred.
         """
@@ -48,10 +60,24 @@ class JobClient(JobCommands):
             )
         super().__init__(store)
         self._propagation = propagation
+        self._signals: Purgatory | None = None
+        if signals is not None:
+            from purgatory.purgatory import Purgatory
+
+            self._signals = Purgatory("job-client", signals=signals)
 
     async def __aenter__(self) -> Self:
-        """Open the store; raise StoreUnavailableError and StoreNotReadyError."""
+        """Open the store, and the signals.
+
+        Raises StoreUnavailableError, StoreNotReadyError and SignalsNotReadyError.
+        """
         await self.store.open()
+        try:
+            if self._signals is not None:
+                await self._signals.__aenter__()
+        except BaseException:
+            await self.store.close()
+            raise
         return self
 
     async def __aexit__(
@@ -60,8 +86,12 @@ class JobClient(JobCommands):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the store."""
-        await self.store.close()
+        """Close them."""
+        try:
+            if self._signals is not None:
+                await self._signals.close()
+        finally:
+            await self.store.close()
 
     async def defer(self, handler: str, payload: Any = None, **options: Unpack[JobOptions]) -> Job:
         """Add a job and return it, as `Purgatory.defer` does; raises what that raises."""
@@ -79,11 +109,34 @@ class JobClient(JobCommands):
         [added] = await self.store.run([Add(spec)])
         return accepted(added).job
 
+    async def fire(self, key: str, value: Any = None) -> None:
+        """Fire `key` in the application: wake what waits on it, and decide the jobs on it.
+
+        Through shared signals at once. Without, through the outbox of a database: any process of
+        the application with a purgatory on it fires within two seconds. Raises TypeError if there
+        is neither, and what `Purgatory.fire` raises; after an error of the store or the signals it
+        may have fired, and firing again decides no job twice.
+        """
+        if self._signals is not None:
+            await self._signals.fire(key, value)
+            await self.fire_jobs(key, value)
+        elif isinstance(self.store, Outbox):
+            check_key(key)
+            value_json = encode_json(json_value(value), VALUE, Limits.max_value_bytes).decode()
+            traceparent = current_traceparent(self._propagation)
+            await self.store.store_fire(key, value_json, traceparent=traceparent)
+        else:
+            raise TypeError(
+                f"fire needs shared signals, or jobs in a database, and they are in a "
+                f"{type(self.store).__name__}: give signals=RedisSignals(...), or decide the jobs "
+                "alone with fire_jobs"
+            )
+
     async def fire_jobs(self, key: str, value: Any = None) -> int:
         """Decide the jobs on `key`, and return how many.
 
         Of the fire, nothing else is known: it wakes no parked request, and is not among the signals
-        that a cursor counts. For those, fire over HTTP, or in a process with a `Purgatory`.
+        that a cursor counts. `fire` does that, too.
         """
         check_key(key)
         value_json = encode_json(json_value(value), VALUE, self.limits.max_payload_bytes).decode()
@@ -109,12 +162,18 @@ class SyncJobClient:
     that was forked opens one of its own. Its methods are those of `JobClient`, and block.
     """
 
-    def __init__(self, store: JobStore, *, propagation: TracePropagation | None = None) -> None:
+    def __init__(
+        self,
+        store: JobStore,
+        *,
+        signals: RedisSignals | None = None,
+        propagation: TracePropagation | None = None,
+    ) -> None:
         """Use `store`, which connects to nothing yet; raise TypeError for anything else.
 
-        `propagation` is that of `JobClient`.
+        `signals` and `propagation` are those of `JobClient`.
         """
-        self._client = JobClient(store, propagation=propagation)
+        self._client = JobClient(store, signals=signals, propagation=propagation)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._process = 0
@@ -147,6 +206,7 @@ class SyncJobClient:
             self._stop()
 
     defer = _blocking(JobClient.defer)
+    fire = _blocking(JobClient.fire)
     fire_jobs = _blocking(JobClient.fire_jobs)
     get = _blocking(JobClient.get)
     list = _blocking(JobClient.list)

@@ -121,7 +121,7 @@ class Jobs(JobCommands):
         worker = _worker_name()
         self._scheduler = JobScheduler(
             self.store,
-            self.handlers,
+            self.handlers if self.settings.runs_handlers else JobHandlers(),
             timer=self._timer,
             clock=self._store_clock,
             worker=worker,

@@ -23,7 +23,13 @@ from purgatory.job_errors import StoreBusyError, StoreError, StoreUnavailableErr
 from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.queries import JobFilter
 from purgatory.jobs.model.steps import FireJob
-from purgatory.jobs.stores.protocol import JobStore, Outbox, StoredFire, TakenFires
+from purgatory.jobs.stores.protocol import (
+    CLIENT_ORIGIN,
+    JobStore,
+    Outbox,
+    StoredFire,
+    TakenFires,
+)
 from purgatory.jobs.worker.result_reporter import OnJobEnd
 from purgatory.jobs.worker.worker_store import LAST_MS, OUTAGES
 from purgatory.json_value import decode_json
@@ -431,7 +437,7 @@ class OutboxRelay:
         # {number of a fire of another process: when it was first seen}
         self._seen: dict[int, int] = {}
         # Origins of which fires were left behind: the others need not be waited for.
-        self._ended: set[str] = set()
+        self._ended: set[str] = {CLIENT_ORIGIN}
         # Own and other fires that are in the log of shared signals, and in the outbox still.
         self._appended: dict[bool, set[int]] = {True: set(), False: set()}
         # Tries in a row that have found something locked.
@@ -541,7 +547,7 @@ class OutboxRelay:
             appended.update(fire.number for fire in new)
 
     def _note_ended(self, fires: Sequence[StoredFire]) -> None:
-        origins = {fire.origin for fire in fires} - {self.origin}
+        origins = {fire.origin for fire in fires} - {self.origin, CLIENT_ORIGIN}
         if origins:
             self._ended |= origins
             logger.warning(

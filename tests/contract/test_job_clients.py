@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from purgatory import Purgatory
+from purgatory import Purgatory, Status
 from purgatory.errors import InvalidKeyError
 from purgatory.jobs import (
     InvalidPayloadError,
@@ -23,7 +24,9 @@ from purgatory.jobs import (
 from purgatory.jobs.clients import JobClient, SyncJobClient
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.sql import SqlJobStore
+from purgatory.signals.redis import RedisSignals
 from tests.cases import cases
+from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
 
 
@@ -47,6 +50,53 @@ async def test_what_a_client_defers_is_run_by_a_service(redis_server: ValkeyServ
             assert (await service.job(job.id).wait(20)).state is JobState.DONE
         assert (await client.get(third.id)).outcome is JobOutcome.FIRED
     assert sorted(runs, key=str) == [({"n": 1}, None), ({"n": 2}, {"by": "card"})]
+
+
+@pytest.mark.parametrize("way", ["outbox", "signals"])
+async def test_a_fire_of_a_process_without_an_event_loop_wakes_waiters(
+    tmp_path: Path, sqlite_template: Path, redis_server: ValkeyServer, way: str
+) -> None:
+    """As any fire: with its value, once, also for jobs; through the database, or the signals."""
+
+    def make() -> dict[str, Any]:
+        path = tmp_path / "jobs.db"
+        if not path.exists():
+            path.write_bytes(sqlite_template.read_bytes())
+        store = SqlJobStore(f"sqlite:///{path}")
+        if way == "outbox":
+            return {"jobs": store}
+        return {"jobs": store, "signals": RedisSignals(redis_server.url, "clients")}
+
+    async with Purgatory(**make()) as service:
+        ran: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        @service.handler("note")
+        async def note(job: JobContext) -> None:
+            ran.set_result(job.fired_value)
+
+        await service.defer("note", delay=3_600, keys=["paid"])
+        parked = asyncio.create_task(service.park("paid", timeout=PATIENCE_S))
+        await asyncio.sleep(0)
+        assert service.parked == 1
+
+        def fire() -> None:
+            given = make()
+            with SyncJobClient(given.pop("jobs"), **given) as client:
+                client.fire("paid", {"by": "card"})
+
+        await asyncio.to_thread(fire)
+        outcome = await parked
+        assert (outcome.status, outcome.value) == (Status.FIRED, {"by": "card"})
+        async with asyncio.timeout(PATIENCE_S):
+            assert await ran == {"by": "card"}
+        assert service.statistics().fires == (1 if way == "outbox" else 0)
+
+
+async def test_a_fire_that_would_reach_nobody_is_refused() -> None:
+    """It says what it needs."""
+    async with JobClient(MemoryJobStore()) as client:
+        with pytest.raises(TypeError, match=r"fire needs shared signals, or jobs in a database"):
+            await client.fire("paid")
 
 
 async def test_a_client_changes_jobs() -> None:

@@ -16,6 +16,7 @@ ROOMS = {
     "purgatory.testing": "web",
     "purgatory.tracing": "web",
     "purgatory.bench": "web",
+    "purgatory.worker": "web",
     "purgatory.uvicorn": "web",
     "purgatory.jobs": "jobs",
     "purgatory.job_errors": "jobs",

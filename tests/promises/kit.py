@@ -29,7 +29,7 @@ from purgatory.jobs import (
 )
 from purgatory.jobs.model.steps import Fire, Step
 from purgatory.jobs.owed_fires import PendingFire
-from purgatory.jobs.stores.protocol import StoredFire, TakenFire, TakenFires
+from purgatory.jobs.stores.protocol import CLIENT_ORIGIN, StoredFire, TakenFire, TakenFires
 from purgatory.operations import OperationEvent
 from purgatory.signals.model import EntryType
 from purgatory.testing import AutojumpEventLoop
@@ -141,6 +141,11 @@ class OutboxDatabase(Database):
         number = session.number()
         fire = StoredFire(number, origin, key, value_json, owner, now_ms(), traceparent)
         session.on_commit += [lambda: self.stored.append(fire), on_commit]
+
+    async def store_fire(self, key: str, value_json: str, *, traceparent: str | None) -> None:
+        number = Session.number()
+        fire = StoredFire(number, CLIENT_ORIGIN, key, value_json, None, now_ms(), traceparent)
+        self.stored.append(fire)
 
     async def stored_fires(
         self, origin: str, *, is_own: bool = True, after: int = 0, limit: int

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import text
+from sqlalchemy import insert, text
 
 from purgatory.job_errors import (
     CorruptJobError,
@@ -51,9 +51,9 @@ from purgatory.jobs.model.transitions import (
 )
 from purgatory.jobs.sql.locking import JobPlaces, bounded_handlers, lock_in_order
 from purgatory.jobs.sql.stored_fires import take_fires
-from purgatory.jobs.sql.tables import job_of
+from purgatory.jobs.sql.tables import job_of, outbox
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
-from purgatory.jobs.stores.protocol import StoredFire, TakenFires
+from purgatory.jobs.stores.protocol import CLIENT_ORIGIN, StoredFire, TakenFires
 
 # Any number: of two processes that prune at the same time, one waits.
 _PRUNE_LOCK = 7_160_117_001
@@ -71,6 +71,15 @@ class TakeFires(Step[TakenFires]):
     """Decide the jobs on the keys of stored fires, and remove these, as in `Outbox.take_fires`."""
 
     fires: tuple[StoredFire, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFire(Step[None]):
+    """Store a fire for any process that relays them, as in `Outbox.store_fire`."""
+
+    key: str
+    value_json: str
+    traceparent: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +261,12 @@ class JobTransaction:
 
     def _take_all(self, steps: Sequence[TakeFires]) -> list[TakenFires]:
         return [take_fires(self._work, step.fires, self._limits) for step in steps]
+
+    def _store_all(self, steps: Sequence[StoreFire]) -> list[None]:
+        for step in steps:
+            row = {**asdict(step), "origin": CLIENT_ORIGIN, "created_ms": self._work.now_ms}
+            self._work.execute(insert(outbox), row)
+        return [None] * len(steps)
 
     # Adding
 
@@ -456,4 +471,5 @@ _RUNS: Final[Mapping[type[Step[Any]], Callable[[JobTransaction, Sequence[Any]], 
     Renew: JobTransaction._renew_all,
     Quarantine: JobTransaction._quarantine_all,
     TakeFires: JobTransaction._take_all,
+    StoreFire: JobTransaction._store_all,
 }

@@ -19,7 +19,7 @@ from purgatory.jobs.model.steps import Added, Fire, KeyFired, Renew, Result, Sta
 from purgatory.jobs.sql.application import ApplicationSteps
 from purgatory.jobs.sql.batch_runner import BatchRunner, LockedRows, RowLockedError, Steps, Write
 from purgatory.jobs.sql.database import Database, DatabaseClock
-from purgatory.jobs.sql.job_transaction import Quarantine, TakeFires
+from purgatory.jobs.sql.job_transaction import Quarantine, StoreFire, TakeFires
 from purgatory.jobs.sql.migrations import check_revision
 from purgatory.jobs.sql.reader import SqlReader
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
@@ -165,6 +165,10 @@ class SqlJobStore(SqlReader):
             on_commit=on_commit,
             traceparent=traceparent,
         )
+
+    async def store_fire(self, key: str, value_json: str, *, traceparent: str | None) -> None:
+        """Store a fire of CLIENT_ORIGIN in a transaction of the store's own."""
+        await self._submit([StoreFire(key, value_json, traceparent)])
 
     async def take_fires(self, fires: Sequence[StoredFire]) -> TakenFires:
         """Decide the jobs on the keys of fires, and remove these, in one transaction."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from purgatory.job_errors import JobError
 from purgatory.jobs.model.job import Job
@@ -290,6 +290,9 @@ class TakenFires:
     """As many jobs were decided as one transaction may: fires are left, take them again now."""
 
 
+CLIENT_ORIGIN: Final = ""
+"""Of fires by a process without a purgatory: any that has one takes them when it next looks."""
+
 OnCommit = Callable[[], object]
 
 
@@ -317,6 +320,10 @@ class Outbox(Protocol):
         traceparent: str | None = None,
     ) -> None:
         """Store a fire in the transaction of `session`."""
+        ...
+
+    async def store_fire(self, key: str, value_json: str, *, traceparent: str | None) -> None:
+        """Store a fire of CLIENT_ORIGIN in a transaction of the store's own."""
         ...
 
     async def stored_fires(

@@ -34,7 +34,9 @@ class WorkerSettings:
     grace_ms: int = 5_000
     """How long handlers may still run once the purgatory drains."""
     retry: RetryPolicy = _RETRY
-    """When a failed job is tried again."""
+    """When a failed job is tried again, unless its handler says otherwise."""
+    runs_handlers: bool = True
+    """False in processes that only defer; `purgatory worker` runs them whatever this says."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for a number that is not whole, or too small."""
@@ -42,7 +44,7 @@ class WorkerSettings:
             raise ValueError(f"retry is {self.retry!r}: give a RetryPolicy")
         for name in self.__slots__:
             value = getattr(self, name)
-            if name == "retry":
+            if name in ("retry", "runs_handlers"):
                 continue
             least = 0 if name in ("grace_ms", "misfire_after_ms") else 1
             # Floats too are refused: a database that counts in integers would fail later.

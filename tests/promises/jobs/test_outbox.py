@@ -267,3 +267,19 @@ async def test_what_was_read_long_ago_is_read_again(
     await asyncio.sleep(reply_s - 0.9)
     signals: Any = one.purgatory.shared_signals
     assert [key for key, _ in signals.fired] == fired
+
+
+async def test_a_fire_of_a_client_needs_no_takeover(bench: Bench, process: Process) -> None:
+    """No process is to fire it first: whichever looks next does, and says nothing of it."""
+    other = await bench.process()
+    job = await process.defer("note", delay=HOUR_S, keys=["a"])
+    parked = [asyncio.create_task(each.park("a", timeout=60)) for each in (process, other)]
+    await asyncio.sleep(0)
+    await bench.database.store_fire("a", "1", traceparent=None)
+    await asyncio.sleep(POLL_S + 0.1)
+    # Of two processes with signals in memory, one has it.
+    assert [each.done() for each in parked].count(True) == 1
+    assert (await bench.job(job)).fired_key == "a" and not left(bench)
+    assert bench.actions("outbox-takeover") == []
+    for each in parked:
+        each.cancel()

@@ -1,0 +1,175 @@
+"""`purgatory worker module:object`, as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from purgatory.jobs import JobState
+from purgatory.jobs.clients import SyncJobClient
+from purgatory.jobs.sql import SqlJobStore, migrate
+from purgatory.worker import WrongTargetError, load
+from tests.cases import cases
+from tests.patience import PATIENCE_S
+
+SHOP = """
+import asyncio
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from purgatory import Purgatory
+from purgatory.fastapi import install
+from purgatory.jobs import JobContext, MemoryJobStore, WorkerSettings
+from purgatory.jobs.sql import SqlJobStore
+
+purgatory = Purgatory(
+    jobs=SqlJobStore("sqlite:///jobs.db"), job_settings=WorkerSettings(runs_handlers=False)
+)
+opened = []
+
+
+@asynccontextmanager
+async def lifespan(app):
+    opened.append(True)
+    yield
+    Path("closed").touch()
+
+
+app = FastAPI(lifespan=lifespan)
+install(app, purgatory)
+
+
+@purgatory.handler("note")
+async def note(job: JobContext, text: str) -> None:
+    Path("began").touch()
+    await asyncio.sleep(0.5 if text == "slow" else 0)
+    Path("noted").write_text(f"{text} {opened}")
+
+
+def create() -> Purgatory:
+    return purgatory
+
+
+idle = Purgatory(jobs=MemoryJobStore())
+bare = Purgatory()
+number = 1
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with an application, and its tables."""
+    (tmp_path / "shop.py").write_text(SHOP)
+    asyncio.run(migrate(f"sqlite:///{tmp_path}/jobs.db"))
+    return tmp_path
+
+
+@contextmanager
+def worker(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run a worker; yield it, and the line that it prints once it works."""
+    command = [sys.executable, "-m", "purgatory", "worker", *arguments]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline()
+        finally:
+            process.kill()
+
+
+def until_exists(path: Path) -> None:
+    until_s = time.monotonic() + PATIENCE_S
+    while not path.exists():
+        assert time.monotonic() < until_s, path
+        time.sleep(0.01)
+
+
+def get(url: str, method: str = "GET") -> tuple[int, str]:
+    request = urllib.request.Request(url, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as exc:
+        return exc.code, exc.read().decode()
+
+
+def test_it_runs_what_others_defer_and_drains(folder: Path) -> None:
+    """Within the application's lifespan; what runs when it is stopped has its time."""
+    with (
+        SyncJobClient(SqlJobStore(f"sqlite:///{folder}/jobs.db")) as client,
+        worker(folder, "shop:app", "--port", "0") as (process, line),
+    ):
+        found = re.search(r"runs note; health: (http://127\.0\.0\.1:\d+)/readyz", line)
+        assert found is not None, line
+        url = found[1]
+        assert get(f"{url}/healthz") == (200, "alive\n")
+        assert get(f"{url}/readyz?verbose=1", "HEAD") == (200, "")
+        status, metrics = get(f"{url}/metrics")
+        assert status == 200 and "purgatory_jobs" in metrics
+        assert get(f"{url}/shop")[0] == 404 and get(f"{url}/readyz", "POST")[0] == 405
+        quick = client.defer("note", "quick", delay=0)
+        until_exists(folder / "noted")
+        assert (folder / "noted").read_text() == "quick [True]"
+        (folder / "began").unlink()
+        slow = client.defer("note", "slow", delay=0)
+        until_exists(folder / "began")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+        states = [client.get(job.id).state for job in (quick, slow)]
+    assert states == [JobState.DONE] * 2 and (folder / "closed").exists()
+
+
+def test_of_a_purgatory_alone(folder: Path) -> None:
+    """Or of a function that returns it; SIGINT stops it, too."""
+    with worker(folder, "shop:create") as (process, line):
+        assert line == "Purgatory worker runs note (Ctrl+C stops it)\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 0
+
+
+@cases(
+    "target, message",
+    [
+        ("shop", "give a module and an object in it, as in shop:app"),
+        ("shopp:app", "there is no module 'shopp'"),
+        ("shop:apple", "has no attribute 'apple'"),
+        ("shop:number", "it is no Purgatory"),
+        ("shop:bare", "has no job store"),
+        ("shop:idle", "has no handlers"),
+    ],
+)
+def test_what_cannot_be_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, target: str, message: str
+) -> None:
+    """It is said in a sentence."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", sys.path)
+    monkeypatch.delitem(sys.modules, "shop", raising=False)
+    with pytest.raises(WrongTargetError, match=message):
+        load(target)
+    sys.modules.pop("shop", None)
+
+
+def test_the_statuses_of_a_worker_that_cannot_start(tmp_path: Path) -> None:
+    """1 without the tables, 2 for what is named wrongly; and no traceback."""
+    (tmp_path / "shop.py").write_text(SHOP)
+    for target, status, message in (
+        ("shop:purgatory", 1, "the worker cannot start: "),
+        ("shop:bare", 2, "shop:bare: its purgatory has no job store"),
+    ):
+        command = [sys.executable, "-m", "purgatory", "worker", target]
+        found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert (found.returncode, "Traceback" in found.stderr) == (status, False), found.stderr
+        assert message in found.stderr
