@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import tzinfo
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 from weakref import ref
 
 from purgatory.errors import (
@@ -50,7 +50,7 @@ from purgatory.signals.model import (
     SharedSignalStatistics,
 )
 from purgatory.timer import Clock, SystemClock, SystemTimer, compiled
-from purgatory.timer.clock import NS_PER_MS, Seconds, seconds_of
+from purgatory.timer.clock import NS_PER_MS, Seconds
 from purgatory.turn_budget import TurnBudget
 
 if TYPE_CHECKING:
@@ -67,9 +67,6 @@ if TYPE_CHECKING:
     from purgatory.signals.redis import RedisSignals
 
 logger = logging.getLogger("purgatory")
-
-MIN_EVERY_MS: Final = 1_000
-MAX_EVERY_MS: Final = 366 * 24 * 3_600 * 1_000
 
 T = TypeVar("T")
 Payload = TypeVar("Payload")
@@ -801,10 +798,12 @@ class Purgatory:
         if "max_running_per_key" in options:
             raise ValueError("runs of a periodic job share one key: give max_running instead")
         grid: Grid
-        if every is not None:
-            grid = _every_grid(every, phase)
+        if cron is None:
+            assert every is not None
+            from purgatory.jobs.handlers.series import EveryGrid
+
+            grid = EveryGrid.of(every, phase)
         else:
-            assert cron is not None
             from purgatory.jobs.cron import CronGrid
 
             grid = CronGrid(cron, timezone)
@@ -1056,15 +1055,3 @@ class Purgatory:
 
     def _run_batch(self, batch: ResumableBatch) -> asyncio.Future[int]:
         return SlicedRunner(batch, self._parking.require_open(), self.clock).start()
-
-
-def _every_grid(every: Seconds, phase: Seconds) -> Grid:
-    from purgatory.jobs.handlers.series import EveryGrid
-
-    every_ms, phase_ms = (round(seconds_of(each) * 1_000) for each in (every, phase))
-    if not MIN_EVERY_MS <= every_ms <= MAX_EVERY_MS or not 0 <= phase_ms < every_ms:
-        raise ValueError(
-            f"every is {every!r} and phase is {phase!r}: give seconds from 1 to a year, and a "
-            "phase from 0 up to less than that"
-        )
-    return EveryGrid(every_ms, phase_ms)

@@ -147,7 +147,9 @@ class Jobs(JobCommands):
                 on_cancelled=self._notify_ends,
                 clock=self.clock,
             )
-        self._periodic = PeriodicRegistrar(self.store, self.handlers, self._store_clock)
+        self._periodic = PeriodicRegistrar(
+            self.store, self.handlers, self._store_clock, self._on_end
+        )
         self._opener = StoreOpener(self.store, self._start)
         self._pending_fires = PendingFires(
             self.store,
@@ -390,10 +392,10 @@ class Jobs(JobCommands):
         await self._opener.stop()
         if self._other_workers is not None:
             await self._other_workers.stop()
-        await self._periodic.stop()
         hurry = self.store.hurry if isinstance(self.store, CanHurry) else lambda: None
         stopping = [
             self._pending_fires.stop(),
+            self._periodic.stop(),
             self._scheduler.drain(self.settings.grace_ms, hurry),
         ]
         if self._relay is not None:

@@ -25,12 +25,13 @@ from purgatory.jobs.model.queries import JobFilter
 from purgatory.jobs.model.spec import JobSpec, OnConflict
 from purgatory.jobs.model.steps import Add, Added, Cancel, accepted
 from purgatory.jobs.stores.protocol import JobStore
+from purgatory.jobs.worker.result_reporter import OnJobEnd
 from purgatory.jobs.worker.worker_store import StoreClock
 from purgatory.retry_policy import RetryPolicy
 
 logger = logging.getLogger("purgatory.jobs")
 
-POLL_S: Final = 60.0
+POLL_MS: Final = 60_000
 # While a run is due that no process has started, as its handler is paused or has no slot.
 RETRY: Final = RetryPolicy(first_ms=50, max_ms=5_000)
 # A run that nobody has started for so long is of a series that no process declares any more.
@@ -51,11 +52,18 @@ class PeriodicRegistrar:
     was started last moves it. During a deploy, times of both versions may have runs.
     """
 
-    def __init__(self, store: JobStore, handlers: JobHandlers, clock: StoreClock) -> None:
-        """Prepare; `clock` follows that of the store."""
+    def __init__(
+        self,
+        store: JobStore,
+        handlers: JobHandlers,
+        clock: StoreClock,
+        on_end: OnJobEnd | None = None,
+    ) -> None:
+        """Prepare; `clock` follows that of the store. `on_end` is called with what it cancels."""
         self._store = store
         self._handlers = handlers
         self._clock = clock
+        self._on_end = on_end
         # By the store's clock; 0 before the first step.
         self._began_ms = 0
         self._clean_ms = 0
@@ -69,7 +77,7 @@ class PeriodicRegistrar:
         self._loop = BackgroundLoop(
             self._step,
             name="periodic",
-            poll_s=POLL_S,
+            poll_s=POLL_MS / 1_000,
             retry=RETRY,
             outages=(StoreError,),
             on_outage=self._outage.begin,
@@ -108,19 +116,22 @@ class PeriodicRegistrar:
         specs = [self._spec(each, at_ms) for each, at_ms in zip(asked, times, strict=True)]
         results = await self._store.run([Add(spec) for spec in specs])
         is_left = False
+        error: JobError | None = None
         for series, spec, at_ms, result in zip(asked, specs, times, results, strict=True):
             series.on_run = partial(self._look_now, series)
+            if isinstance(result, JobError) and not isinstance(result, DuplicateJobError):
+                # Not in the way of the others.
+                error = result
+                continue
             job = await self._settled(result, spec, at_ms, now_ms)
-            if job.is_undecided and job.deadline_ms <= now_ms:
-                is_left, series.look_ms = True, now_ms + int(POLL_S * 1_000)
-            else:
-                next_ms = min(at_ms, job.deadline_ms) if job.is_undecided else at_ms
-                pause_ms = min(_MAX_LOOK_MS, series.grid.after(at_ms) - at_ms)
-                # Not all processes at once, and not before the run has begun in one of them.
-                series.look_ms = next_ms + int(pause_ms * random.uniform(0.25, 0.5))  # noqa: S311 - spreads load
+            is_overdue = job.is_undecided and job.deadline_ms <= now_ms
+            is_left = is_left or is_overdue
+            series.look_ms = now_ms + POLL_MS if is_overdue else _look_ms(series, job, at_ms)
         if now_ms >= self._clean_ms:
             self._clean_ms = now_ms + CLEAN_EVERY_MS
             await self._cancel_abandoned(now_ms)
+        if error is not None:
+            raise error
         self._outage.end()
         self._set_timer()
         return is_left
@@ -129,9 +140,10 @@ class PeriodicRegistrar:
         if self._timer is not None:
             self._timer.cancel()
         next_ms = min(each.look_ms for each in self._handlers.series)
-        pause_s = max(0, self._clock.remaining_ms(next_ms)) / 1_000
-        if pause_s < POLL_S:
-            self._timer = asyncio.get_running_loop().call_later(pause_s, self._loop.wake)
+        pause_ms = max(0, self._clock.remaining_ms(next_ms))
+        if pause_ms < POLL_MS:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(pause_ms / 1_000, self._loop.wake)
 
     def _spec(self, series: Series, at_ms: int) -> JobSpec:
         handler = series.handler
@@ -187,11 +199,20 @@ class PeriodicRegistrar:
                 and job.blocked_by is None
                 and job.deadline_ms < now_ms - ABANDONED_MS
             ]
-            if steps:
-                await self._store.run(steps)
+            for result in await self._store.run(steps) if steps else []:
+                if isinstance(result, Job) and self._on_end is not None:
+                    self._on_end(result)
             if page.next is None:
                 return
             after = page.next
+
+
+def _look_ms(series: Series, job: Job, at_ms: int) -> int:
+    """Return when to look again: soon after the run that is stored has begun somewhere."""
+    next_ms = min(at_ms, job.deadline_ms) if job.is_undecided else at_ms
+    pause_ms = min(_MAX_LOOK_MS, series.grid.after(at_ms) - at_ms)
+    # Not all processes at once.
+    return next_ms + int(pause_ms * random.uniform(0.25, 0.5))  # noqa: S311 - spreads load
 
 
 def _job_of(result: Added | JobError) -> Job:

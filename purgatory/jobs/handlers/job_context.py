@@ -63,7 +63,7 @@ class JobContext:
     """The keys that fired and count, in that order: `fired_key` is the last if it is FIRED, and
     others if several were needed."""
     deadline: datetime
-    """UTC."""
+    """UTC. Of a periodic job, the time that the run is for."""
     created: datetime
     """UTC."""
     round: int = 0

@@ -34,7 +34,8 @@ class JobFunction(Generic[Payload, Result]):
         defer: Callable[..., Awaitable[JobHandle]],
     ) -> None:
         """Wrap the function of a registered handler; `defer` is that of its purgatory."""
-        update_wrapper(self, function)
+        # Without the attributes of an object, which a Webhook is.
+        update_wrapper(self, function, updated=())
         self.function = function
         """The function itself."""
         self.name = handler.name

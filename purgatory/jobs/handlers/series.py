@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from purgatory.jobs.model.job import Job
 from purgatory.operations.watch_key import check_key
+from purgatory.timer.clock import Seconds, seconds_of
 
 if TYPE_CHECKING:
     from purgatory.jobs.handlers.handler import Handler
+
+MIN_EVERY_MS: Final = 1_000
+MAX_EVERY_MS: Final = 366 * 24 * 3_600 * 1_000
 
 MARK: Final = "purgatory:periodic"
 """The concurrency key of every run, by which they are listed."""
@@ -30,6 +34,17 @@ class EveryGrid:
 
     every_ms: int
     phase_ms: int = 0
+
+    @classmethod
+    def of(cls, every: Seconds, phase: Seconds) -> EveryGrid:
+        """Return the grid of a distance and a phase; raise ValueError."""
+        every_ms, phase_ms = (round(seconds_of(each) * 1_000) for each in (every, phase))
+        if not MIN_EVERY_MS <= every_ms <= MAX_EVERY_MS or not 0 <= phase_ms < every_ms:
+            raise ValueError(
+                f"every is {every!r} and phase is {phase!r}: give seconds from 1 to a year, and a "
+                "phase from 0 up to less than that"
+            )
+        return cls(every_ms, phase_ms)
 
     def after(self, wall_ms: int) -> int:
         """Return the first time that is later than `wall_ms`, in wall milliseconds."""
