@@ -791,8 +791,10 @@ class Purgatory:
         and the others have none; without `catch_up`, it is missed, too.
 
         `name` and `options` are as in `handler`. Raises what that raises, ValueError for times that
-        make no sense, and ImportError without the extra.
+        make no sense, NoJobStoreError without a store, and ImportError without the extra.
         """
+        if self._jobs is None:
+            raise NoJobStoreError
         if (every is None) == (cron is None):
             raise ValueError("a periodic job has either every= or cron=: give one of the two")
         if "max_running_per_key" in options:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from purgatory import Purgatory
+from purgatory.job_errors import NoJobStoreError
 from purgatory.jobs import Job, JobState
 from purgatory.jobs.handlers.series import MARK
 from purgatory.jobs.model.queries import JobFilter
@@ -252,3 +254,5 @@ async def test_times_that_cannot_be(bench: Bench, options: Any, message: str) ->
     assert "x" not in process.handlers
     with pytest.raises(TypeError, match="it has to take \\(job\\) only"):
         process.periodic("y", every=5)(bench.log)
+    with pytest.raises(NoJobStoreError):
+        Purgatory().periodic(every=5)
