@@ -110,7 +110,9 @@ class PeriodicRegistrar:
         """Store what is missing; return True iff a run is due that nobody has started yet."""
         await self._clock.ask(self._store)
         now_ms = self._clock.now_ms()
-        self._began_ms = self._began_ms or now_ms
+        if not self._began_ms:
+            self._began_ms = now_ms
+            self._put_off_cleaning(now_ms)
         asked = [each for each in self._handlers.series if is_poll or each.look_ms <= now_ms]
         times = [each.grid.after(now_ms) for each in asked]
         specs = [self._spec(each, at_ms) for each, at_ms in zip(asked, times, strict=True)]
@@ -128,7 +130,7 @@ class PeriodicRegistrar:
             is_left = is_left or is_overdue
             series.look_ms = now_ms + POLL_MS if is_overdue else _look_ms(series, job, at_ms)
         if now_ms >= self._clean_ms:
-            self._clean_ms = now_ms + CLEAN_EVERY_MS
+            self._put_off_cleaning(now_ms)
             await self._cancel_abandoned(now_ms)
         if error is not None:
             raise error
@@ -185,6 +187,10 @@ class PeriodicRegistrar:
             [result] = await self._store.run([Add(replace(spec, on_conflict=on_conflict))])
             job = _job_of(result)
         return job
+
+    def _put_off_cleaning(self, now_ms: int) -> None:
+        # It looks at all runs in the history: seldom, and not all processes at once.
+        self._clean_ms = now_ms + int(CLEAN_EVERY_MS * random.uniform(0.5, 1))  # noqa: S311 - spreads load
 
     async def _cancel_abandoned(self, now_ms: int) -> None:
         where = JobFilter(state=JobState.WAITING, concurrency_key=MARK)
