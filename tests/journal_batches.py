@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 
 from purgatory import DelayedOperation, Status
 from purgatory.journal.event_rows import EventRows
+from purgatory.journal.labels import Labels
 from purgatory.testing import MockClock
 
 # 2026-11-21T14:59:59 UTC: a second before an hour is full.
@@ -23,7 +24,7 @@ def journal_clock() -> MockClock:
 
 def rows_of(clock: MockClock, *, worker: str = "test") -> EventRows:
     """Return what makes rows of events."""
-    rows = EventRows(sample={}, keys=None, clock=clock)
+    rows = EventRows(sample={}, keys=None, labels=Labels({}), clock=clock)
     rows.begin(worker)
     return rows
 

@@ -35,6 +35,8 @@ Fault = Literal[
 ]
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
+VERSIONS = ("1.1", "1.2")
+"""Of the even and the odd workers, if operations have labels."""
 _US = 1_000_000
 _HOUR_US = 3600 * _US
 # Later than anything that happens.
@@ -104,6 +106,8 @@ class KindTruth:
     lateness_us: list[Integers] = field(default_factory=list, repr=False)
     key_counts: dict[str, int] = field(default_factory=dict, repr=False)
     """Operations by key, the second key left out."""
+    by_label: dict[str, tuple[int, int]] = field(default_factory=dict, repr=False)
+    """Operations, and those that expired, by label, such as "tenant=t1"."""
 
 
 @dataclass(slots=True)
@@ -164,6 +168,8 @@ class SyntheticJournal:
     """Rows in files of their own, which come only with `deliver_late()`."""
     shuffled: bool = False
     """Rows stand in their files in any order, rather than by time."""
+    tenants: int = 0
+    """Labels of operations: one of so many tenants, and the version of the worker; 0 is none."""
     rows_per_file: int = 1_000_000
     _late: list[tuple[Path, pa.Table]] = field(default_factory=list, init=False, repr=False)
 
@@ -315,6 +321,7 @@ class _Chunk:
                 unfinished=int(counts[_LOST]),
                 waits_us=[wait_us[mine & (outcome != _LOST)]],
                 lateness_us=[self.lateness_us[mine & (outcome == _EXPIRED)]],
+                by_label=self._by_label(mine, outcome),
                 key_counts={
                     f"{kind.key_prefix}{key}": int(count)
                     for key, count in zip(keys.tolist(), uses.tolist(), strict=True)
@@ -323,6 +330,20 @@ class _Chunk:
         events = np.where(is_end, self.outcome[rows], _WATCHED)
         counts = np.bincount(events, minlength=len(EVENTS))
         self.truth.events = dict(zip(EVENTS, counts.tolist(), strict=True))
+
+    def _by_label(self, mine: NDArray[np.bool_], outcome: Integers) -> dict[str, tuple[int, int]]:
+        if not self.journal.tenants:
+            return {}
+        found = {}
+        names = {"tenant": [f"t{number}" for number in range(self.journal.tenants)]}
+        names["version"] = list(VERSIONS)
+        of = {"tenant": self._tenant(), "version": self.worker % len(VERSIONS)}
+        for label, values in names.items():
+            for number, value in enumerate(values):
+                chosen = mine & (of[label] == number)
+                expired = chosen & (outcome == _EXPIRED)
+                found[f"{label}={value}"] = int(chosen.sum()), int(expired.sum())
+        return found
 
     def _table(self, rows: Integers, is_end: NDArray[np.bool_]) -> pa.Table:
         outcome = np.where(is_end, self.outcome[rows], _WATCHED)
@@ -354,12 +375,30 @@ class _Chunk:
             "attempt": pa.array(np.ones(len(rows), np.int32), mask=~is_job),
             "state": _names(is_end.astype(np.int64), ["waiting", "done"], mask=~is_job),
             "error": nothing,
+            "labels": self._labels(rows),
         }
         arrays = [
             pa.array(columns[column.name]).cast(column.type)  # an array stays as it is
             for column in EVENT_SCHEMA
         ]
         return pa.Table.from_arrays(arrays, schema=EVENT_SCHEMA)
+
+    def _labels(self, rows: Integers) -> pa.Array:
+        """Return the version of each worker, and the tenant of each operation."""
+        number = self.journal.tenants
+        if not number:
+            return pa.nulls(len(rows))
+        pairs = [
+            [("version", version), ("tenant", f"t{tenant}")]
+            for version in VERSIONS
+            for tenant in range(number)
+        ]
+        version = self.worker % len(VERSIONS)
+        different = pa.array(pairs, EVENT_SCHEMA.field("labels").type)
+        return different.take(pa.array((version * number + self._tenant())[rows]))
+
+    def _tenant(self) -> Integers:
+        return (self.key + self.worker) % self.journal.tenants
 
     def _workers(self) -> list[str]:
         return [f"worker-{number}" for number in range(self.journal.workers)]
@@ -501,5 +540,8 @@ def _merge_kind(kind: KindTruth, part: KindTruth) -> None:
         setattr(kind, name, getattr(kind, name) + getattr(part, name))
     kind.waits_us += part.waits_us
     kind.lateness_us += part.lateness_us
+    for label, counts_of in part.by_label.items():
+        known = kind.by_label.get(label, (0, 0))
+        kind.by_label[label] = known[0] + counts_of[0], known[1] + counts_of[1]
     for key, count in part.key_counts.items():
         kind.key_counts[key] = kind.key_counts.get(key, 0) + count

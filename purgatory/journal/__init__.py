@@ -17,6 +17,7 @@ except ImportError as exc:
 
 from purgatory.journal.event_rows import HashedKeys, KeyPrefixes, KeyRule
 from purgatory.journal.journal import Journal
+from purgatory.journal.labels import Label
 from purgatory.journal.parquet_files import ParquetFiles
 from purgatory.journal.schema import EVENT_SCHEMA, EVENTS, SCHEMA_VERSION, VERSION_KEY
 from purgatory.journal.sink import JournalStatistics, Sink, SinkStatistics
@@ -32,6 +33,7 @@ __all__ = [
     "JournalStatistics",
     "KeyPrefixes",
     "KeyRule",
+    "Label",
     "ParquetFiles",
     "RetryPolicy",
     "Sink",

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from purgatory.journal.labels import LabelPairs, Labels
 from purgatory.journal.schema import (
     CODES,
     EVENT_SCHEMA,
@@ -120,9 +121,9 @@ _LOST_AFTER_MS: Final = 60_000
 
 
 # A waiting operation that has a row "watched": its number, its start on the monotonic clock (ns),
-# its deadline (ms), its keys, the number of gaps before it, and the offset from the monotonic clock
-# to UTC (us).
-_Waiting = tuple[int, int, int, tuple[Hashable, ...], int, int]
+# its deadline (ms), its keys, the number of gaps before it, the offset from the monotonic clock to
+# UTC (us), and its labels.
+_Waiting = tuple[int, int, int, tuple[Hashable, ...], int, int, LabelPairs]
 
 
 class EventRows:
@@ -138,7 +139,9 @@ class EventRows:
 
     # Invariant: every waiting operation is in `_waiting`; one that is sampled out as its deadline.
 
-    def __init__(self, *, sample: Mapping[str, float], keys: KeyRule | None, clock: Clock) -> None:
+    def __init__(
+        self, *, sample: Mapping[str, float], keys: KeyRule | None, labels: Labels, clock: Clock
+    ) -> None:
         self.sampled_out = 0
         """Events left out by sampling."""
         self.unpaired = 0
@@ -153,6 +156,7 @@ class EventRows:
             else None
         )
         self._key_rule = keys
+        self._labels = labels
         self._clock = clock
         self._kinds: dict[type, str] = {}
         self._waiting: dict[int, _Waiting | int] = {}
@@ -226,17 +230,21 @@ class EventRows:
         self._gaps += 1
 
     def _add_watched(self, event: RawEvent) -> None:
-        identity, cls, _, keys, _, deadline_ms, at_ns = event
+        identity, cls, _, keys, _, deadline_ms, at_ns, *read = event
         kind = self._kinds.get(cls) or self._kind(cls)
         if self._sample and not self._is_chosen(kind):
             self._waiting[identity] = deadline_ms
             self.sampled_out += 1
             return
         self._numbers = number = self._numbers + 1
-        self._waiting[identity] = (number, at_ns, deadline_ms, keys, self._gaps, self._offset_us)
+        labels = self._labels.pairs(read[0]) if read else self._labels.texts
+        self._waiting[identity] = (
+            *(number, at_ns, deadline_ms, keys, self._gaps, self._offset_us),
+            labels,
+        )
         deadline_us = deadline_ms * _US_PER_MS
         written = self._written(keys)
-        self._rows.append((number, WATCHED, kind, written, at_ns, at_ns, deadline_us, None))
+        self._rows.append((number, WATCHED, kind, written, at_ns, at_ns, deadline_us, None, labels))
 
     def _add_end(self, event: RawEvent) -> None:
         identity, cls, status, keys, key, deadline_ms, at_ns = event
@@ -247,7 +255,7 @@ class EventRows:
         if waiting is None or (waiting[4] != self._gaps and waiting[2:4] != (deadline_ms, keys)):
             self.unpaired += 1
             return
-        number, watched_ns, *_, offset_us = waiting
+        number, watched_ns, *_, offset_us, labels = waiting
         kind = self._kinds.get(cls) or self._kind(cls)
         deadline_us = deadline_ms * _US_PER_MS
         if offset_us != self._offset_us:
@@ -259,7 +267,7 @@ class EventRows:
         written = self._written(keys)
         by = None if key is None else self._written((key,))[0]
         self._rows.append(
-            (number, CODES[status], kind, written, at_ns, watched_ns, deadline_us, by)
+            (number, CODES[status], kind, written, at_ns, watched_ns, deadline_us, by, labels)
         )
 
     def _add_job(self, job: JobEvent) -> None:
@@ -291,6 +299,7 @@ class EventRows:
                 deferred_ns,
                 deadline_ns // _NS_PER_US,
                 None if job.key is None else self._written((job.key,))[0],
+                self._labels.texts,
             )
         )
 
@@ -329,10 +338,10 @@ class EventRows:
 
 def _as_text(row: Row) -> Row:
     """Return `row` with keys that are valid text."""
-    number, event, kind, keys, at_ns, watched_ns, deadline_us, by = row
+    number, event, kind, keys, at_ns, watched_ns, deadline_us, by, labels = row
     texts = [_text(key) for key in keys]
     by = None if by is None else _text(by)
-    return (number, event, kind, texts, at_ns, watched_ns, deadline_us, by)
+    return (number, event, kind, texts, at_ns, watched_ns, deadline_us, by, labels)
 
 
 def _text(key: Hashable) -> str:

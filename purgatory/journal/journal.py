@@ -7,18 +7,22 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from purgatory.journal.event_rows import EventRows, JobEvent, KeyRule
+from purgatory.journal.labels import Label, Labels
 from purgatory.journal.sink import JournalStatistics, Sink, SinkThread
 from purgatory.operations.event_buffer import GAP, EventBuffer, RawEvent
 from purgatory.operations.operation_listeners import Record
 from purgatory.outcome import Status
 from purgatory.retry_policy import RetryPolicy
 from purgatory.timer.clock import Clock, Seconds, SystemClock, seconds_of
+
+if TYPE_CHECKING:
+    from purgatory.operations.delayed_operation import DelayedOperation
 
 logger = logging.getLogger("purgatory.journal")
 
@@ -49,6 +53,7 @@ class Journal:
         worker: str | None = None,
         sample: Mapping[str, float] | None = None,
         keys: KeyRule | None = None,
+        labels: Mapping[str, Label] | None = None,
         max_buffered: int = 100_000,
         retry: RetryPolicy = RETRY_POLICY,
         close_timeout: Seconds = 10.0,
@@ -58,7 +63,10 @@ class Journal:
 
         `sample` maps a kind of operations to the share of them that is written, 0 to 1; a kind that
         is not in it is written completely. `keys` maps a key to its written form: HashedKeys,
-        KeyPrefixes or a function; by default keys are written as they are. `max_buffered` bounds
+        KeyPrefixes or a function; by default keys are written as they are. `labels` maps up to 8
+        names to texts, or to functions that are called without arguments when an operation begins,
+        in the context (`contextvars`) of the one that parks, and return a text, of which 128
+        characters are kept, or None; rows of jobs have the texts only. `max_buffered` bounds
         the events before they are rows and, for each sink, the rows before they are written. A
         failed sink is retried after the delays of `retry`; closing takes up to `close_timeout`
         seconds. `clock` is the purgatory's.
@@ -72,7 +80,10 @@ class Journal:
         self._worker = worker
         self._clock = SystemClock() if clock is None else clock
         self._buffer = EventBuffer(max_buffered, self._clock)
-        self._rows = EventRows(sample=dict(sample or {}), keys=keys, clock=self._clock)
+        self._labels = Labels(labels or {})
+        self._rows = EventRows(
+            sample=dict(sample or {}), keys=keys, labels=self._labels, clock=self._clock
+        )
         self._sinks = [
             SinkThread(sink, max_rows=max_buffered, retry=retry, clock=self._clock)
             for sink in sinks
@@ -126,7 +137,8 @@ class Journal:
     @property
     def record(self) -> Record:
         """The listener that the purgatory calls for each event; takes 0.5 us and never blocks."""
-        return self._buffer.record
+        # Without functions nothing of labels is paid for on the purgatory's thread.
+        return self._record_labelled if self._labels.has_functions else self._buffer.record
 
     def open(self) -> None:
         """Start the threads. Raises the error of a sink that can never work, such as OSError.
@@ -241,6 +253,20 @@ class Journal:
             waiting=self._rows.waiting,
             sinks=tuple(sink.statistics() for sink in self._sinks),
         )
+
+    def _record_labelled(
+        self,
+        operation: DelayedOperation,
+        status: Status,
+        keys: tuple[Hashable, ...],
+        key: Hashable | None,
+        deadline_ms: int,
+    ) -> None:
+        if status is not Status.PENDING:
+            self._buffer.record(operation, status, keys, key, deadline_ms)
+            return
+        event = (id(operation), operation.__class__, status, keys, key, deadline_ms)
+        self._buffer.put((*event, self._clock.now_ns(), self._labels.read()))
 
     def _run(self) -> None:
         is_last = False

@@ -34,8 +34,8 @@ class RedisStream(Sink):
     """Adds an entry for each row to a Redis Stream that keeps about the last `max_length` of them.
 
     The fields of an entry are the columns that are not null: times as microseconds since 1970,
-    `keys` as JSON, and `schema`. After a broken connection some entries are added twice; they have
-    the same `operation_id` and `event`.
+    `keys` and `labels` as JSON, and `schema`. After a broken connection some entries are added
+    twice; they have the same `operation_id` and `event`.
     """
 
     def __init__(
@@ -124,5 +124,7 @@ def _entries(batch: pa.RecordBatch) -> list[Entry]:
 def _entry(row: dict[str, Any]) -> Entry:
     entry = {name: value for name, value in row.items() if value is not None}
     entry["keys"] = json.dumps(entry["keys"])
+    if "labels" in entry:
+        entry["labels"] = json.dumps(dict(entry["labels"]))
     entry["schema"] = SCHEMA_VERSION
     return entry

@@ -8,9 +8,10 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from purgatory.journal.labels import LabelPairs
 from purgatory.outcome import Status
 
-SCHEMA_VERSION: Final = "2"
+SCHEMA_VERSION: Final = "1"
 """Is in the metadata of every file; a reader refuses any other version."""
 
 VERSION_KEY: Final = b"purgatory.schema"
@@ -24,6 +25,7 @@ EVENTS: Final = ("watched", "fired", "expired", "cancelled", "drained", "outdate
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
 _TIME = pa.timestamp("us", tz="UTC")
+_LABELS = pa.map_(pa.string(), pa.string())
 
 EVENT_SCHEMA: Final = pa.schema(
     [
@@ -44,6 +46,7 @@ EVENT_SCHEMA: Final = pa.schema(
         pa.field("attempt", pa.int32()),
         pa.field("state", _NAME),
         pa.field("error", pa.string()),
+        pa.field("labels", _LABELS),
     ],
     metadata={VERSION_KEY: SCHEMA_VERSION.encode()},
 )
@@ -56,7 +59,7 @@ An operation has a row "watched" and a row for its end; one that never waited ha
 # Columns of few different values. Identifiers would fill a dictionary and then be written plainly.
 _DICTIONARIES: Final = [
     *("event", "kind", "keys.list.element", "worker", "completed_by"),
-    *("handler", "attempt", "state", "error"),
+    *("handler", "attempt", "state", "error", "labels.key_value.key"),
 ]
 
 WRITER_OPTIONS: Final[dict[str, Any]] = {
@@ -73,8 +76,8 @@ CODES: Final = {Status(event): code for code, event in enumerate(EVENTS) if even
 """The index of an outcome in EVENTS."""
 WATCHED: Final = EVENTS.index("watched")
 
-Row = tuple[int, int, str, Sequence[str], int, int, int, str | None]
-"""(number, index in EVENTS, kind, keys, at_ns, watched_ns, deadline_us, completed_by).
+Row = tuple[int, int, str, Sequence[str], int, int, int, str | None, LabelPairs]
+"""(number, index in EVENTS, kind, keys, at_ns, watched_ns, deadline_us, completed_by, labels).
 
 A plain tuple, with monotonic times: rows come one at a time, and everything that can be done for
 all at once is done in `batch_of`.
@@ -112,7 +115,7 @@ def batch_of(
 
     `offset_us` is the offset from the monotonic clock to UTC.
     """
-    numbers, events, kinds, keys, at_ns, watched_ns, deadlines_us, completed_by = zip(
+    numbers, events, kinds, keys, at_ns, watched_ns, deadlines_us, completed_by, labels = zip(
         *rows, strict=True
     )
     codes = pa.array(events, pa.int32())
@@ -142,6 +145,7 @@ def batch_of(
         "lateness_us": pc.if_else(pc.equal(codes, _EXPIRED), lateness, nothing),
         "completed_by": pa.array(completed_by, _STRING),
         **_job_columns(len(rows), jobs),
+        "labels": _labels(labels),
     }
     # All have their types already: casting them would take longer than creating most of them.
     arrays = [columns[name] for name in EVENT_SCHEMA.names]
@@ -159,6 +163,14 @@ def _identifiers(numbers: Sequence[int], jobs: dict[int, JobColumns], start: str
         return identifiers
     own = [jobs[row].operation_id if row in jobs else None for row in range(len(numbers))]
     return pc.coalesce(pa.array(own, _STRING), identifiers)
+
+
+def _labels(labels: Sequence[LabelPairs]) -> pa.Array:
+    # Few are different as a rule, and each one that Arrow makes of Python's takes a microsecond.
+    places: dict[LabelPairs, int] = {}
+    indices = [places.setdefault(pairs, len(places)) for pairs in labels]
+    different = pa.array([pairs or None for pairs in places], _LABELS)
+    return different.take(pa.array(indices, pa.int32()))
 
 
 def _job_columns(count: int, jobs: dict[int, JobColumns]) -> dict[str, Any]:

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from purgatory.outcome import Status
 
 RawEvent = tuple[Any, ...]
-"""(id of the operation, its class, status, keys, key, deadline_ms, monotonic ns)."""
+"""(id of the operation, its class, status, keys, key, deadline_ms, monotonic ns).
+
+One of the journal may have one more element: what it has read of labels.
+"""
 
 GAP: Final[RawEvent] = ()
 """Marks the place of dropped events in the buffer."""

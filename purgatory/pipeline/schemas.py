@@ -51,7 +51,7 @@ OUTCOME_SCHEMA: Final = StructType(
         StructField("wait_us", LongType()),
         StructField("timeout_us", LongType()),
         *_columns_of_events("lateness_us", "completed_by", "job_id", "handler", "attempt"),
-        *_columns_of_events("state", "error", "seq"),
+        *_columns_of_events("state", "error", "labels", "seq"),
         StructField("records", LongType()),
         StructField("is_contested", BooleanType()),
     ]

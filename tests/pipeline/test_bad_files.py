@@ -24,7 +24,7 @@ REASONS: dict[Fault, str] = {
     "empty": "not a Parquet file, or cut off",
     "not-parquet": "not a Parquet file, or cut off",
     "wrong-schema": "no purgatory.schema in its metadata",
-    "unknown-version": "schema version '999', and this release reads '2'",
+    "unknown-version": "schema version '999', and this release reads '1'",
 }
 
 

@@ -71,6 +71,7 @@ def both(
     """
     out = tmp_path_factory.mktemp("engines")
     options: dict[str, Any] = {"operations": 6_000, "shuffled": True, "duplicate_share": 0.03}
+    options["tenants"] = 3
     faults = {"dropped_share": 0.02, "crashes": (1.3,), "drains": (2.1,), "late_share": 0.03}
     written: Written = write(out / "a journal", **options, **faults)
     for name, rows in {"impossible": PLANTED, "ahead": [AHEAD], "jobs": JOBS}.items():

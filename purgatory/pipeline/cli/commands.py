@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
+from purgatory.journal.labels import NAME
 from purgatory.pipeline import wait_columns
 from purgatory.pipeline.advise import advice
 from purgatory.pipeline.advise.targets import Targets
@@ -13,11 +15,14 @@ from purgatory.pipeline.cli import replay_command, schedule_command
 from purgatory.pipeline.cli.command import Command, add_journal, add_numbers, number, whole
 from purgatory.pipeline.cli.run import EngineName, Run, check_engine
 from purgatory.pipeline.console import counted
-from purgatory.pipeline.errors import TargetsMissedError
+from purgatory.pipeline.errors import NothingToReadError, TargetsMissedError
 from purgatory.pipeline.outcomes.event_summary import DEFAULT_TOLERANCE_S, FutureRecords
 from purgatory.pipeline.outcomes.manifest import missing_records
 from purgatory.pipeline.outcomes.outcome_table import DEFAULT_GRACE_S
 from purgatory.pipeline.report import DEFAULT_TITLE, report_writer
+from purgatory.pipeline.report.changes import RunSummary, summary_of
+from purgatory.pipeline.report.findings import findings
+from purgatory.pipeline.sql.selection import Selection
 
 _CAPACITY = Capacity()
 
@@ -91,19 +96,62 @@ def run_report(run: Run) -> str:
     Raises TargetsMissedError, once it is written, if the targets were given and one is missed.
     """
     options = run.options
-    said = f"{run_advise(run)}\n" if run.journal else ""
+    examples, against = None, None
+    if selection := _selection(options):
+        said = _after_outcomes(run)
+        against = _against(run, selection)
+        run = run.selected(selection, "selected")
+        run_advise(run)
+        examples = run.examples()
+    else:
+        said = f"{run_advise(run)}\n" if run.journal else ""
     where, missed = report_writer.run(
         run.manifest,
         run.tables,
         options.targets or Targets(),
         options.title,
-        run.journal,
+        options.journal,
         failed_jobs=run.failed_jobs,
+        examples=examples,
+        against=against,
     )
     said += f"The report is {where}"
     if options.targets and missed:
         raise TargetsMissedError(f"{said}\nMissed: {'; '.join(missed)}")
     return said
+
+
+def _selection(options: argparse.Namespace) -> Selection | None:
+    found = Selection(
+        since=options.since,
+        until=options.until,
+        where=tuple(options.where),
+        by=options.by,
+        depth=options.prefix_depth,
+    )
+    return None if found == Selection() and not options.against else found
+
+
+def _against(run: Run, selection: Selection) -> tuple[str, RunSummary] | None:
+    """Return what a selection is compared with: what is asked for, or the week before.
+
+    Raises NothingToReadError if that was asked for, and there is none.
+    """
+    asked = run.options.against
+    if not asked and not selection.since:
+        return None
+    as_of = run.manifest.as_of_time()
+    assert as_of is not None, "a published table has an event"
+    other = selection.against(asked or "week", as_of)
+    try:
+        found = run.selected(other, "selected")
+    except NothingToReadError:
+        if asked:
+            raise
+        return None
+    run_advise(found)
+    name = asked if "=" in (asked or "") else "a week before"
+    return name, summary_of(findings(found.manifest, found.tables, found.failed_jobs), None)
 
 
 def _after_outcomes(run: Run) -> str:
@@ -178,7 +226,46 @@ def _add_advise(parser: argparse.ArgumentParser) -> None:
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
     _add_advise(parser)
-    parser.add_argument("--title", default=DEFAULT_TITLE, help="of the page")
+    add = parser.add_argument
+    add("--title", default=DEFAULT_TITLE, help="of the page")
+    of = "report on a part only, in selected/: operations that began to wait"
+    add("--since", type=_time, metavar="TIME", help=f"{of} at TIME (ISO, UTC) or later")
+    add("--until", type=_time, metavar="TIME", help=f"{of} before TIME")
+    label = "LABEL=VALUE"
+    add("--where", type=_pair, action="append", default=[], metavar=label, help=f"{of} with it")
+    add("--by", type=_label, metavar="LABEL", help="requests by its values instead of their kinds")
+    add("--against", type=_other, metavar=f"{label}|week", help="compare with this part")
+    depth = "segments of a key that are its prefix (default %(default)s)"
+    add("--prefix-depth", type=whole(1), default=1, metavar="COUNT", help=depth)
+
+
+def _time(value: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{value!r}: give a time such as 2026-11-20T06:00"
+        ) from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _label(name: str) -> str:
+    if NAME.fullmatch(name) is None:
+        raise argparse.ArgumentTypeError(f"{name!r}: give the name of a label, or kind or worker")
+    return name
+
+
+def _pair(pair: str) -> tuple[str, str]:
+    name, is_pair, value = pair.partition("=")
+    if not is_pair:
+        raise argparse.ArgumentTypeError(f"{pair!r}: give LABEL=VALUE")
+    return _label(name), value
+
+
+def _other(value: str) -> str:
+    if value != "week":
+        _pair(value)
+    return value
 
 
 COMMANDS = (

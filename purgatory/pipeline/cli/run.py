@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import duckdb
 from pyspark.sql import SparkSession, is_remote
 
 from purgatory.pipeline.console import OnProgress
+from purgatory.pipeline.errors import NothingToReadError
 from purgatory.pipeline.outcomes.manifest import (
     Known,
     Manifest,
@@ -30,12 +32,15 @@ from purgatory.pipeline.rollups.wait_tables import (
     failed_jobs,
     write_waits,
 )
+from purgatory.pipeline.schemas import OUTCOME_SCHEMA
 from purgatory.pipeline.spark.folder import Folder, LocalFolder
 from purgatory.pipeline.spark.folders import SCHEMES, Tables, folder_at, is_local
 from purgatory.pipeline.spark.session import REMOTE_VARIABLE, SPARK_ERRORS
 from purgatory.pipeline.sql.duck import DuckRunner, connected
 from purgatory.pipeline.sql.runner import FEW_RECORDS
+from purgatory.pipeline.sql.selection import Examples, Selection, tails_us
 from purgatory.pipeline.sql.spark import SparkRunner
+from purgatory.pipeline.wait_columns import JOB
 
 _GROUP = Path("/sys/fs/cgroup")
 # Of cgroup v2 and v1.
@@ -113,6 +118,8 @@ class Run:
         self.on_progress = on_progress
         self.tables = Tables(out)
         """The results other than outcomes and rollups."""
+        self.selection: Selection | None = None
+        """The part of the outcomes that it is on; None for all."""
         self._outcomes = folder_at(f"{out}/outcomes")
         self._rolled = folder_at(f"{out}/{FOLDER}")
         self._manifest: Manifest | None = None
@@ -155,8 +162,47 @@ class Run:
         """The valid manifest of the outcomes."""
         known = self._manifest
         if known is None or known.run != newest_run(self._outcomes):
-            known = self._manifest = read_manifest(self._outcomes)
+            known = read_manifest(self._outcomes)
+            self._manifest = known = self.selection.manifest(known) if self.selection else known
         return known
+
+    def selected(self, selection: Selection, place: str) -> Run:
+        """Return a run on a part of the outcomes, whose tables are written to the folder `place`.
+
+        Rollups have no labels, so they are made from the outcomes, and anew each time. Raises
+        NothingToReadError if there is no operation of the selection.
+        """
+        run = Run(self.out, self.engine, options=self.options, on_progress=self.on_progress)
+        run.selection = selection
+        check_has_hours(self._outcomes, self.manifest)
+        if selection.by is not None:
+            values = tuple(row["value"] for row in run.rows(selection.frequent))
+            run.selection = selection = replace(selection, values=values)
+        folder_at(self.out).delete(place)
+        run.tables = Tables(f"{self.out}/{place}")
+        run._rolled = folder_at(f"{self.out}/{place}/{FOLDER}")
+        if not run.manifest.hours or not run.rollups().manifest.hours:
+            raise NothingToReadError(f"There is no operation of the selection: {selection}.")
+        run.write_waits()
+        return run
+
+    def rows(self, query: Callable[[str], str]) -> Sequence[Any]:
+        """Return the rows of a query over the relation of the outcomes that it is given."""
+        table, manifest = self.outcomes, self.manifest
+        count = sum(hour.operations for hour in manifest.hours.values())
+        places = (table.folder, manifest.paths())
+        table.runner.read("known", OUTCOME_SCHEMA, places, rows=count)
+        return table.runner.rows(query("known"))
+
+    def examples(self) -> Examples:
+        """Return the slowest operations of the selection, and the fires that ended them."""
+        assert self.selection is not None
+        tails = tails_us(self.tables.rows(JOB, "wait_counts"))
+        return Examples(
+            selection=self.selection,
+            slowest=self.rows(self.selection.slowest),
+            late_fires=self.rows(partial(self.selection.late_fires, tails_us=tails)),
+        )
 
     @cached_property
     def known(self) -> Known:
@@ -201,6 +247,7 @@ class Run:
                 self.on_progress,
                 before,
                 spark=spark,
+                selection=self.selection,
             )
             self._rollups = manifest.run, run.update()
         return self._rollups[1]

@@ -153,4 +153,6 @@ def _stored(kind: pa.DataType) -> pa.DataType:
         return pa.string()
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(_stored(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_stored(kind.key_type), _stored(kind.item_type))
     return kind

@@ -76,7 +76,7 @@ class Manifest:
     replaced: list[str] = field(default_factory=list)
     """The folders of earlier runs that this one replaced, which are deleted once it is valid."""
 
-    VERSION: ClassVar = 5
+    VERSION: ClassVar = 1
 
     def as_of_time(self) -> datetime | None:
         """Return `as_of` as a time."""

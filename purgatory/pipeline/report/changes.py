@@ -14,8 +14,7 @@ from purgatory.pipeline.report.findings import Findings
 from purgatory.pipeline.schemas import COMPLETIONS
 from purgatory.pipeline.statistics import bucket_start, wilson_interval
 
-VERSION = 2
-"""Of what is counted, too: 1 counted jobs that a fire cancelled as fired."""
+VERSION = 1
 KINDS = 50
 """The kinds with most operations; the summary has no others."""
 
@@ -180,7 +179,7 @@ class KindChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What changed since the previous run."""
+    """What changed since the previous run, or differs from another part of the data."""
 
     as_of: str
     """Of the previous run."""
@@ -190,13 +189,15 @@ class Changes:
     """What is notable, the most important first."""
     kinds: tuple[KindChange, ...]
     """Those with completed operations since; the most first."""
+    against: str = ""
+    """What is compared with; the previous run, if it is empty."""
 
 
-def changes(now: RunSummary, before: RunSummary) -> Changes:
-    """Return what changed since the run `before`."""
+def changes(now: RunSummary, before: RunSummary, against: str = "") -> Changes:
+    """Return what changed since the run `before`, which is of other data if `against` names it."""
     nothing = KindSummary(outcomes={}, waits={})
     found = [
-        KindChange(kind, known, summary.since(known))
+        KindChange(kind, known, summary if against else summary.since(known))
         for kind, summary in now.kinds.items()
         for known in [before.kinds.get(kind, nothing)]
     ]
@@ -206,7 +207,7 @@ def changes(now: RunSummary, before: RunSummary) -> Changes:
     notable = [sentence for change in kinds for sentence in _of_kind(change)]
     notable.sort(key=lambda weighed: -weighed[0])
     sentences = [
-        *_of_faults(now.faults, before.faults),
+        *(() if against else _of_faults(now.faults, before.faults)),
         *(sentence for _, sentence in notable),
         *_of_settings(now.settings, before.settings),
     ]
@@ -215,6 +216,7 @@ def changes(now: RunSummary, before: RunSummary) -> Changes:
         operations=max(0, now.operations - before.operations),
         sentences=tuple(sentences[:_SHOWN_SENTENCES]),
         kinds=tuple(kinds),
+        against=against,
     )
 
 

@@ -17,6 +17,7 @@ from purgatory.pipeline.report.findings import LISTED_KINDS, Findings
 from purgatory.pipeline.report.sections import (
     advice_section,
     changes_section,
+    examples_section,
     read_section,
     verdict_section,
 )
@@ -32,6 +33,7 @@ from purgatory.pipeline.report.tables import (
     waits_table,
 )
 from purgatory.pipeline.report.verdict import Verdict
+from purgatory.pipeline.sql.selection import Examples
 
 _STYLES = ("uplot.css", "report.css")
 _SCRIPTS = ("uplot.js", "format.js", "counts.js", "charts.js", "heat_map.js", "report.js")
@@ -65,8 +67,10 @@ def page(
     *,
     title: str,
     journal: str | None,
+    examples: Examples | None = None,
 ) -> str:
-    """Return the report as HTML."""
+    """Return the report as HTML; `examples` are those of the selection that it is on, if any."""
+    selected = "" if examples is None else str(examples.selection)
     styles = [_file(name) for name in _STYLES]
     scripts = [_file(name) for name in _SCRIPTS]
     return "\n".join(
@@ -81,7 +85,7 @@ def page(
             *(f"<style>{style}</style>" for style in styles),
             "</head><body>",
             '<a class="skip" href="#verdict">Skip to the verdict</a>',
-            _head(findings, parts, title),
+            _head(findings, parts, title, selected),
             "<main>",
             '<div class="two">',
             verdict_section(verdict),
@@ -90,6 +94,7 @@ def page(
             f"{read_section(findings, journal)}</section>",
             "</div>",
             *map(_part, parts),
+            _section("slowest", "Slowest", examples_section(examples)) if examples else "",
             _section("keys", "Keys", f'<div class="card">{_keys(findings)}</div>'),
             _section("advice", "Advice", advice_section(findings.advice)),
             "</main>",
@@ -129,9 +134,11 @@ def _covered(findings: Findings) -> str:
     return f"{first}:00 to {last}:59 UTC"
 
 
-def _head(findings: Findings, parts: Sequence[Part], title: str) -> str:
+def _head(findings: Findings, parts: Sequence[Part], title: str, selected: str) -> str:
     links = [(part.name, part.title) for part in parts]
-    links = [("read", "What was read"), *links, ("keys", "Keys"), ("advice", "Advice")]
+    slowest = [("slowest", "Slowest")] if selected else []
+    links = [("read", "What was read"), *links, *slowest, ("keys", "Keys"), ("advice", "Advice")]
+    of = f". A part of them: {escape(selected)}" if selected else ""
     anchors = "".join(f'<a href="#{name}">{text}</a>' for name, text in links)
     tiles = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
@@ -139,7 +146,7 @@ def _head(findings: Findings, parts: Sequence[Part], title: str) -> str:
     )
     return (
         f"<header><h1>{escape(title)}</h1>"
-        f'<p class="faint">Operations that began to wait from {_covered(findings)}</p>'
+        f'<p class="faint">Operations that began to wait from {_covered(findings)}{of}</p>'
         f'<nav aria-label="Sections">{anchors}</nav>'
         f'<dl class="tiles">{tiles}</dl></header>'
     )

@@ -31,6 +31,7 @@ from purgatory.pipeline.report.findings import Findings, Rows, findings
 from purgatory.pipeline.report.page import Part, page
 from purgatory.pipeline.report.verdict import verdict
 from purgatory.pipeline.spark.folders import Tables
+from purgatory.pipeline.sql.selection import Examples
 
 JOB = "report"
 PAGE = "report.html"
@@ -45,22 +46,30 @@ def run(
     journal: str | None = None,
     *,
     failed_jobs: Callable[[], Rows] = tuple,
+    examples: Examples | None = None,
+    against: tuple[str, RunSummary] | None = None,
 ) -> tuple[str, list[str]]:
     """Write the report on the outcomes of `manifest`; return its path, and what misses `targets`.
 
     `journal` is where the records were read from; `failed_jobs` returns the rows of
-    `Findings.failed_jobs`. The report is compared with the one that it replaces.
+    `Findings.failed_jobs`. The report is compared with the one that it replaces, or with the
+    summary and the name in `against`. `examples` are those of the selection that it is on.
 
     Raises NothingToReadError if an earlier job has not run.
     """
     found = findings(manifest, tables, failed_jobs)
     now = summary_of(found, journal)
-    before = _previous(tables, now)
+    before = against[1] if against else _previous(tables, now)
     if journal is None and before is not None:
         now = replace(now, journal=before.journal)
-    compared = None if before is None else changes(now, before)
+    compared = None if before is None else changes(now, before, against[0] if against else "")
     judged = verdict(found, targets)
-    content = page(found, judged, list(parts_of(found)), compared, title=title, journal=now.journal)
+    content = page(
+        *(found, judged, list(parts_of(found)), compared),
+        title=title,
+        journal=now.journal,
+        examples=examples,
+    )
 
     def fill(new: str) -> None:
         tables.folder.write_bytes(f"{new}/{PAGE}", content.encode())

@@ -20,6 +20,7 @@ from purgatory.pipeline.report.tables import (
     with_interval,
 )
 from purgatory.pipeline.report.verdict import Harm, Verdict
+from purgatory.pipeline.sql.selection import Examples
 
 
 def advice_section(advice: Mapping[str, Any]) -> str:
@@ -201,20 +202,57 @@ _MARKED = 0.05
 
 
 def changes_section(found: Changes | None) -> str:
-    """Return what changed since the previous run."""
-    title = '<section id="changes" class="card"><h2>Since the previous run</h2>'
+    """Return what changed since the previous run, or differs from what is compared with."""
+    against = found.against if found else ""
+    heading = f"Compared with {escape(against)}" if against else "Since the previous run"
+    title = f'<section id="changes" class="card"><h2>{heading}</h2>'
     if found is None:
         return (
             f"{title}<p>This is the first report in its folder: the next one says here what has "
             "changed.</p></section>"
         )
     new = f"{counted(found.operations, 'new operation')} since {minute_of(found.as_of)} UTC."
+    new = f'<p class="faint">{new}</p>'
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in found.sentences)
     notable = f"<ul>{items}</ul>" if items else "<p>Nothing notable has changed.</p>"
     rows = map(_row, found.kinds[:_SHOWN_KINDS])
-    header = ("kind", "ended since", "expired", "wait: p50", "p99")
-    compared = table(header, rows, "Before the previous run, and since") if found.kinds else ""
-    return f'{title}<p class="faint">{new}</p>{notable}{compared}</section>'
+    header = ("kind", "ended" if against else "ended since", "expired", "wait: p50", "p99")
+    caption = f"This part, and {against}" if against else "Before the previous run, and since"
+    compared = table(header, rows, caption) if found.kinds else ""
+    return f"{title}{'' if against else new}{notable}{compared}</section>"
+
+
+def examples_section(found: Examples) -> str:
+    """Return the slowest requests of a selection, and the fires that ended the slowest 1 %."""
+    late = (
+        [
+            name_cell(row["key"] or "(no key)"),
+            f"<td>{row['at_time']:%Y-%m-%d %H:%M:%S}</td>",
+            f"<td>{row['operations']:,}</td>",
+            f"<td>{duration(row['wait_us'])}</td>",
+        ]
+        for row in found.late_fires
+    )
+    slow = (
+        [
+            name_cell(row["kind"]),
+            f"<td>{duration(row['wait_us'])}</td>",
+            f"<td>{row['watched_at']:%Y-%m-%d %H:%M:%S}</td>",
+            f'<td class="text">{escape(row["completed_by"] or ", ".join(row["keys"]))}</td>',
+            f'<td class="text">{escape(_labels(row["labels"]))}</td>',
+        ]
+        for row in found.slowest
+    )
+    if not found.slowest:
+        return '<div class="card"><p>No request of the selection was fired.</p></div>'
+    of_fires = ("key", "fired at (UTC)", "waits ended", "longest")
+    fires = table(of_fires, late, "Fires that ended most of the slowest 1 % of each kind")
+    of_waits = ("kind", "wait", "since (UTC)", "key fired", "labels")
+    return f'<div class="card">{fires}{table(of_waits, slow, "The slowest waits")}</div>'
+
+
+def _labels(labels: Mapping[str, str] | None) -> str:
+    return ", ".join(f"{name}={value}" for name, value in (labels or {}).items())
 
 
 def _row(change: KindChange) -> list[str]:

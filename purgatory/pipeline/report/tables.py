@@ -18,7 +18,7 @@ from purgatory.pipeline.statistics import bucket_end, bucket_start, middle_at
 
 BAR_WIDTH = 160
 """Pixels of a bar in a cell."""
-_TEXTS = ("why", "latest error", "outcome", "outcomes", "p50 to p99")
+_TEXTS = ("why", "latest error", "outcome", "outcomes", "p50 to p99", "key fired", "labels")
 
 
 def table(

@@ -179,7 +179,7 @@ class RollupManifest:
     replaced: list[str] = field(default_factory=list)
     """The folders of earlier runs that this one replaced, which are deleted once it is valid."""
 
-    VERSION: ClassVar = 6
+    VERSION: ClassVar = 1
 
     def stale_hours(self, outcomes: Manifest) -> set[str]:
         """Return the hours of `outcomes` whose rollup is missing or older."""

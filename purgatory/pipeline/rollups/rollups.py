@@ -35,7 +35,8 @@ from purgatory.pipeline.sql import rollups as sql
 from purgatory.pipeline.sql.duck import addresses, attach, parquet
 from purgatory.pipeline.sql.outcomes import HOUR_US
 from purgatory.pipeline.sql.rollups import merged, parked, summed
-from purgatory.pipeline.sql.spark import frame_of, hour_rows
+from purgatory.pipeline.sql.selection import Selection
+from purgatory.pipeline.sql.spark import frame, frame_of, hour_rows
 from purgatory.pipeline.sql.values import text
 from purgatory.pipeline.sql.waits import by_hour
 from purgatory.pipeline.wait_columns import step_width_s
@@ -71,8 +72,13 @@ class RollupRun:
         before: RollupManifest,
         *,
         spark: SparkSession | None = None,
+        selection: Selection | None = None,
     ) -> None:
-        """Use the `folder` of rollups, the outcomes in `table`, and the manifests of both."""
+        """Use the `folder` of rollups, the outcomes in `table`, and the manifests of both.
+
+        With a `selection`, the rollups are of that part of the outcomes.
+        """
+        self._selection = selection or Selection()
         self._connection = connection
         self._spark = spark
         self._folder = folder
@@ -123,20 +129,23 @@ class RollupRun:
         make_starts(self._connection, self._outcomes.starts)
         for batch in self._batches(hours):
             relation = parquet(addresses(self._table, *self._outcomes.paths({*batch})))
-            source = sql.source(relation, self._as_of)
+            source = sql.source(f"({self._selection.query(relation)})", self._as_of)
             self._connection.execute(f"CREATE OR REPLACE TEMP VIEW rollup_source AS {source}")
+            rows = sql.hour_rows("rollup_source", self._selection.depth)
             period = f"strftime(make_timestamp(hour * {HOUR_US}), '%Y-%m-%dT%H') AS period"
-            query = f"SELECT *, {period} FROM ({sql.hour_rows('rollup_source')})"
+            query = f"SELECT *, {period} FROM ({rows})"
             copy_by_period(self._connection, query, str(self._files.path(place)))
         self._files.publish(place)
 
     def _write_by_spark(self, hours: Sequence[str]) -> None:
         assert self._spark is not None
         outcomes = self._outcomes
+        known = frame_of(self._spark, OUTCOME_SCHEMA, (self._table, outcomes.paths({*hours})))
         rows = hour_rows(
-            frame_of(self._spark, OUTCOME_SCHEMA, (self._table, outcomes.paths({*hours}))),
+            frame(self._spark, self._selection.query("known"), known=known),
             starts=outcomes.starts,
             as_of=self._as_of,
+            depth=self._selection.depth,
         )
         place = self._folder.at(f"run={self._name}/hours")
         with session_option(self._spark, *_TASK_SIZE):
@@ -163,6 +172,8 @@ class RollupRun:
     def _described(self, hours: Sequence[str]) -> dict[str, RolledHour]:
         is_end, is_start = f"part = {Part.ENDED.value}", f"part = {Part.BEGAN.value}"
         files = self._files.fetch(hour_path(self._name, hour) for hour in hours)
+        if not files:
+            return {}
         rows = self._connection.execute(
             f"""
             SELECT strftime(make_timestamp(hour * 3600000000), '%Y-%m-%dT%H'),

@@ -61,6 +61,7 @@ def job_events(jobs: DataFrame) -> DataFrame:
         "attempt": F.col("attempt"),
         "state": F.col("state"),
         "error": F.col("error"),
+        "labels": F.lit(None),
     }
     return jobs.where(F.col("state").isin(*_FINAL)).select(
         *(columns[field.name].cast(field.dataType).alias(field.name) for field in EVENT_SCHEMA)

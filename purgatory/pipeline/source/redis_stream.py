@@ -168,6 +168,11 @@ def _value(name: str, value: bytes | None) -> Any:
         if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
             raise ValueError(f"its keys are {value[:64]!r}")
         return keys
+    if name == "labels":
+        labels = decode_json(value)
+        if not isinstance(labels, dict) or not all(isinstance(of, str) for of in labels.values()):
+            raise ValueError(f"its labels are {value[:64]!r}")
+        return list(labels.items())
     if name not in _NUMBERS:
         return value.decode()
     number = int(value)

@@ -91,6 +91,8 @@ def job_batch(jobs: Sequence[Job], schema: pa.Schema) -> pa.RecordBatch:
 def _is_like(given: pa.DataType, known: pa.DataType) -> bool:
     if pa.types.is_list(given) and pa.types.is_list(known):
         return _is_like(given.value_type, known.value_type)
+    if pa.types.is_map(given) and pa.types.is_map(known):
+        return _is_like(given.item_type, known.item_type)
     return bool(given == known)
 
 

@@ -149,6 +149,7 @@ class DuckRunner(Runner):
 def _empty(schema: StructType, *, has_file: bool) -> str:
     """Return no rows, with the columns of `schema`."""
     types = {"timestamp": "TIMESTAMPTZ", "string": "VARCHAR", "array<string>": "VARCHAR[]"}
+    types["map<string,string>"] = "MAP(VARCHAR, VARCHAR)"
     columns = ", ".join(
         f'NULL::{types.get(kind := field.dataType.simpleString(), kind)} AS "{field.name}"'
         for field in schema

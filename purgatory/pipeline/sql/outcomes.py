@@ -49,7 +49,7 @@ _LATEST = 'greatest("at", watched_at, completed_at)'
 _ALWAYS = ("kind", "keys", "worker", "watched_at", "deadline")
 _OPTIONAL = (
     *("completed_at", "lateness_us", "completed_by", "job_id", "handler", "attempt"),
-    *("state", "error"),
+    *("state", "error", "labels"),
 )
 _COLUMNS = (*_ALWAYS, *_OPTIONAL)
 _OF_END = ("completed_at", "wait_us", "lateness_us", "completed_by")
@@ -192,8 +192,12 @@ def outcomes(records: str, as_of: datetime, grace_s: float, by: str = "operation
     )
     fields = {name: name for name in ("is_watched", '"at"', "seq", "event", *_ALWAYS)}
     fields |= {"nulls": nulls} | {name: name for name in _OPTIONAL}
+    # Spark compares lists, but not maps.
+    fields["labels"] = "map_entries(labels)"
     best = ", ".join(f"{name}: {value}" for name, value in fields.items())
-    of_best = _columns(f"best.{name} AS {name}" for name in fields if name != "completed_at")
+    in_best = {name: f"best.{name}" for name in fields if name != "completed_at"}
+    in_best["labels"] = "map_from_entries(best.labels)"
+    of_best = _columns(f"{value} AS {name}" for name, value in in_best.items())
     # A worker's journal and the job store may both record the end of a job: it is the same end. A
     # hash of an end is cheaper to compare than its columns.
     recorder = _columns(f"CASE WHEN job_id IS NULL THEN {name} END" for name in ("seq", "worker"))

@@ -128,15 +128,27 @@ def _values(value: str) -> str:
     )
 
 
-def hour_rows(source: str) -> str:
+def prefix_pattern(depth: int) -> str:
+    """Return a regular expression of the first `depth` segments of a key."""
+    return f"^[^:/]*([:/][^:/]*){{0,{depth - 1}}}"
+
+
+def _prefix(key: str, depth: int) -> str:
+    if depth > 1:
+        return f"regexp_extract({key}, {text(prefix_pattern(depth))}, 0)"
+    return f"split_part(split_part({key}, ':', 1), '/', 1)"
+
+
+def hour_rows(source: str, depth: int = 1) -> str:
     """Return the rows of the hours of `source`: `hour`, GROUPS and NUMBERS.
 
-    A query for each part: DuckDB aggregates few groups at a time in less time than all.
+    A prefix has `depth` segments of its key. A query for each part: DuckDB aggregates few groups at
+    a time in less time than all.
     """
-    ranked = _union(_counted(part, source) for part in _RULES if part in _RANKED)
+    ranked = _union(_counted(part, source, depth) for part in _RULES if part in _RANKED)
     return f"""
         WITH ranked AS ({ranked})
-        {_union(_counted(part, source) for part in _RULES if part not in _RANKED)}
+        {_union(_counted(part, source, depth) for part in _RULES if part not in _RANKED)}
         UNION ALL {kept("ranked", "hour")}
     """
 
@@ -145,19 +157,18 @@ def _union(queries: Iterable[str]) -> str:
     return " UNION ALL ".join(f"({query})" for query in queries)
 
 
-def _counted(part: Part, source: str) -> str:
+def _counted(part: Part, source: str, depth: int) -> str:
     rule = _RULES[part]
     number = rule.number if rule.bucketed is None else bucket_of(rule.bucketed)
     if part is Part.KEY:
         different = "CASE WHEN len(keys) = 1 THEN keys ELSE list_distinct(keys) END"
         source = f"(SELECT *, unnest({different}) AS item FROM {source})"
     if part in OF_PREFIXES:
-        prefix = "split_part(split_part({}, ':', 1), '/', 1)"
         source = f"""(
             SELECT * REPLACE (coalesce(item, {text(NO_KEY)}) AS item) FROM (
                 SELECT hour, outcome, is_contested, wait_us, lateness_us, unnest(
-                    CASE WHEN len(keys) <= 1 THEN [{prefix.format("keys[1]")}]
-                    ELSE list_distinct([{prefix.format("key")} FOR key IN keys]) END) AS item
+                    CASE WHEN len(keys) <= 1 THEN [{_prefix("keys[1]", depth)}]
+                    ELSE list_distinct([{_prefix("key", depth)} FOR key IN keys]) END) AS item
                 FROM {source} WHERE {rule.where or "true"}))
         """
     return f"""

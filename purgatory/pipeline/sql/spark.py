@@ -20,7 +20,12 @@ from purgatory.pipeline.sql import outcomes as sql
 from purgatory.pipeline.sql import rollups
 from purgatory.pipeline.sql.runner import FEW_RECORDS, Merge, Runner
 
-_NAMES = {"EPOCH_US": "UNIX_MICROS", "HASH": "XXHASH64"}
+_NAMES = {
+    "EPOCH_US": "UNIX_MICROS",
+    "HASH": "XXHASH64",
+    # Null, not an error, for what is not there.
+    "MAP_EXTRACT_VALUE": "TRY_ELEMENT_AT",
+}
 
 
 @cache
@@ -121,6 +126,7 @@ def hour_rows(
     *,
     starts: Mapping[str, WorkerStart],
     as_of: datetime,
+    depth: int = 1,
 ) -> DataFrame:
     """Return the rollups of all hours of `outcomes`: `period`, `hour`, GROUPS and NUMBERS.
 
@@ -133,7 +139,7 @@ def hour_rows(
     source = frame(spark, rollups.source("outcomes", as_of), **relations)
     # Exploded are parts and names only, and the other columns chosen after it: lists of wide rows
     # would be more code for each operation than Java compiles.
-    items = source.select("*", F.inline(_listed()).alias("part", "item"))
+    items = source.select("*", F.inline(_listed(depth)).alias("part", "item"))
     # All windows and the last aggregate are within an hour: the rows are exchanged once.
     rows = frame(spark, rollups.counted_items("items"), items=items).repartition("hour")
     period = F.date_format(F.timestamp_seconds(F.col("hour") * 3600), "yyyy-MM-dd'T'HH")
@@ -141,14 +147,18 @@ def hour_rows(
     return found.withColumn("period", period)
 
 
-def _listed() -> Column:
+def _listed(depth: int) -> Column:
     """Return the parts of an operation, each with its name."""
+
+    def prefix_of(key: Column) -> Column:
+        return _prefix(key, depth)
+
     of_names = {*rollups.OF_PREFIXES, Part.KEY}
     always = [part for part in Part if part not in {*of_names, *rollups.RARE}]
     keys = F.array_distinct("keys")
-    prefixes = F.array_distinct(F.transform("keys", _prefix))
+    prefixes = F.array_distinct(F.transform("keys", prefix_of))
     key = F.get("keys", F.lit(0))
-    prefix = F.coalesce(_prefix(key), F.lit(NO_KEY))
+    prefix = F.coalesce(prefix_of(key), F.lit(NO_KEY))
     # Most have one key: a list of one avoids lambdas, which Spark does not compile.
     none = [_named(part, prefix) for part in rollups.OF_PREFIXES]
     one = F.array(*none, _named(Part.KEY, key))
@@ -172,7 +182,9 @@ def _named(part: Part, name: Column) -> Column:
     return F.struct(F.lit(part.value).alias("part"), name.cast("string").alias("item"))
 
 
-def _prefix(key: Column) -> Column:
+def _prefix(key: Column, depth: int) -> Column:
+    if depth > 1:
+        return F.regexp_extract(key, rollups.prefix_pattern(depth), 0)
     return F.substring_index(F.substring_index(key, ":", 1), "/", 1)
 
 

@@ -9,6 +9,7 @@ import pytest
 from purgatory import DelayedOperation, Status
 from purgatory.journal import EVENT_SCHEMA, HashedKeys, KeyPrefixes
 from purgatory.journal.event_rows import EventRows, JobEvent
+from purgatory.journal.labels import Labels
 from purgatory.journal.schema import SAMPLE_KEY, SCHEMA_VERSION, VERSION_KEY
 from purgatory.operations.event_buffer import RawEvent
 from purgatory.testing import MockClock
@@ -37,7 +38,7 @@ def clock() -> MockClock:
 
 
 def make_rows(clock: MockClock, **options: Any) -> EventRows:
-    options = {"sample": {}, "keys": None} | options
+    options = {"sample": {}, "keys": None, "labels": Labels({})} | options
     rows = EventRows(clock=clock, **options)
     rows.begin("web-1")
     return rows
@@ -85,6 +86,7 @@ def test_an_operation_has_a_row_for_its_beginning_and_one_for_its_end(clock: Moc
         )
     )
     nothing = dict.fromkeys(("lateness_us", "job_id", "handler", "attempt", "state", "error"))
+    nothing["labels"] = None
     common = {
         **nothing,
         "operation_id": f"{start}-1",
@@ -229,6 +231,7 @@ def test_a_job_is_dated_by_its_store_and_named_by_its_id(clock: MockClock) -> No
         "attempt": 3,
         "state": "failed",
         "error": "no route",
+        "labels": None,
     }
 
 
