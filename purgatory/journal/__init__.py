@@ -17,17 +17,19 @@ except ImportError as exc:
 
 from purgatory.journal.event_rows import HashedKeys, KeyPrefixes, KeyRule
 from purgatory.journal.journal import Journal
-from purgatory.journal.labels import Label
+from purgatory.journal.labels import CLIENT, WAIT_ID, Label
 from purgatory.journal.parquet_files import ParquetFiles
 from purgatory.journal.schema import EVENT_SCHEMA, EVENTS, SCHEMA_VERSION, VERSION_KEY
 from purgatory.journal.sink import JournalStatistics, Sink, SinkStatistics
 from purgatory.retry_policy import RetryPolicy
 
 __all__ = [
+    "CLIENT",
     "EVENTS",
     "EVENT_SCHEMA",
     "SCHEMA_VERSION",
     "VERSION_KEY",
+    "WAIT_ID",
     "HashedKeys",
     "Journal",
     "JournalStatistics",

@@ -266,7 +266,7 @@ class Journal:
             self._buffer.record(operation, status, keys, key, deadline_ms)
             return
         event = (id(operation), operation.__class__, status, keys, key, deadline_ms)
-        self._buffer.put((*event, self._clock.now_ns(), self._labels.read()))
+        self._buffer.put((*event, self._clock.now_ns(), self._labels.read(operation)))
 
     def _run(self) -> None:
         is_last = False

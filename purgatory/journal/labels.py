@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 logger = logging.getLogger("purgatory.journal")
 
@@ -14,8 +15,28 @@ MAX_VALUE_LENGTH: Final = 128
 """Characters of a value; the rest is cut off."""
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
-Label = str | Callable[[], object]
-"""A text, or a function that returns one for the operation that begins; None for no label."""
+
+@dataclass(frozen=True, slots=True)
+class OperationLabel:
+    """A label that is read from the operation itself, on every server."""
+
+    read: Callable[[Any], object]
+
+
+def _wait_id(operation: object) -> str | None:
+    # Without the owner before it: an identity may be long, and what is cut off is the end.
+    found: str | None = getattr(operation, "wait_id", None)
+    return found and found.rpartition("/")[2]
+
+
+WAIT_ID: Final = OperationLabel(_wait_id)
+"""The `Wait-Id` that a client gave its request."""
+CLIENT: Final = OperationLabel(lambda operation: getattr(operation, "client", None))
+"""The client of a parked request, as far as it is known: its identity or its address."""
+
+Label = str | OperationLabel | Callable[[], object]
+"""A text, WAIT_ID, CLIENT, or a function that returns a text for the operation that begins, or
+None for no label."""
 LabelPairs = tuple[tuple[str, str], ...]
 """The labels of an operation, as names and values."""
 
@@ -42,7 +63,11 @@ class Labels:
                 )
         texts = ((name, label) for name, label in labels.items() if isinstance(label, str))
         self.texts: LabelPairs = tuple((name, _valid(text)) for name, text in texts)
-        functions = {name: label for name, label in labels.items() if not isinstance(label, str)}
+        functions = {
+            name: label.read if isinstance(label, OperationLabel) else _of_context(label)
+            for name, label in labels.items()
+            if not isinstance(label, str)
+        }
         self._names = tuple(functions)
         self._functions = tuple(functions.values())
         self._failed: set[str] = set()
@@ -52,26 +77,31 @@ class Labels:
         """Whether there is something to `read`."""
         return bool(self._functions)
 
-    def read(self) -> list[object]:
+    def read(self, operation: object) -> list[object]:
         """Return the values of the functions; None for one that fails, which is logged once."""
         try:
-            return [function() for function in self._functions]
+            return [function(operation) for function in self._functions]
         except Exception:
-            return [self._read(*of) for of in zip(self._names, self._functions, strict=True)]
+            functions = zip(self._names, self._functions, strict=True)
+            return [self._read(name, function, operation) for name, function in functions]
 
     def pairs(self, values: Sequence[object]) -> LabelPairs:
         """Return all labels of an operation, of which `values` were read."""
         read = zip(self._names, values, strict=True)
         return (*self.texts, *((name, _valid(text)) for name, text in read if text is not None))
 
-    def _read(self, name: str, function: Callable[[], object]) -> object:
+    def _read(self, name: str, function: Callable[[Any], object], operation: object) -> object:
         try:
-            return function()
+            return function(operation)
         except Exception:
             if name not in self._failed:
                 self._failed.add(name)
                 logger.exception("label %s failed", name, extra={"action": "journal-label-failed"})
             return None
+
+
+def _of_context(function: Callable[[], object]) -> Callable[[Any], object]:
+    return lambda _: function()
 
 
 def _valid(value: object) -> str:

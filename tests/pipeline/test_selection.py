@@ -201,3 +201,56 @@ def test_a_value_is_no_sql(labelled: tuple[Written, Path], duck: duckdb.DuckDBPy
     assert "'x'' OR ''a'' = ''a'" in query
     with pytest.raises(NothingToReadError):
         Run(str(labelled[1]), connected(threads=1)).selected(odd, "selected")
+
+
+@pytest.fixture(scope="module")
+def polls(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 clients that wait 65 s each for their keys, in polls of 25 s, and one that gives up.
+
+    Also two waits of one client, and a poll without a name.
+    """
+    out = tmp_path_factory.mktemp("polls")
+    rows = []
+    for client in range(301):
+        key, named = f"order:{client}", {"labels": [("wait", f"w{client}")]}
+        for number in range(3):
+            wait_s = 25 if number < 2 or client == 300 else 15
+            how = {"outcome": "expired", "completed_by": None} if wait_s == 25 else {}
+            poll = ended(client * 2 + number * 25.02, wait_s, keys=[key], **named, **how)
+            rows.append(poll | {"deadline": poll["watched_at"] + timedelta(seconds=25)})
+    rows += [ended(at_s, 1, keys=["b"], labels=[("wait", "twice")]) for at_s in (0, 5)]
+    rows.append(ended(0, 1, keys=["c"]))
+    write_outcomes(out, rows, as_of=START + timedelta(hours=1))
+    return out
+
+
+def test_polls_are_one_wait(polls: Path) -> None:
+    """From the start of the first to the end of the last, which says how it ended."""
+    run, [row] = selected(polls, waits="wait")
+    assert (row["operations"], row["fired"], row["expired"]) == (304, 303, 1)
+    assert row["wait_us_p50"] == pytest.approx(65_040_000, rel=0.002)
+    assert row["timeout_us_p50"] == pytest.approx(75_040_000, rel=0.002)
+    assert run.examples().slowest[0]["wait_us"] == 65_040_000
+    _, [row] = selected(polls)
+    assert (row["operations"], row["expired"]) == (906, 603)
+
+
+def test_both_engines_chain_the_same_polls(polls: Path, spark: SparkSession) -> None:
+    """Row by row, whatever is unknown of one."""
+    selection = Selection(waits="wait")
+    found = []
+    for engine in (connected(threads=1), spark):
+        run = Run(str(polls), engine)
+        rows = [_as_dict(row) for row in run.rows(selection.query)]
+        found.append(sorted(rows, key=lambda row: str(row["operation_id"])))
+    assert found[0] == found[1]
+    assert len(found[0]) == 304
+
+
+@pytest.mark.usefixtures("no_server")
+def test_the_report_has_both_views_the_wait_first(polls: Path) -> None:
+    """300 waits that ended well are not 67 % expired."""
+    text = report(polls, "--waits", "wait")
+    assert "Compared with polls" in text
+    assert "watch 304 &#9660; down 0.33% was 66.56%" in text
+    assert "of watch expired" not in text.partition("What was read")[0].replace("share", "")

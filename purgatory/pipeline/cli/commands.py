@@ -22,9 +22,10 @@ from purgatory.pipeline.outcomes.outcome_table import DEFAULT_GRACE_S
 from purgatory.pipeline.report import DEFAULT_TITLE, report_writer
 from purgatory.pipeline.report.changes import RunSummary, summary_of
 from purgatory.pipeline.report.findings import findings
-from purgatory.pipeline.sql.selection import Selection
+from purgatory.pipeline.sql.selection import POLLS, Selection
 
 _CAPACITY = Capacity()
+_WEEK = "week"
 
 
 def run_outcomes(run: Run) -> str:
@@ -128,21 +129,22 @@ def _selection(options: argparse.Namespace) -> Selection | None:
         where=tuple(options.where),
         by=options.by,
         depth=options.prefix_depth,
+        waits=options.waits,
     )
     return None if found == Selection() and not options.against else found
 
 
 def _against(run: Run, selection: Selection) -> tuple[str, RunSummary] | None:
-    """Return what a selection is compared with: what is asked for, or the week before.
+    """Return what a selection is compared with: what is asked for, its polls, or the week before.
 
     Raises NothingToReadError if that was asked for, and there is none.
     """
-    asked = run.options.against
+    asked = run.options.against or (POLLS if selection.waits else None)
     if not asked and not selection.since:
         return None
     as_of = run.manifest.as_of_time()
     assert as_of is not None, "a published table has an event"
-    other = selection.against(asked or "week", as_of)
+    other = selection.against(asked or _WEEK, as_of)
     try:
         found = run.selected(other, "selected")
     except NothingToReadError:
@@ -150,7 +152,7 @@ def _against(run: Run, selection: Selection) -> tuple[str, RunSummary] | None:
             raise
         return None
     run_advise(found)
-    name = asked if "=" in (asked or "") else "a week before"
+    name = "a week before" if asked in (None, _WEEK) else f"{asked}"
     return name, summary_of(findings(found.manifest, found.tables, found.failed_jobs), None)
 
 
@@ -234,7 +236,9 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     label = "LABEL=VALUE"
     add("--where", type=_pair, action="append", default=[], metavar=label, help=f"{of} with it")
     add("--by", type=_label, metavar="LABEL", help="requests by its values instead of their kinds")
-    add("--against", type=_other, metavar=f"{label}|week", help="compare with this part")
+    add("--against", type=_other, metavar=f"{label}|week|polls", help="compare with this part")
+    polls = "requests of one kind with the same keys and value are polls of one wait"
+    add("--waits", type=_label, metavar="LABEL", help=polls)
     depth = "segments of a key that are its prefix (default %(default)s)"
     add("--prefix-depth", type=whole(1), default=1, metavar="COUNT", help=depth)
 
@@ -263,7 +267,7 @@ def _pair(pair: str) -> tuple[str, str]:
 
 
 def _other(value: str) -> str:
-    if value != "week":
+    if value not in (_WEEK, POLLS):
         _pair(value)
     return value
 

@@ -157,7 +157,8 @@ class RollupRun:
         for hour in hours:
             batch.append(hour)
             operations += self._outcomes.hours[hour].operations
-            if operations >= _OPERATIONS:
+            # Polls of one wait may be in several hours.
+            if operations >= _OPERATIONS and not self._selection.waits:
                 yield batch
                 batch, operations = [], 0
         if batch:

@@ -71,6 +71,7 @@ class BenchJournal:
             drains=(hours / 3,),
             crashes=(hours / 2,),
             crash_loses_seconds=5.0,
+            tenants=3,
         )
         truth = journal.write(self.files)
         truth.add(self._write_burst(operations, hours))

@@ -42,6 +42,8 @@ class KnownTruth:
     missing: dict[str, int]
     """By worker."""
     by_kind: dict[str, dict[str, float]]
+    by_label: dict[str, list[int]]
+    """Operations, and those that expired, by label, such as "tenant=t1"."""
     hot_keys: list[int]
     """Operations of the most frequent keys."""
     broken: list[str]
@@ -68,6 +70,7 @@ class KnownTruth:
             unknown=unknown,
             missing=missing,
             by_kind={name: _columns(kind) for name, kind in truth.kinds.items()},
+            by_label=_by_label(truth),
             hot_keys=_hot_keys(truth),
             broken=broken,
             advice=advice,
@@ -98,11 +101,14 @@ class KnownTruth:
         self, update: Update, outcomes: OutcomeTable, tables: Tables
     ) -> Iterator[tuple[str, Any, Any]]:
         operations = sum(kind["operations"] for kind in self.by_kind.values())
-        row = outcomes.read().selectExpr(*_TOTALS).collect()[0]
+        totals = [*_TOTALS, *chain.from_iterable(map(_totals_of_label, self.by_label))]
+        row = outcomes.read().selectExpr(*totals).collect()[0]
         yield "operations", row["operations"], operations
         yield "operations with a row each", row["different"], operations
         records = self.records - self.unknown
         yield "records, with those that were repeated", row["records"], records
+        for label, true in self.by_label.items():
+            yield f"operations of {label}, and expired", [row[label], row[f"{label} expired"]], true
         yield "operations with two different ends", row["contested"], 0
         yield "late and replaced records", update.rows, self.late + self.replaced
         yield "replaced files", len(update.replaced), 1
@@ -137,6 +143,22 @@ _TOTALS = (
     "sum(records) AS records",
     "count_if(is_contested) AS contested",
 )
+
+
+def _totals_of_label(label: str) -> tuple[str, str]:
+    name, _, value = label.partition("=")
+    is_of = f"try_element_at(labels, '{name}') = '{value}'"
+    expired = f"count_if({is_of} AND outcome = 'expired') AS `{label} expired`"
+    return f"count_if({is_of}) AS `{label}`", expired
+
+
+def _by_label(truth: Truth) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for label, counts in chain.from_iterable(
+        kind.by_label.items() for kind in truth.kinds.values()
+    ):
+        found[label] = [sum(of) for of in zip(found.get(label, (0, 0)), counts, strict=True)]
+    return found
 
 
 def _columns(kind: KindTruth) -> dict[str, float]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from contextvars import ContextVar
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from purgatory import Purgatory
-from purgatory.journal import Journal, Label, ParquetFiles
+from purgatory.journal import CLIENT, WAIT_ID, Journal, Label, ParquetFiles
 from purgatory.journal.labels import MAX_LABELS, Labels
 from purgatory.operations.event_buffer import EventBuffer
 from tests.journal_batches import rows_in
@@ -39,6 +40,15 @@ async def test_both_rows_have_the_labels_of_the_one_that_parks(tmp_path: Path) -
     assert len(found) == 6
 
 
+def test_a_label_of_the_operation_is_read_from_it() -> None:
+    """On any server; what other operations lack is no label of theirs."""
+    labels = Labels({"wait": WAIT_ID, "client": CLIENT})
+    parked = SimpleNamespace(wait_id="someone/6f1c", client="someone")
+    assert labels.pairs(labels.read(parked)) == (("wait", "6f1c"), ("client", "someone"))
+    assert labels.pairs(labels.read(SimpleNamespace(wait_id=None, client=None))) == ()
+    assert labels.pairs(labels.read(object())) == ()
+
+
 def test_without_functions_the_event_loop_pays_nothing(tmp_path: Path) -> None:
     """The purgatory calls the buffer itself, whether or not there are texts."""
     for labels in (None, {"version": "1.2"}):
@@ -54,7 +64,7 @@ def test_a_function_that_fails_is_logged_once(caplog: pytest.LogCaptureFixture) 
 
     labels = Labels({"tenant": broken, "shard": lambda: 7})
     with caplog.at_level(logging.ERROR):
-        assert [labels.pairs(labels.read()) for _ in range(2)] == [(("shard", "7"),)] * 2
+        assert [labels.pairs(labels.read(None)) for _ in range(2)] == [(("shard", "7"),)] * 2
     assert [record.message for record in caplog.records] == ["label tenant failed"]
 
 
