@@ -215,6 +215,8 @@ def _kind(chart: Chart) -> str:
 def _keys(findings: Findings) -> str:
     prefixes = findings.by_key_prefix[:SHOWN_PREFIXES]
     by_prefix = waits_table(prefixes, "key_prefix", "By key prefix")
-    hot = hot_keys_table(findings.hot_keys)
+    hot = hot_keys_table([row for row in findings.hot_keys if not row["is_job"]])
+    of_jobs = [row for row in findings.hot_keys if row["is_job"]]
+    jobs = f"<h3>Hot keys of jobs</h3>{hot_keys_table(of_jobs)}" if of_jobs else ""
     find = '<p class="find" hidden></p>'
-    return f"<h3>Hot keys</h3>{find}{hot}<h3>Key prefixes</h3>{by_prefix}"
+    return f"<h3>Hot keys</h3>{find}{hot}{jobs}<h3>Key prefixes</h3>{by_prefix}"

@@ -59,7 +59,7 @@ class Part(IntEnum):
     PREFIX_LATENESS = 4
     """Expired operations by key prefix and bucket of the lateness."""
     KEY = 5
-    """Operations by key (name) and outcome; the values are waits."""
+    """Operations by key (name) and outcome; the values are waits. The kind is "job:" for jobs."""
     MINUTE = 6
     """Operations by kind, outcome, minute of the start and coarse bucket of the wait. The number is
     the minute times TIMELINE_WIDTH, plus the bucket, or NO_WAIT. In days it is the first minute of

@@ -20,6 +20,7 @@ from purgatory.pipeline.rollups.rollup_files import (
     TIMELINE_WIDTH,
     Part,
 )
+from purgatory.pipeline.schemas import JOB_KIND
 from purgatory.pipeline.sql.duck import parquet
 from purgatory.pipeline.sql.outcomes import HOUR_US
 from purgatory.pipeline.sql.values import text, time
@@ -57,6 +58,7 @@ class _Rule:
 
 _COARSE_WAIT = f"coalesce({bucket_of('wait_us', SUB_BITS)} // {COARSE}, {NO_WAIT})"
 _IS_LATE = "lateness_us IS NOT NULL"
+_JOBS = f"CASE WHEN starts_with(kind, {text(JOB_KIND)}) THEN {text(JOB_KIND)} END"
 _RULES = {
     Part.WAIT: _Rule("kind", None, "outcome", bucketed="waited_us", value="wait_us"),
     Part.LATENESS: _Rule(
@@ -67,7 +69,7 @@ _RULES = {
     Part.PREFIX_LATENESS: _Rule(
         name="item", outcome="outcome", bucketed="lateness_us", value="lateness_us", where=_IS_LATE
     ),
-    Part.KEY: _Rule(name="item", outcome="outcome", value="wait_us"),
+    Part.KEY: _Rule(_JOBS, "item", "outcome", value="wait_us"),
     Part.MINUTE: _Rule(
         "kind", None, "outcome", f"watched_us // 60000000 * {TIMELINE_WIDTH} + {_COARSE_WAIT}"
     ),

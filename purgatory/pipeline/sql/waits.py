@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from purgatory.pipeline.rollups.rollup_files import FINE_BITS, NO_WAIT, OTHER, TIMELINE_WIDTH, Part
-from purgatory.pipeline.schemas import OUTCOMES
+from purgatory.pipeline.schemas import JOB_KIND, OUTCOMES
 from purgatory.pipeline.sql.values import text
 from purgatory.pipeline.statistics import COARSE, SUB_BITS
 
@@ -45,19 +45,25 @@ def by_key_prefix(relation: str, most: int = 200) -> str:
 
 
 def hot_keys(relation: str, most: int = 100) -> str:
-    """Return the `most` frequent keys."""
+    """Return the `most` frequent keys of jobs, and of all other operations."""
+    total = f"""(SELECT sum(count) FROM {relation} WHERE part = {Part.WAIT.value}
+                 AND starts_with(kind, {text(JOB_KIND)}) = is_job)"""
     counts = ", ".join(
         f"coalesce(sum(count) FILTER (outcome = '{name}'), 0)::BIGINT AS {name}"
         for name in ("fired", "expired")
     )
     return f"""
-        SELECT name AS key, sum(count)::BIGINT AS operations,
-               sum(count)::BIGINT / (SELECT sum(count) FROM {relation}
-                                     WHERE part = {Part.WAIT.value})::BIGINT AS share,
-               {counts}, sum(total)::BIGINT / sum(valued)::BIGINT AS wait_us_mean,
-               max(most) AS wait_us_max
-        FROM {relation} WHERE part = {Part.KEY.value}
-        GROUP BY name ORDER BY operations DESC, key LIMIT {most}
+        WITH keys AS (
+            SELECT name AS key, kind IS NOT NULL AS is_job, sum(count)::BIGINT AS operations,
+                   {counts}, sum(total)::BIGINT / sum(valued)::BIGINT AS wait_us_mean,
+                   max(most) AS wait_us_max
+            FROM {relation} WHERE part = {Part.KEY.value} GROUP BY name, kind
+            QUALIFY row_number() OVER (
+                PARTITION BY kind ORDER BY sum(count) DESC, name) <= {most}
+        )
+        SELECT key, is_job, operations, operations / {total}::BIGINT AS share,
+               * EXCLUDE (key, is_job, operations)
+        FROM keys ORDER BY operations DESC, key, is_job
     """
 
 

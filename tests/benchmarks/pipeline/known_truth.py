@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -182,12 +183,15 @@ def _percentiles(measure: str, values: Integers) -> dict[str, float]:
 
 
 def _hot_keys(truth: Truth) -> list[int]:
-    counts: dict[str, int] = {}
-    for known in truth.kinds.values():
-        for key, count in known.key_counts.items():
-            counts[key] = counts.get(key, 0) + count
-    for kind in KINDS:
-        if kind.second_key is not None:
-            seconds = counts.get(kind.second_key, 0)
-            counts[kind.second_key] = seconds + truth.kinds[kind.name].operations
-    return sorted(counts.values(), reverse=True)[:_HOT_KEYS]
+    """Return the operations of the hot keys of jobs and of all other operations."""
+    found: list[int] = []
+    for is_job in (False, True):
+        counts: Counter[str] = Counter()
+        for name, known in truth.kinds.items():
+            if name.startswith("job:") is is_job:
+                counts.update(known.key_counts)
+        for kind in KINDS:
+            if kind.second_key is not None and not is_job:
+                counts[kind.second_key] += truth.kinds[kind.name].operations
+        found += sorted(counts.values(), reverse=True)[:_HOT_KEYS]
+    return sorted(found, reverse=True)
