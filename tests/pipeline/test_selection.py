@@ -79,7 +79,7 @@ def test_labels_and_times_choose_operations(labelled: tuple[Written, Path]) -> N
         selected(out, since=datetime(2030, 1, 1, tzinfo=UTC))
 
 
-def test_both_engines_select_the_same(
+def test_both_engines_select_the_same_on_spark(
     labelled: tuple[Written, Path], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tables of waits, late fires and the slowest waits, with prefixes of two segments."""
@@ -235,7 +235,7 @@ def test_polls_are_one_wait(polls: Path) -> None:
     assert (row["operations"], row["expired"]) == (906, 603)
 
 
-def test_both_engines_chain_the_same_polls(polls: Path, spark: SparkSession) -> None:
+def test_polls_are_chained_on_spark_as_well(polls: Path, spark: SparkSession) -> None:
     """Row by row, whatever is unknown of one."""
     selection = Selection(waits="wait")
     found = []
