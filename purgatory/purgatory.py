@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -204,6 +204,7 @@ class Purgatory:
         # Keys that `cancel` has dropped: an entry of the signals each, as a fire is one.
         self._drops = 0
         self._reaper: ExpirationReaper | None = None
+        self._none_completed: asyncio.Future[int] | None = None
         self._drained: asyncio.Future[int] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._thread_calls = ThreadCalls(name)
@@ -355,6 +356,8 @@ class Purgatory:
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self._drained = self._closing = None
+        self._none_completed = loop.create_future()
+        self._none_completed.set_result(0)
         self._operations.is_closed = False
         self._parking.begin(loop)
         self._thread_calls.open(loop)
@@ -955,12 +958,15 @@ class Purgatory:
         return self._drained
 
     def park_operation(
-        self, operation: DelayedOperation, keys: Iterable[str], *, is_bounded: bool = True
+        self, operation: DelayedOperation, keys: Iterable[Hashable], *, is_bounded: bool = True
     ) -> bool:
         """Try `operation`, else park it on `keys`; return True iff it completed at once.
 
         For operations of your own, which are called back instead of awaited. See
         `DelayedOperationPurgatory.try_complete_else_watch`.
+
+        A key is a string, as for `park`, or any other hashable value, such as a tuple. `check`
+        reaches both, `fire` only strings; operators see and cancel only these.
 
         `is_bounded=False` exempts it from the bounds on what waits at once: for an operation that
         the application itself cannot do without, however many requests are parked.
@@ -975,12 +981,22 @@ class Purgatory:
             note_operation(operation)
         return is_completed
 
-    def check(self, key: str) -> asyncio.Future[int]:
+    def check(self, key: Hashable) -> asyncio.Future[int]:
         """Try every operation on `key` without a signal, for conditions of your own.
 
         Returns a future of how many it completed, which need not be awaited.
         """
-        return self._run_batch(self._operations.check_batch(key))
+        loop = self._parking.require_open()
+        completed = self._parking.check(key)
+        if completed == UNTRIED:
+            return self._run_batch(self._operations.check_batch(key))
+        if not completed:
+            # One for all, as most keys have no operation.
+            assert self._none_completed is not None
+            return self._none_completed
+        done: asyncio.Future[int] = loop.create_future()
+        done.set_result(completed)
+        return done
 
     def statistics(self) -> Statistics:
         """Return exact counts: the current ones, and those since the start."""
@@ -1027,11 +1043,11 @@ class Purgatory:
         return Inspection(self._operations, self._timer, self.clock)
 
     def watched_keys(self) -> dict[str, int]:
-        """Return the keys that are watched and how many operations wait on each."""
-        keys: list[Any] = self._operations.keys()
-        return {key: self._operations.count(key) for key in keys}
+        """Return the keys that are watched, if strings, and how many operations wait on each."""
+        keys = self._operations.keys()
+        return {key: self._operations.count(key) for key in keys if isinstance(key, str)}
 
-    def waiting(self, key: str) -> int:
+    def waiting(self, key: Hashable) -> int:
         """Return how many operations wait on `key`."""
         return self._operations.count(key)
 

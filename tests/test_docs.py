@@ -63,6 +63,8 @@ FOREIGN = {
     "ExpiredOperationReaper",
     "KillMode",
     "NoBackoff",
+    "NumDelayedOperations",
+    "PurgatorySize",
     "RedisCluster",
     "StoreFull",  # the reason for a rejected row, as `schedule` writes it
     "TimerTaskEntry",

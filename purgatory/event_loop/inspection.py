@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any
 
 from purgatory.operations.delayed_operation import DelayedOperation, DelayedOperationPurgatory
 from purgatory.operations.operation_listeners import Recorder
@@ -52,9 +51,9 @@ class Inspection:
         return time_ms + self._wall_offset_ms
 
     def watched(self) -> list[str]:
-        """Return the watched keys, in the order of their first watch: a copy, in one step."""
-        keys: list[Any] = self._operations.keys()
-        return keys
+        """Return the watched keys that are strings, in the order of their first watch: a copy."""
+        keys = self._operations.keys()
+        return [key for key in keys if isinstance(key, str)]
 
     def count(self, key: str) -> int:
         """Return how many operations wait on `key`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextvars import copy_context
 from datetime import timedelta
 from typing import Final
@@ -187,13 +187,15 @@ class Parking:
         return operation
 
     def park_operation(
-        self, operation: DelayedOperation, keys: tuple[str, ...], is_bounded: bool
+        self, operation: DelayedOperation, keys: tuple[Hashable, ...], is_bounded: bool
     ) -> bool:
         """Implement `Purgatory.park_operation`."""
         self.require_open()
         self.check_count(len(keys))
         for key in keys:
-            check_key(key)
+            # Only a string can be fired.
+            if isinstance(key, str):
+                check_key(key)
         if self.is_draining:
             raise PurgatoryDrainingError(f"purgatory {self._name!r} is draining and parks nothing")
         if is_bounded:
@@ -226,7 +228,7 @@ class Parking:
         else:
             return _new_tuple(FireResult, fields)
 
-    def check(self, key: str) -> int:
+    def check(self, key: Hashable) -> int:
         """Try the operations on `key`; UNTRIED if there are very many, as in `fire`."""
         return self._operations.check_up_to(key, MAX_UNSLICED)
 
@@ -295,7 +297,7 @@ class Parking:
                 positions[key] = signals.position(key, own)
         return positions
 
-    def check_limits(self, keys: tuple[str, ...]) -> None:
+    def check_limits(self, keys: tuple[Hashable, ...]) -> None:
         """Raise LimitReachedError if no more operations may wait on `keys`."""
         operations = self._operations
         if operations._delayed >= self._max_parked:

@@ -38,6 +38,7 @@ READY: Final = _gauge("ready", "1 if the worker takes requests and lacks nothing
 DRAINING: Final = _gauge("draining", "1 while the worker shuts down.")
 
 PARKED: Final = _gauge("parked", "Operations that wait: parked requests, as a rule.")
+PARKED_KIND: Final = _gauge("parked_by_kind", "Operations that wait, by kind.", "kind")
 PARKED_BYTES: Final = _gauge(
     "parked_bytes", "About the memory that the keys of operations with several keys take."
 )

@@ -292,6 +292,7 @@ def _put_waits(snapshot: Snapshot, found: Statistics, times: WaitTimes) -> None:
     for limit, count in found.refused.items():
         snapshot.put(catalog.REFUSED, count, limit)
     for kind, by_outcome in times.kinds.items():
+        snapshot.put(catalog.PARKED_KIND, by_outcome.parked, kind)
         for status, histogram in by_outcome.by_outcome().items():
             # Each takes a series for every bucket: only what happens.
             if any(histogram.counts):

@@ -15,6 +15,7 @@ cdef class Histogram:
 
 
 cdef class KindTimes:
+    cdef readonly Py_ssize_t parked
     cdef readonly Histogram fired
     cdef readonly Histogram expired
     cdef readonly Histogram cancelled

@@ -57,12 +57,13 @@ class Histogram:
 
 
 class KindTimes:
-    """The waits of one kind of operations, by outcome."""
+    """The waits of one kind of operations: how many are parked, and those that ended."""
 
-    __slots__ = ("cancelled", "drained", "expired", "fired", "outdated")
+    __slots__ = ("cancelled", "drained", "expired", "fired", "outdated", "parked")
 
     def __init__(self) -> None:
         """Begin without waits."""
+        self.parked: int = 0
         self.fired = Histogram(WAIT_BOUNDS_MS)
         self.expired = Histogram(WAIT_BOUNDS_MS)
         self.cancelled = Histogram(WAIT_BOUNDS_MS)
@@ -107,16 +108,18 @@ class WaitTimes:
         key: Hashable | None,
         deadline_ms: int,
     ) -> None:
-        """Count an operation that ended."""
+        """Count an operation that was parked, or ended."""
+        times = self._classes.get(operation.__class__)
+        if times is None:
+            times = self._times_of(operation.__class__)
         if status is _PENDING:
+            times.parked += 1
             return
+        times.parked -= 1
         if compiled and self._is_system:
             now_ms = system_now_ns() // NS_PER_MS  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
         else:
             now_ms = self._now_ns() // NS_PER_MS
-        times = self._classes.get(operation.__class__)
-        if times is None:
-            times = self._times_of(operation.__class__)
         waited_ms = now_ms - deadline_ms + operation.delay_ms
         if status is _FIRED:
             times.fired.add(waited_ms)

@@ -81,9 +81,14 @@ async def test_each_thing_is_counted_where_it_belongs() -> None:
     purgatory, collector = await used()
     async with purgatory:
         await use(purgatory)
+        parked = asyncio.ensure_future(purgatory.park("d", timeout=60))
+        await asyncio.sleep(0)
         text, content_type = await collector.text()
+        parked.cancel()
         found = values(text.decode())
         assert content_type.startswith("text/plain; version=")
+        assert value(found, "purgatory_parked_by_kind", kind="park") == 1
+        assert value(found, "purgatory_parked_by_kind", kind="job-wait") == 0
         for kind, outcome, count in (
             ("park", "fired", 2),
             ("park", "cancelled", 1),

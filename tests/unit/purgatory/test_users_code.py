@@ -46,14 +46,38 @@ async def test_an_operation_of_ones_own(purgatory: Purgatory) -> None:
     ]
 
 
-@cases("key, error", [("", InvalidKeyError), (b"k", TypeError)])
+@cases("key, error", [("", InvalidKeyError), ("a\nb", InvalidKeyError), ([], TypeError)])
 async def test_park_operation_checks_each_key(
     purgatory: Purgatory, key: Any, error: type[Exception]
 ) -> None:
-    """As `park` does: nobody could fire them."""
-    with pytest.raises(error, match="key"):
+    """Strings as `park` does, as nobody could fire others; nothing stays watched."""
+    with pytest.raises(error, match=r"key|unhashable"):
         purgatory.park_operation(Waiting(), ["a", key])
-    assert purgatory.watched_keys() == {}
+    assert purgatory.watched_keys() == {} and purgatory.parked == 0
+
+
+async def test_operations_of_ones_own_watch_any_hashable(purgatory: Purgatory) -> None:
+    """Such keys are checked like others, cannot be fired, and operators do not see them."""
+    group = ("group", "g\n" * 300)
+    single, several = Waiting(), Waiting()
+    purgatory.park_operation(single, [group])
+    purgatory.park_operation(several, [group, 7, "a"])
+    assert (purgatory.waiting(group), purgatory.watched_keys()) == (2, {"a": 1})
+    assert purgatory.inspection().watched() == ["a"]
+    single.completable = True
+    assert await purgatory.check(group) == 1
+    several.completable = True
+    assert [await purgatory.check(key) for key in (7, 7, group)] == [1, 0, 0]
+
+
+async def test_a_check_of_very_many_gives_way(purgatory: Purgatory) -> None:
+    """A few are tried at once; more by the future that is returned."""
+    waiting = [Waiting() for _ in range(1_000)]
+    for each in waiting:
+        purgatory.park_operation(each, ["a"])
+        each.completable = True
+    checking = purgatory.check("a")
+    assert await checking == 1_000 and purgatory.parked == 0
 
 
 @cases("keys", ["abc", None, 42])
