@@ -87,7 +87,7 @@ define bench
 	@$(BIN)/python -m tests.benchmarks.core $(1) $(ARGS)
 endef
 
-.PHONY: help run report test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest nightly load mutation other-suites schemathesis test-spark chaos chaos-signals chaos-ownership chaos-commits bench bench-full bench-http bench-jobs bench-signals bench-pipeline bench-new-hour bench-replay lint format public-api example-join-group example-acks-all example-unpaid-orders example-pipeline docs lock audit clean
+.PHONY: help run report test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest nightly load mutation other-suites schemathesis test-spark chaos chaos-signals chaos-ownership chaos-commits bench bench-full bench-http bench-jobs bench-signals bench-pipeline bench-new-hour bench-replay lint format public-api example-join-group example-kafka example-unpaid-orders example-pipeline docs lock audit clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -215,8 +215,8 @@ public-api: $(VENV)/.test ## Write the stable names and their signatures for a r
 example-join-group: $(VENV)/.run ## Watch a Kafka-style join group wait for its members
 	@$(BIN)/python -m examples.join_group
 
-example-acks-all: $(VENV)/.run ## Watch produce requests with acks=all wait for their replicas
-	@$(BIN)/python -m examples.acks_all
+example-kafka: $(VENV)/.kafka ## Measure a Kafka broker in memory: 200 members, 1,000 parked fetches
+	@$(BIN)/python -m examples.kafka_broker
 
 example-unpaid-orders: $(VENV)/.run ## Watch an order be cancelled unless it is paid, and its page be told (ARGS="--minutes 1")
 	@$(BIN)/python -m examples.unpaid_orders $(ARGS)
@@ -326,6 +326,12 @@ $(VENV)/.journal: $(VENV)/.run tests/requirements.txt
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.compiled $(VENV)/.journal
+	@touch $@
+
+# In the versions that are pinned for the tests.
+$(VENV)/.kafka: $(VENV)/.run tests/requirements.txt
+	@sed -n 's/^\([A-Za-z0-9._-]*==[^ ;]*\).*/\1/p' app/requirements.txt tests/requirements.txt > $(VENV)/pins.txt
+	@$(PIP_INSTALL) --constraint $(VENV)/pins.txt --group kafka
 	@touch $@
 
 # Without the tools for tests, which are four times as large.

@@ -33,7 +33,7 @@ TOGETHER = tuple(
 # Files of tests that take many seconds each: begun last, they would be waited for by all others.
 FIRST = re.compile(
     r"tests/(pipeline/|chaos/|test_packaging|benchmarks/test_jobs_bench|benchmarks/test_bench"
-    r"|contract/test_job_store_laws|acceptance/test_join_group|security/test_fuzz_scopes"
+    r"|contract/test_job_store_laws|acceptance/test_join_group|kafka_clients/|security/test_fuzz_scopes"
     r"|bad_input/test_openapi_schemathesis|properties/)"
 )
 

@@ -1,10 +1,8 @@
-"""Kafka's group coordinator as a FastAPI application: members join and share partitions.
+"""Kafka's group coordinator over HTTP, as a FastAPI application: long polls, and several workers.
 
-A join parks until every member has joined (DelayedJoin), a sync until the leader has assigned the
-partitions (DelayedSync). A member without heartbeats for its session timeout is removed
-(DelayedHeartbeat).
+The coordinator is that of examples/kafka_broker; here are its REST API, the leases by which each
+group belongs to one of several workers (docs/how-to/ownership.md), and members as clients.
 
 `python -m examples.join_group` demonstrates it, and
-`uvicorn --factory examples.join_group.app:create_app` serves it. With `JOIN_GROUP_REDIS_URL`, each
-group belongs to one of several workers: see docs/how-to/ownership.md.
+`uvicorn --factory examples.join_group.app:create_app` serves it.
 """

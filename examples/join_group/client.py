@@ -6,11 +6,36 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import httpx
 
-from examples.join_group.assignors import ASSIGNORS
+Assignor = Callable[[Sequence[str], int], dict[str, list[int]]]
+
+
+def assign_ranges(member_ids: Sequence[str], partitions: int) -> dict[str, list[int]]:
+    """Return a contiguous range for each member; the first members get one more if needed."""
+    share, extra = divmod(partitions, len(member_ids))
+    assignment = {}
+    start = 0
+    for position, member_id in enumerate(sorted(member_ids)):
+        end = start + share + (position < extra)
+        assignment[member_id] = list(range(start, end))
+        start = end
+    return assignment
+
+
+def assign_round_robin(member_ids: Sequence[str], partitions: int) -> dict[str, list[int]]:
+    """Return the partitions assigned one by one in turn."""
+    ordered = sorted(member_ids)
+    step = len(ordered)
+    return {
+        member_id: list(range(position, partitions, step))
+        for position, member_id in enumerate(ordered)
+    }
+
+
+ASSIGNORS: Final[dict[str, Assignor]] = {"range": assign_ranges, "roundrobin": assign_round_robin}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,9 +209,9 @@ class GroupMember:
         elif failure.kind not in {"rebalance-in-progress", "illegal-generation"}:
             raise failure
 
-    def _assignments(self, joined: dict[str, Any]) -> dict[str, list[int]] | None:
+    def _assignments(self, joined: dict[str, Any]) -> dict[str, list[int]]:
         if joined["leader"] != self.member_id:
-            return None
+            return {}
         member_ids = [member["member_id"] for member in joined["members"]]
         return ASSIGNORS[joined["protocol"]](member_ids, self.options.partitions)
 

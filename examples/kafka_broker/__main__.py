@@ -1,0 +1,134 @@
+"""Figures: `python -m examples.kafka_broker` loads a broker and prints what its purgatories do."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from resource import RUSAGE_SELF, getrusage
+
+from crc32c import crc32c
+
+from examples.kafka_broker.broker import KafkaBroker
+from examples.kafka_broker.errors import ErrorCode
+from examples.kafka_broker.groups.coordinator import Coordinator
+from examples.kafka_broker.groups.group import JoinRequest, JoinResult, SyncRequest
+from examples.kafka_broker.log.delayed_operations import FetchPosition, FetchRequest
+from examples.kafka_broker.log.record_batch import HEADER
+from purgatory.testing import AutojumpEventLoop, current_clock
+
+MEMBERS = 200
+FETCHES = 1_000
+ROUNDS = 20
+
+
+def main() -> None:
+    """Run in virtual time, without sockets, and print a table."""
+    with asyncio.Runner(loop_factory=AutojumpEventLoop) as runner:
+        runner.run(_run())
+
+
+async def _run() -> None:
+    async with KafkaBroker({"orders": 1}, replicas=3, clock=current_clock()) as broker:
+        print(f"{'':<46}{'CPU':>12}  {'virtual time':>12}")
+        await _storm(broker.coordinator)
+        _sizes(broker, "the storm")
+        await _fetches(broker)
+
+
+async def _storm(coordinator: Coordinator) -> None:
+    joined: list[JoinResult] = []
+    with _measured(f"{MEMBERS} members join, and share one generation", MEMBERS):
+        for number in range(MEMBERS):
+            coordinator.join(_join(f"m{number}"), joined.append)
+        # The initial delay, which is extended once.
+        await asyncio.sleep(6.1)
+        for member in joined:
+            coordinator.sync(_sync(member), _ignore)
+    with _measured(f"a heartbeat of each, {ROUNDS} times", MEMBERS * ROUNDS):
+        for _ in range(ROUNDS):
+            for member in joined:
+                coordinator.heartbeat("g", member.member_id, member.generation)
+    again: list[JoinResult] = []
+    with _measured("the leader joins again, and so do all", MEMBERS):
+        leader = joined[0].leader_id
+        for member in sorted(joined, key=lambda member: member.member_id != leader):
+            coordinator.join(_join("", member.member_id), again.append)
+        for member in again:
+            coordinator.sync(_sync(member), _ignore)
+    assert {(each.error, each.generation) for each in again} == {(ErrorCode.NONE, 2)}
+
+
+async def _fetches(broker: KafkaBroker) -> None:
+    manager, name = broker.replica_manager, ("orders", 0)
+    request = FetchRequest(positions={name: FetchPosition(0)}, max_wait_ms=3_600_000)
+    responses: list[object] = []
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for _ in range(FETCHES):
+        manager.fetch(request, responses.append)
+    bytes_each = (tracemalloc.get_traced_memory()[0] - before) / FETCHES
+    tracemalloc.stop()
+    _sizes(broker, f"{FETCHES} fetches are parked, {bytes_each / 1024:.1f} KiB each")
+    with _measured("one record completes them all", FETCHES):
+        manager.produce({name: _batch()}, acks=-1, timeout_ms=1000, respond=_ignore)
+        # More than a few are tried in slices.
+        await asyncio.sleep(0.001)
+        assert len(responses) == FETCHES
+    with _measured(f"{FETCHES} produces with acks=all, on three replicas", FETCHES):
+        for _ in range(FETCHES):
+            manager.produce({name: _batch()}, acks=-1, timeout_ms=1000, respond=_ignore)
+
+
+@contextmanager
+def _measured(what: str, count: int) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    began, cpu = loop.time(), _cpu()
+    yield
+    micros = (_cpu() - cpu) * 1e6 / count
+    print(f"{what:<46}{micros:>7.1f} us/1  {loop.time() - began:>10.3f} s")
+
+
+def _sizes(broker: KafkaBroker, after: str) -> None:
+    """Print NumDelayedOperations and PurgatorySize, as Kafka calls them."""
+    sizes = []
+    for kind, purgatory in broker.purgatories.items():
+        found = purgatory.statistics()
+        sizes.append(f"{kind} {found.parked}/{found.watched}")
+    print(f"  after {after}, operations/watches: {', '.join(sizes)}")
+
+
+def _cpu() -> float:
+    used = getrusage(RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _join(client_id: str, member_id: str = "") -> JoinRequest:
+    return JoinRequest(
+        group_id="g", client_id=client_id, member_id=member_id, protocols=[("range", b"x" * 50)]
+    )
+
+
+def _sync(member: JoinResult) -> SyncRequest:
+    assignments = {member_id: b"x" * 50 for member_id, _, _ in member.members}
+    return SyncRequest(
+        group_id="g",
+        member_id=member.member_id,
+        generation=member.generation,
+        assignments=assignments,
+    )
+
+
+def _batch() -> bytes:
+    payload = b"x" * 100
+    head = HEADER.pack(0, HEADER.size - 12 + len(payload), -1, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1)
+    return head[:17] + crc32c(head[21:] + payload).to_bytes(4) + head[21:] + payload
+
+
+def _ignore(result: object) -> None:
+    """Take no notice of a response."""
+
+
+if __name__ == "__main__":
+    main()
