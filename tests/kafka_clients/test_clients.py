@@ -2,14 +2,17 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from struct import unpack_from
 from typing import Any
@@ -24,7 +27,7 @@ from examples.kafka_broker.groups.group import Group, GroupState
 from examples.kafka_broker.testing import BrokerThread
 from tests.event_source.node import NODE, NODE_MODULES
 from tests.kafka_clients.member import GROUP, TOPIC
-from tests.nightly import by_night
+from tests.nightly import NIGHTLY, by_night
 from tests.patience import PATIENCE_S
 
 COUNT = by_night(100_000, 10_000)
@@ -152,6 +155,43 @@ def test_each_record_is_consumed_by_javascript(broker: BrokerThread, client: str
         check=True,
     )
     assert printed.stdout == f"{COUNT}\n", printed.stderr
+
+
+@NIGHTLY
+def test_the_own_tests_of_kafka_python(tmp_path: Path) -> None:
+    """Those of consumers and producers, from its archive; not those of transactions."""
+    pip = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--no-binary", ":all:"]
+    subprocess.run([*pip, f"kafka-python=={version('kafka-python')}"], cwd=tmp_path, check=True)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        opened.extractall(tmp_path, filter="data")
+    (folder,) = tmp_path.glob("*/test")
+    # Or it would be the standard library's.
+    (folder / "__init__.py").touch()
+    path = os.pathsep.join([str(folder.parent), str(HERE.parents[1]), *sys.path])
+    ran = subprocess.run(
+        [
+            *(
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "tests.kafka_clients.kafka_python_plugin",
+            ),
+            "test/integration/test_consumer_integration.py",
+            "test/integration/test_producer_integration.py",
+            *("-k", "not transactional"),
+        ],
+        cwd=folder.parent,
+        env={**os.environ, "PYTHONPATH": path, "KAFKA_VERSION": "3.2"},
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE_S,
+    )
+    assert ran.returncode == 0, ran.stdout
+    passed = re.search(r"(\d+) passed", ran.stdout)
+    assert passed is not None and int(passed[1]) >= 25, ran.stdout
 
 
 class Member:
