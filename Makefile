@@ -233,7 +233,7 @@ docs: .venv-docs/.created $(VENV)/.run ## Build the documentation as a site in s
 lock: .venv-lock/.created ## Pin anew what run, test and docs install, from pyproject.toml
 	@$(LOCK) pyproject.toml --group build --extra service --extra cli --output-file .venv-lock/app
 	@$(LOCK) pyproject.toml --group test --extra all --constraint .venv-lock/app \
-	  $$(sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p' .venv-lock/app) --output-file .venv-lock/tests
+	  $$(sed -n '/python_full_version/!s/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p' .venv-lock/app) --output-file .venv-lock/tests
 	@$(LOCK) --group docs --output-file .venv-lock/docs
 	@{ echo '# What "make run" installs, and the build backend. Written by "make lock".'; \
 	  cat .venv-lock/app; } > app/requirements.txt

@@ -35,7 +35,7 @@ def spec(handler: Any = "note", payload: Any = None, **options: Any) -> JobSpec:
         ("\ud800", "not JSON"),
         ({1, 2}, "not JSON"),
         (b"", "not JSON"),
-        (RECURSIVE, "not JSON"),
+        (RECURSIVE, "within each other"),
     ],
 )
 def test_a_payload_is_json_of_a_bounded_size(payload: Any, complaint: str) -> None:
