@@ -204,7 +204,6 @@ class Purgatory:
         # Keys that `cancel` has dropped: an entry of the signals each, as a fire is one.
         self._drops = 0
         self._reaper: ExpirationReaper | None = None
-        self._none_completed: asyncio.Future[int] | None = None
         self._drained: asyncio.Future[int] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._thread_calls = ThreadCalls(name)
@@ -356,8 +355,6 @@ class Purgatory:
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self._drained = self._closing = None
-        self._none_completed = loop.create_future()
-        self._none_completed.set_result(0)
         self._operations.is_closed = False
         self._parking.begin(loop)
         self._thread_calls.open(loop)
@@ -988,12 +985,10 @@ class Purgatory:
         """
         loop = self._parking.require_open()
         completed = self._parking.check(key)
+        if not completed:
+            return self._parking.none_completed
         if completed == UNTRIED:
             return self._run_batch(self._operations.check_batch(key))
-        if not completed:
-            # One for all, as most keys have no operation.
-            assert self._none_completed is not None
-            return self._none_completed
         done: asyncio.Future[int] = loop.create_future()
         done.set_result(completed)
         return done

@@ -31,6 +31,7 @@ cdef class Parking:
     cdef TimerTask _trim
     cdef public bint is_draining
     cdef public object loop
+    cdef public object none_completed
     cdef public Py_ssize_t opened
     cdef public dict refused
     cdef public unsigned long thread_id

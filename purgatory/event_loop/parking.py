@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextvars import copy_context
 from datetime import timedelta
@@ -60,6 +60,7 @@ class Parking:
         "_wake_ups",
         "is_draining",
         "loop",
+        "none_completed",
         "opened",
         "refused",
         "thread_id",
@@ -91,6 +92,8 @@ class Parking:
         self._max_timeout: float = min(limits.max_timeout, MAX_DELAY_MS / 1000)
         self._wake_ups: WakeUps
         self.loop: AbstractEventLoop | None = None
+        # What `Purgatory.check` returns for all keys without an operation that it completes.
+        self.none_completed: Future[int]
         self.thread_id: int = 0
         # How often it was opened and not closed again.
         self.opened: int = 0
@@ -103,6 +106,8 @@ class Parking:
         self.loop = loop
         self.thread_id = _get_ident()
         self._wake_ups = WakeUps(loop, self._clock)
+        self.none_completed = loop.create_future()
+        self.none_completed.set_result(0)
 
     def end(self) -> None:
         """Belong to no loop: the next `begin` may be on another one."""
