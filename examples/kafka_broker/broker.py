@@ -84,7 +84,11 @@ class KafkaBroker:
                 if name not in self.replica_manager.topics:
                     self.replica_manager.create_topic(name, partitions)
             server = await asyncio.get_running_loop().create_server(
-                lambda: Connection(self._handle, self.connections), self.host, self.port
+                # Whoever finds the queue full tries again a second later, while virtual time leaps.
+                lambda: Connection(self._handle, self.connections),
+                self.host,
+                self.port,
+                backlog=1_024,
             )
             self.port = server.sockets[0].getsockname()[1]
             # Ended in this order: no new clients, no clients, no operations.
