@@ -47,7 +47,11 @@ def add_command(commands: Any) -> None:
 def main(target: str, host: str, port: int | None) -> int:
     """Run the handlers of `target` until SIGTERM or SIGINT, and drain; return the exit status."""
     if not logging.getLogger().handlers:
-        logging.basicConfig(level=logging.INFO)
+        logging.basicConfig(
+            level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        )
+        # It lists its plug-ins as tables are migrated.
+        logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
         purgatory, opened = load(target)
         asyncio.run(_work(purgatory, opened, host, port))
