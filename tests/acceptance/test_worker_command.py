@@ -115,7 +115,11 @@ def test_it_runs_what_others_defer_and_drains(folder: Path) -> None:
         assert found is not None, line
         url = found[1]
         assert get(f"{url}/healthz") == (200, "alive\n")
-        assert get(f"{url}/readyz?verbose=1", "HEAD") == (200, "")
+        # Ready once it has looked at what is due.
+        give_up = time.monotonic() + PATIENCE_S
+        while get(f"{url}/readyz?verbose=1", "HEAD") != (200, ""):
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
         status, metrics = get(f"{url}/metrics")
         assert status == 200 and "purgatory_jobs" in metrics
         assert get(f"{url}/shop")[0] == 404 and get(f"{url}/readyz", "POST")[0] == 405
