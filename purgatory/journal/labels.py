@@ -63,13 +63,11 @@ class Labels:
                 )
         texts = ((name, label) for name, label in labels.items() if isinstance(label, str))
         self.texts: LabelPairs = tuple((name, _valid(text)) for name, text in texts)
-        functions = {
-            name: label.read if isinstance(label, OperationLabel) else _of_context(label)
+        self._functions = tuple(
+            (name, label.read if isinstance(label, OperationLabel) else _of_context(label))
             for name, label in labels.items()
             if not isinstance(label, str)
-        }
-        self._names = tuple(functions)
-        self._functions = tuple(functions.values())
+        )
         self._failed: set[str] = set()
 
     @property
@@ -79,25 +77,26 @@ class Labels:
 
     def read(self, operation: object) -> list[object]:
         """Return the values of the functions; None for one that fails, which is logged once."""
-        try:
-            return [function(operation) for function in self._functions]
-        except Exception:
-            functions = zip(self._names, self._functions, strict=True)
-            return [self._read(name, function, operation) for name, function in functions]
+        values: list[object] = []
+        for name, function in self._functions:
+            try:
+                values.append(function(operation))
+            except Exception:
+                values.append(None)
+                if name not in self._failed:
+                    self._failed.add(name)
+                    logger.exception(
+                        "label %s failed", name, extra={"action": "journal-label-failed"}
+                    )
+        return values
 
     def pairs(self, values: Sequence[object]) -> LabelPairs:
         """Return all labels of an operation, of which `values` were read."""
-        read = zip(self._names, values, strict=True)
-        return (*self.texts, *((name, _valid(text)) for name, text in read if text is not None))
-
-    def _read(self, name: str, function: Callable[[Any], object], operation: object) -> object:
-        try:
-            return function(operation)
-        except Exception:
-            if name not in self._failed:
-                self._failed.add(name)
-                logger.exception("label %s failed", name, extra={"action": "journal-label-failed"})
-            return None
+        read = zip(self._functions, values, strict=True)
+        return (
+            *self.texts,
+            *((name, _valid(text)) for (name, _), text in read if text is not None),
+        )
 
 
 def _of_context(function: Callable[[], object]) -> Callable[[Any], object]:

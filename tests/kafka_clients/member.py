@@ -48,21 +48,26 @@ def confluent(address: str, name: str) -> Iterator[list[bytes]]:
     consumer.close()
 
 
+def options(address: str, name: str) -> dict[str, Any]:
+    """The settings that the two clients in Python have in common."""
+    return {
+        "bootstrap_servers": address,
+        "client_id": name,
+        "group_id": GROUP,
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "session_timeout_ms": SESSION_MS,
+        "heartbeat_interval_ms": 500,
+    }
+
+
 def kafka_python(address: str, name: str) -> Iterator[list[bytes]]:
     """Pure Python, with threads."""
     from kafka import KafkaConsumer
     from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
     consumer = KafkaConsumer(
-        TOPIC,
-        bootstrap_servers=address,
-        client_id=name,
-        group_id=GROUP,
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        session_timeout_ms=SESSION_MS,
-        heartbeat_interval_ms=500,
-        partition_assignment_strategy=[RoundRobinPartitionAssignor],
+        TOPIC, **options(address, name), partition_assignment_strategy=[RoundRobinPartitionAssignor]
     )
     while not _stopping:
         found = [each for part in consumer.poll(200).values() for each in part]
@@ -78,15 +83,7 @@ async def aiokafka(address: str, name: str) -> None:
     from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
     consumer = AIOKafkaConsumer(
-        TOPIC,
-        bootstrap_servers=address,
-        client_id=name,
-        group_id=GROUP,
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        session_timeout_ms=SESSION_MS,
-        heartbeat_interval_ms=500,
-        partition_assignment_strategy=[RoundRobinPartitionAssignor],
+        TOPIC, **options(address, name), partition_assignment_strategy=[RoundRobinPartitionAssignor]
     )
     await consumer.start()
     while not _stopping:
