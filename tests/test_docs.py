@@ -213,7 +213,7 @@ def extras_named(page: str) -> list[str]:
 
 
 def test_the_tables_of_jobs_are_named() -> None:
-    """docs/reference/jobs.md lists those that are created, all of them."""
-    page = (ROOT / "docs" / "reference" / "jobs.md").read_text(encoding="utf-8")
+    """docs/reference/stores.md lists those that are created, all of them."""
+    page = (ROOT / "docs" / "reference" / "stores.md").read_text(encoding="utf-8")
     [listed] = re.findall(r"^The tables \((.*?)\) are created", page, re.MULTILINE)
     assert sorted(re.findall(r"`(\w+)`", listed)) == sorted(metadata.tables)

@@ -29,8 +29,8 @@ park_that_returns_at_once = purgatory_of_this_test = None
 """,
     },
     "how-to/test-your-code.md": {"@pytest.fixture": "import pytest"},
-    "reference/jobs.md": {
-        "from purgatory.jobs.callbacks import CALLBACK": """
+    "reference/handlers.md": {
+        '@purgatory.handler("charge"': """
 import asyncio
 
 
@@ -44,7 +44,14 @@ async with purgatory:
     # One fails, and the next waits.
     failing = await daily_report.defer(delay=0, max_attempts=1)
     assert (await failing.wait(timeout=25)).state == "failed"
-await purgatory.__aenter__()
+""",
+    },
+    "reference/callbacks.md": {
+        "from purgatory.jobs.callbacks import CALLBACK": """
+from purgatory import Purgatory
+from purgatory.jobs import MemoryJobStore
+
+purgatory = await Purgatory(jobs=MemoryJobStore()).__aenter__()
 
 
 async def end():
@@ -112,22 +119,31 @@ orders: dict[str, str] = {}
 
 async def read_order(order: int) -> Any: ...
 """,
-    "reference/jobs.md": """
-from datetime import datetime
-from sqlalchemy.ext.asyncio import AsyncEngine
+    "reference/callbacks.md": """
+from purgatory import Purgatory
 
-engine: AsyncEngine
+purgatory = Purgatory()
+""",
+    "reference/handlers.md": """
+from datetime import datetime
 
 
 async def ask_to_pack(order: int) -> None: ...
 async def cancel(order: int) -> None: ...
 async def charge_card(order: dict[str, object]) -> None: ...
 async def index(document: str) -> None: ...
-async def read_is_paid(order: str) -> bool: return True
 async def refund(order: int) -> None: ...
 async def remove_expired(before: datetime) -> None: ...
 async def send(order: int) -> None: ...
 async def send_report() -> None: ...
 async def write_total(until: str) -> None: ...
+""",
+    "reference/jobs.md": """
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+engine: AsyncEngine
+
+
+async def read_is_paid(order: str) -> bool: return True
 """,
 }

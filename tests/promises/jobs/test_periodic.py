@@ -1,4 +1,4 @@
-"""Periodic jobs: which times have a run, and when; docs/reference/jobs.md, Periodic jobs."""
+"""Periodic jobs: which times have a run, and when; docs/reference/handlers.md, Periodic jobs."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def now() -> datetime:
 
 
 async def test_a_schedule_without_the_runs_that_were_missed(purgatory: Purgatory) -> None:
-    """As in docs/reference/jobs.md: each deadline is a time of the schedule."""
+    """As in docs/reference/handlers.md: each deadline is a time of the schedule."""
     first, deadlines = next_hour(now()), []
 
     @purgatory.handler
@@ -90,7 +90,7 @@ async def test_a_schedule_without_the_runs_that_were_missed(purgatory: Purgatory
 
 
 async def test_a_schedule_that_makes_up_for_missed_runs(purgatory: Purgatory) -> None:
-    """As in docs/reference/jobs.md: the time of each run is in its payload."""
+    """As in docs/reference/handlers.md: the time of each run is in its payload."""
     first, begun = next_hour(now()), []
 
     @purgatory.handler
