@@ -50,6 +50,8 @@ def main() -> None:
         with TemporaryDirectory() as data_dir:
             settings = Settings(data_dir=Path(data_dir))
             logging.config.dictConfig(log_config(settings.log_level))
+            # Each round would repeat that a service on loopback is open to anyone.
+            logging.getLogger("purgatory").setLevel(logging.ERROR)
             config = server_config(_with_probe(create_service(settings)), settings)
             configure_garbage_collector()
             _run(config, listening)
@@ -82,8 +84,7 @@ def _with_probe(app: FastAPI) -> FastAPI:
 
 def _run(config: uvicorn.Config, listening: socket.socket) -> None:
     announce(listening)
-    for name in ("purgatory", "uvicorn.error"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     # The access log goes to a file, not to the pipe, which nobody reads any more.
     with TemporaryFile() as log:
         os.dup2(log.fileno(), sys.stdout.fileno())
