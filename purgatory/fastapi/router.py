@@ -251,9 +251,10 @@ class EndpointGroups:
         elif not (self.authorize in (None, ALLOW_ANYONE) or is_by_host):
             text = f"{names} open to requests that {name_of(self.authorize)} allows"
         else:
-            text = f"{names} open to anyone"
+            text = f"{names} open to anyone{' who asks by a trusted name' if is_by_host else ''}"
             if "jobs" in self.offered:
-                level = logging.WARNING
+                # By name only: the service on loopback, which says itself what it is open to.
+                level = logging.INFO if is_by_host else logging.WARNING
                 handlers = _listed(purgatory.handlers.http_names) or "none"
                 text += f", who may add jobs for these handlers: {handlers}"
         logger.log(level, "%s: %s", prefix, text, extra={"action": "endpoints-open"})

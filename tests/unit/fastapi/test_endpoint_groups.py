@@ -12,7 +12,14 @@ import pytest
 from fastapi import APIRouter, Depends, FastAPI, HTTPException
 
 from purgatory import Purgatory
-from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, ParkDep, create_router, install
+from purgatory.fastapi import (
+    ALLOW_ANYONE,
+    BearerTokens,
+    ParkDep,
+    TrustedHosts,
+    create_router,
+    install,
+)
 from purgatory.fastapi.http.responses import KINDS
 from purgatory.jobs import JobContext, MemoryJobStore
 from purgatory.jobs.callbacks import CALLBACK
@@ -261,6 +268,9 @@ async def test_the_log_says_at_the_start_what_is_open(caplog: pytest.LogCaptureF
     [(level, line)] = await startup_log(caplog, purgatory, authorize=ALLOW_ANYONE)
     assert level == "WARNING"
     assert line.endswith("open to anyone, who may add jobs for these handlers: 'remind'")
+    # The service on loopback: an ordinary start, without a warning.
+    [(level, line)] = await startup_log(caplog, with_jobs(), authorize=TrustedHosts(["localhost"]))
+    assert level == "INFO" and "open to anyone who asks by a trusted name, who may add" in line
     assert await startup_log(caplog, Purgatory(), endpoints=set()) == []
 
 
