@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import purgatory
+from purgatory.__main__ import main as purgatory_command
 from purgatory.bench import Row as LibraryRow
 from purgatory.bench import measure
 from purgatory.bench import table as library_table
@@ -106,6 +107,13 @@ def test_the_small_benchmark_of_the_library_prints_a_row_for_each_operation() ->
     assert lines[0].split() == ["purgatory", "asyncio", "times", "faster"]
     assert lines[-1].split() == ["a", "title", "10", "ns", "call_later", "25", "ns", "2.5"]
     assert "1,000 outstanding" in lines[1]
+
+
+def test_the_command_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it takes; here, little."""
+    monkeypatch.setattr("purgatory.bench._TIMERS", 1_000)
+    monkeypatch.setattr("purgatory.bench._PARKS", 200)
+    assert purgatory_command(["bench"]) == 0
 
 
 @cases("name", STAGES)

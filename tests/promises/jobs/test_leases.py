@@ -30,6 +30,8 @@ async def test_what_a_crashed_process_had_runs_elsewhere(
     assert (await two.job(job.id).wait(30)).state is JobState.DONE
     assert [run.job.attempt for run in bench.log] == attempts
     assert len(bench.actions("jobs-abandoned")) == len(attempts) - 1
+    # All are named, so that nothing is left out.
+    assert "..." not in bench.caplog.text
 
 
 @pytest.mark.parametrize("end", [None, ValueError("too late"), FailJobError("too late"), "again"])

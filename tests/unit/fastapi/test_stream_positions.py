@@ -78,6 +78,14 @@ def test_a_reading_resumes_after_any_signal(fired: list[int], rest: int) -> None
             assert unread_signals(signals, KEYS, reading.positions) == unread[index + 1 :]
 
 
+def test_the_earliest_of_keys_in_one_log_is_behind_what_was_trimmed_of_any() -> None:
+    """What another key kept from before that would be shown with a gap in it."""
+    keys = KEYS[0], KEYS[LOGS]
+    signals = made([LOGS, *[0] * 1001])
+    unread = unread_signals(signals, keys, positions_of_cursor(signals, keys, "0"))
+    assert {signal.key for signal in unread} == {KEYS[0]}
+
+
 def test_a_step_costs_no_look_at_every_key() -> None:
     """Asking for the log of every key at each signal took 60 ms for a piece of 100 keys."""
     signals = made(number % len(KEYS) for number in range(1000))

@@ -20,6 +20,7 @@ from purgatory.fastapi.http.responses import RawResponse
 from purgatory.fastapi.routing.endpoints import EndpointContext
 from purgatory.fastapi.watch.parked_requests import ParkedRequest, WaitRegistry
 from purgatory.fastapi.watch.request_parser import WatchRequest, WatchTerms
+from purgatory.fastapi.watch.streams import PIECE
 from purgatory.jobs import MemoryJobStore
 from purgatory.testing import AutojumpEventLoop
 from tests.cases import cases
@@ -370,6 +371,23 @@ async def test_a_wait_that_is_woken_while_the_server_reads_the_body(
         assert (await waiting.reply()).json()["state"] == "cancelled"
         await purgatory.fire("k", "last")
         await until_in_turns(lambda: b'"last"' in stream.sent[-1].get("body", b""))
+        stream.leave()
+        await stream.end()
+
+
+async def test_a_history_is_streamed_in_pieces(make_purgatory: Callable[..., Purgatory]) -> None:
+    """Each of bounded size, whatever a client that was away for long has missed."""
+    async with _make_with_jobs(make_purgatory) as purgatory:
+        app = FastAPI()
+        app.include_router(create_router(purgatory, authorize=ALLOW_ANYONE))
+        for number in range(20):
+            await purgatory.fire("k", f"{number:<5000}")
+        headers = {"accept": "text/event-stream", "last-event-id": "0"}
+        stream = Exchange("/purgatory/watch/k", headers).begin(app)
+        await until_in_turns(lambda: stream.sent and b'"19 ' in stream.sent[-1].get("body", b""))
+        pieces = [message["body"] for message in stream.sent if message.get("body")]
+        assert sum(map(len, pieces)) > 100_000
+        assert max(map(len, pieces)) < PIECE + 6000
         stream.leave()
         await stream.end()
 

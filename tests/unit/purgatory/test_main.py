@@ -10,10 +10,11 @@ import pytest
 from purgatory.__main__ import main
 
 
-@pytest.fixture(autouse=True)
-def without_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of it is installed."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+@pytest.fixture(autouse=True, params=[None, "typer", "httpx"])
+def without_extra(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Nothing of it is installed, or one part only."""
+    found = {request.param: importlib.util.find_spec("json")}
+    monkeypatch.setattr(importlib.util, "find_spec", found.get)
 
 
 @pytest.mark.parametrize("is_from_shell", [True, False])

@@ -141,6 +141,14 @@ def test_cursors_of_positions_from_before_losses_name_their_epoch() -> None:
     assert [replica.offset_of(position) for position in positions] == [2, 5, 3, 5, 4]
 
 
+def test_two_losses_of_nothing_that_is_here() -> None:
+    """No wait is told of them, and cursors are of the last epoch."""
+    replica = _replica(applied=5)
+    loss = _lose(replica, b=5, c=5)
+    assert not loss.keys and not loss.has_unknown_keys
+    assert replica.cursor(replica.head()) == f"{C}-5"
+
+
 def test_a_wait_that_timed_out_has_read_all_of_the_logs_without_signals_for_it() -> None:
     """The cursor for the next wait; where a signal has come, it is before that one."""
     replicas = [_replica(index, 2) for index in range(2)]
