@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+# The same engine in a shell without windows takes half of the CPU.
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None and "CI" not in os.environ,

@@ -9,7 +9,7 @@ from tests.chaos.trial import MACHINES, run_trial
 from tests.nightly import NIGHTLY, by_night
 
 PLAN = Plan(
-    jobs=by_night(400, 150),
+    jobs=by_night(400, 80),
     service_kills=by_night(3, 1),
     store_kills=1,
     freezes=by_night(2, 1),
@@ -17,7 +17,7 @@ PLAN = Plan(
     pauses=1,
     seed=20,
     keys=60,
-    longest_delay=5.0,
+    longest_delay=by_night(5.0, 3.0),
 )
 
 

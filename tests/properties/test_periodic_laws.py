@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
@@ -21,22 +22,22 @@ ZONES = (
 )
 
 
-def transitions(zone: ZoneInfo) -> list[int]:
-    """Return when the clocks of a zone were set, to the hour, since 2009."""
-    hours = range(utc_ms(datetime(2009, 1, 1, tzinfo=UTC)), 1_800_000_000_000, 6 * HOUR_MS)
-    offsets = [utc(at_ms).astimezone(zone).utcoffset() for at_ms in hours]
-    return [hours[i] for i in range(1, len(hours)) if offsets[i] != offsets[i - 1]]
-
-
-TRANSITIONS = {name: transitions(ZoneInfo(name)) or [1_600_000_000_000] for name in ZONES}
+@cache  # drawn from while tests run: not each process that collects them needs it
+def transitions(name: str) -> list[int]:
+    """Return when the clocks of a zone were set, to the day, since 2009."""
+    days = range(utc_ms(datetime(2009, 1, 1, tzinfo=UTC)), 1_800_000_000_000, 24 * HOUR_MS)
+    zone = ZoneInfo(name)
+    offsets = [utc(at_ms).astimezone(zone).utcoffset() for at_ms in days]
+    found = [days[i] for i in range(1, len(days)) if offsets[i] != offsets[i - 1]]
+    return found or [1_600_000_000_000]
 
 
 @st.composite
 def places(draw: st.DrawFn) -> tuple[str, int]:
     """Return a zone and a time, about when its clocks were set."""
     name = draw(st.sampled_from(ZONES))
-    near_ms = draw(st.sampled_from(TRANSITIONS[name]))
-    return name, near_ms + draw(st.integers(-30 * HOUR_MS, 30 * HOUR_MS))
+    near_ms = draw(st.sampled_from(transitions(name)))
+    return name, near_ms + draw(st.integers(-48 * HOUR_MS, 30 * HOUR_MS))
 
 
 def fields(low: int, high: int) -> st.SearchStrategy[str]:
