@@ -14,7 +14,7 @@ _RUN = (_ROOT / ".ci" / "run").read_text()
 _TESTED = _RUN[_RUN.index("tested() {") : _RUN.index("# Beside the tests")]
 
 _MAKEFILE = f"""suite:
-\t@{sys.executable} -m pytest -q -p no:xdist -p no:schemathesis --rootdir=. $(ARGS)
+\t@{sys.executable} -m pytest -q --rootdir=. $(ARGS)
 """
 _ONCE = """
 import pathlib
@@ -55,7 +55,7 @@ def test_what_passes_has_run(tmp_path: Path, suites: dict[str, str], *, is_passe
     ended = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", f"{_TESTED}\ntested suite || exit 3"],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(_ROOT)},
+        env=os.environ | {"PYTHONPATH": str(_ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         check=False,
