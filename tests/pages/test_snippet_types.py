@@ -1,9 +1,13 @@
-"""Each snippet of Python in README and docs is correct for the type checkers of its readers."""
+"""Each snippet of Python in README and docs is correct for the type checkers of its readers.
+
+And these find what is wrong with a payload, and nothing else: see typed_handlers.py.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +48,7 @@ def snippets(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (package / "snippets.py").write_text(
             f"{given_text}\nasync def page() -> None:\n    ...\n{body}"
         )
+    shutil.copy(Path(__file__).with_name("typed_handlers.py"), folder)
     return folder
 
 
