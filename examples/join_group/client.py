@@ -3,54 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import httpx
-
-Assignor = Callable[[Sequence[str], int], dict[str, list[int]]]
-
-
-def assign_ranges(member_ids: Sequence[str], partitions: int) -> dict[str, list[int]]:
-    """Return a contiguous range for each member; the first members get one more if needed."""
-    share, extra = divmod(partitions, len(member_ids))
-    assignment = {}
-    start = 0
-    for position, member_id in enumerate(sorted(member_ids)):
-        end = start + share + (position < extra)
-        assignment[member_id] = list(range(start, end))
-        start = end
-    return assignment
-
-
-def assign_round_robin(member_ids: Sequence[str], partitions: int) -> dict[str, list[int]]:
-    """Return the partitions assigned one by one in turn."""
-    ordered = sorted(member_ids)
-    step = len(ordered)
-    return {
-        member_id: list(range(position, partitions, step))
-        for position, member_id in enumerate(ordered)
-    }
-
-
-ASSIGNORS: Final[dict[str, Assignor]] = {"range": assign_ranges, "roundrobin": assign_round_robin}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberOptions:
-    """The options of a member; times in seconds."""
-
-    group_id: str
-    partitions: int
-    """The number of partitions of the topic, which the leader assigns."""
-    protocols: Sequence[str] = ("range", "roundrobin")
-    session_timeout: float = 10.0
-    rebalance_timeout: float = 60.0
-    heartbeat_interval: float = 3.0
-    workers: Sequence[str] = ()
-    """The addresses of several workers. If one is not available, the next is asked instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,226 +17,189 @@ class Generation:
     """A generation of the group as one member knows it, after a join and a sync."""
 
     number: int
-    protocol: str
-    is_leader: bool
-    partitions: tuple[int, ...]
-    epoch: int = 0
+    epoch: int
     """The fencing epoch of the worker that handed it out; 0 for a single worker."""
+    is_leader: bool
+    partitions: list[int]
 
 
-class RequestFailed(Exception):
-    """The coordinator responded with an error; `kind` is the last part of the problem's type."""
-
-    def __init__(self, response: httpx.Response) -> None:
-        """Read the problem details of a response."""
-        problem: dict[str, Any] = response.json()
-        self.kind: str = problem["type"].rpartition("/")[2]
-        self.detail: str = problem["detail"]
-        self.status: int = response.status_code
-        self.retry_after: str | None = response.headers.get("retry-after")
-        super().__init__(f"{self.kind}: {self.detail}")
-
-
-class WorkerNotAvailable(Exception):
-    """One of several workers does not respond, does not own the group, or is shutting down."""
-
-
+@dataclass(slots=True, kw_only=True)
 class GroupMember:
-    """Joins, syncs and sends heartbeats until it leaves; joins again when required.
+    """Joins, syncs and sends heartbeats until it is cancelled; joins again when required.
 
-    `run` is the loop of the member, in its own task. Cancelling it simulates a crash: the
-    coordinator is not notified.
-
-    Of several workers it stays with the one that owns the group. While a request of it is parked
-    there, it asks the others from time to time whether that is still so: a worker that hangs does
-    not tell.
+    It stays with the worker that owns the group. While a request of it is parked there, it asks the
+    others from time to time whether that is still so: a worker that hangs does not tell. Times are
+    in seconds.
     """
 
-    def __init__(
-        self,
-        http: httpx.AsyncClient,
-        name: str,
-        options: MemberOptions,
-        *,
-        on_generation: Callable[[GroupMember, Generation], object],
-    ) -> None:
-        """Call `on_generation(member, generation)` whenever the member has its partitions."""
-        self.name = name
-        self.options = options
-        self.member_id: str | None = None
-        self.generation: Generation | None = None
-        # When the last successful request was sent: the coordinator received it after that.
-        self.last_contact = 0.0
-        self._http = http
-        self._on_generation = on_generation
-        # The worker that owns the group, as far as is known; "" for a single worker.
-        self._worker = random.choice(options.workers) if options.workers else ""
+    http: httpx.AsyncClient
+    name: str
+    group_id: str
+    workers: Sequence[str]
+    """The addresses of all workers. If one is not available, the next is asked instead."""
+    partitions: int = 12
+    """The number of partitions of the topic, which the leader assigns one by one in turn."""
+    session_timeout: float = 10.0
+    rebalance_timeout: float = 60.0
+    heartbeat_interval: float = 3.0
+    on_generation: Callable[[str, Generation], object] = lambda name, generation: None
+    """Called with the name of the member and what it has, after each join and sync."""
+    generation: Generation | None = None
+    member_id: str = ""
+    worker: str = ""
+    """The one that owns the group, as far as is known."""
+
+    def __post_init__(self) -> None:
+        """Begin at any worker."""
+        self.worker = self.worker or random.choice(self.workers)
 
     async def run(self) -> None:
-        """Run until cancelled.
-
-        Raises RequestFailed if joining again is of no use, and httpx.HTTPError without a response.
-        """
+        """Run until cancelled; raise httpx.HTTPStatusError if joining again is of no use."""
         while True:
             try:
-                await self._join_and_sync()
-                await self._heartbeats()
-            except RequestFailed as failure:
-                self._prepare_to_rejoin(failure)
-            except WorkerNotAvailable:
+                self.generation = await self.sync(await self.join())
+                self.on_generation(self.name, self.generation)
+                while True:
+                    await asyncio.sleep(self.heartbeat_interval)
+                    await self.post("heartbeat", generation=self.generation.number)
+            except (httpx.RequestError, TimeoutError):
                 await self._next_worker()
-
-    async def leave(self) -> None:
-        """Leave the group; cancel `run` first."""
-        if self.member_id is not None:
-            try:
-                await self._post("leave", {"member_id": self.member_id})
-            except WorkerNotAvailable:
-                # Its session ends by itself.
-                pass
-            self.member_id = self.generation = None
+            except httpx.HTTPStatusError as failure:
+                code = code_of(failure.response)
+                if failure.response.status_code in (307, 503):
+                    await self._next_worker()
+                elif code == "UNKNOWN_MEMBER_ID":
+                    self.member_id = ""
+                elif code not in {"REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION"}:
+                    raise
 
     async def join(self) -> dict[str, Any]:
         """Join, or join again; return the response, which comes when every member has joined."""
-        options = self.options
-        response: dict[str, Any] = await self._parked(
+        joined: dict[str, Any] = await self._parked(
             "join",
-            {
-                "member_id": self.member_id,
-                "client_id": self.name,
-                "protocols": [{"name": name} for name in options.protocols],
-                "session_timeout": options.session_timeout,
-                "rebalance_timeout": options.rebalance_timeout,
-            },
+            client_id=self.name,
+            protocols={"roundrobin": ""},
+            session_timeout_ms=round(self.session_timeout * 1000),
+            rebalance_timeout_ms=round(self.rebalance_timeout * 1000),
         )
-        self.member_id = response["member_id"]
-        return response
+        self.member_id = joined["member_id"]
+        return joined
 
-    async def sync(self, joined: dict[str, Any]) -> dict[str, Any]:
-        """Return the partitions of the member; as the leader, assign all partitions."""
-        response: dict[str, Any] = await self._parked(
+    async def sync(self, joined: dict[str, Any]) -> Generation:
+        """Return the generation with the member's partitions; as the leader, assign them all."""
+        # Only the leader was given the members.
+        ids = [member_id for member_id, _, _ in joined["members"]]
+        all_ = range(self.partitions)
+        synced = await self._parked(
             "sync",
-            {
-                "member_id": self.member_id,
-                "generation": joined["generation"],
-                "assignments": self._assignments(joined),
+            generation=joined["generation"],
+            assignments={
+                each: json.dumps(list(all_[at :: len(ids)])) for at, each in enumerate(ids)
             },
         )
-        return response
-
-    async def heartbeat(self, generation: int) -> None:
-        """Send a heartbeat."""
-        await self._post("heartbeat", {"member_id": self.member_id, "generation": generation})
-
-    async def _join_and_sync(self) -> None:
-        joined = await self.join()
-        synced = await self.sync(joined)
-        self.generation = Generation(
-            number=synced["generation"],
-            protocol=synced["protocol"],
-            is_leader=joined["leader"] == self.member_id,
-            partitions=tuple(synced["partitions"]),
-            epoch=joined["epoch"],
-        )
-        self._on_generation(self, self.generation)
-
-    async def _heartbeats(self) -> None:
-        assert self.generation is not None
-        while True:
-            await asyncio.sleep(self.options.heartbeat_interval)
-            while not await self._is_alive(self.generation.number):
-                await self._next_worker()
-
-    async def _is_alive(self, generation: int) -> bool:
-        try:
-            await self.heartbeat(generation)
-        except WorkerNotAvailable:
-            return False
-        return True
+        partitions = json.loads(synced["assignment"] or "[]")
+        return Generation(joined["generation"], joined["epoch"], bool(ids), partitions)
 
     async def _next_worker(self) -> None:
         """Go on at the next worker, after a pause that spreads the members."""
-        workers = self.options.workers
-        at = workers.index(self._worker) + 1 if self._worker in workers else 0
-        self._worker = workers[at % len(workers)]
-        await asyncio.sleep(random.uniform(0.5, 1) * self.options.session_timeout / 20)
+        workers = self.workers
+        at = workers.index(self.worker) + 1 if self.worker in workers else 0
+        self.worker = workers[at % len(workers)]
+        await asyncio.sleep(random.uniform(0.5, 1) * self.session_timeout / 20)
 
-    def _prepare_to_rejoin(self, failure: RequestFailed) -> None:
-        """Prepare to join again; raise `failure` if that is of no use."""
-        if failure.kind == "unknown-member-id":
-            self.member_id = None
-        elif failure.kind not in {"rebalance-in-progress", "illegal-generation"}:
-            raise failure
-
-    def _assignments(self, joined: dict[str, Any]) -> dict[str, list[int]]:
-        if joined["leader"] != self.member_id:
-            return {}
-        member_ids = [member["member_id"] for member in joined["members"]]
-        return ASSIGNORS[joined["protocol"]](member_ids, self.options.partitions)
-
-    async def _parked(self, action: str, body: dict[str, Any]) -> Any:
-        """Return the response to a request that parks, unless its worker hangs meanwhile."""
+    async def _parked(self, action: str, **body: Any) -> Any:
+        """Return the response to a request that parks; TimeoutError if its worker hangs."""
         # Longer than the server's timeout: a member that gives up earlier loses its place.
-        timeout = self.options.rebalance_timeout + 30
-        if not self.options.workers:
-            return await self._post(action, body, timeout)
-        sending = asyncio.create_task(self._post(action, body, timeout))
+        timeout = self.rebalance_timeout + 30
+        sending = asyncio.create_task(self.post(action, timeout, **body))
         try:
             while not sending.done():
-                await asyncio.wait([sending], timeout=self.options.heartbeat_interval)
+                await asyncio.wait([sending], timeout=self.heartbeat_interval)
                 if not sending.done() and await self._is_owned_elsewhere():
-                    raise WorkerNotAvailable(f"{self._worker} does not own the group any more")
+                    raise TimeoutError(f"{self.worker} does not own the group any more")
             return await sending
         finally:
             sending.cancel()
 
     async def _is_owned_elsewhere(self) -> bool:
         """Return True iff another worker says that the one that we wait for has lost the group."""
-        others = [worker for worker in self.options.workers if worker != self._worker]
-        path = f"/groups/{self.options.group_id}"
+        others = [worker for worker in self.workers if worker != self.worker]
+        path = f"/groups/{self.group_id}"
         for worker in random.sample(others, len(others)):
             try:
-                response = await self._http.get(worker + path, timeout=self._patience)
-            except httpx.TransportError:
+                response = await self.http.get(worker + path, timeout=self._patience)
+            except httpx.RequestError:
                 continue
             if response.status_code == 307:
-                return _worker_of(response) != self._worker
+                return response.headers["location"] != self.worker + path
             return response.status_code in (200, 404)
         return False
 
-    async def _post(self, action: str, body: dict[str, Any], timeout: float | None = None) -> Any:
-        sent_at = asyncio.get_running_loop().time()
-        path = f"/groups/{self.options.group_id}/{action}"
-        response = await self._send(path, body, timeout or self._patience)
-        if response.headers.get("content-type") == "application/problem+json":
-            failure = RequestFailed(response)
-            if self.options.workers and failure.status == 503:
-                raise WorkerNotAvailable(str(failure))
-            raise failure
+    async def post(self, action: str, timeout: float | None = None, **body: Any) -> Any:
+        """Return the response to a request; raise httpx.HTTPError if it fails."""
+        path = f"/groups/{self.group_id}/{action}"
+        body["member_id"] = self.member_id
+        timeout = timeout or self._patience
+        # Workers that redirect to each other are asked again later.
+        for _ in range(1 + len(self.workers)):
+            response = await self.http.post(self.worker + path, json=body, timeout=timeout)
+            if response.status_code != 307:
+                break
+            self.worker = response.headers["location"].removesuffix(path)
         response.raise_for_status()
-        self.last_contact = sent_at
         return response.json() if response.content else None
-
-    async def _send(self, path: str, body: dict[str, Any], timeout: float) -> httpx.Response:
-        try:
-            for _ in range(1 + len(self.options.workers)):
-                response = await self._http.post(self._worker + path, json=body, timeout=timeout)
-                if response.status_code != 307:
-                    return response
-                self._worker = _worker_of(response)
-        except httpx.TransportError as exc:
-            if self.options.workers:
-                raise WorkerNotAvailable(f"{self._worker}: {type(exc).__name__}") from exc
-            raise
-        raise WorkerNotAvailable("the workers redirect to each other: the owner is changing")
 
     @property
     def _patience(self) -> float:
-        """How long a request that does not park may take: of several workers, one may hang."""
-        return self.options.session_timeout / 4 if self.options.workers else 30
+        """How long a request that does not park may take: any worker may hang."""
+        return self.session_timeout / 4
 
 
-def _worker_of(redirect: httpx.Response) -> str:
-    """Return the address of the worker to which a response redirects."""
-    location: str = redirect.headers["location"]
-    return location.removesuffix(redirect.request.url.path)
+def code_of(response: httpx.Response) -> str:
+    """Return the name of Kafka's error in a response, "" if it has another one."""
+    is_problem = response.headers.get("content-type") == "application/problem+json"
+    return str(response.json()["detail"]).partition(":")[0] if is_problem else ""
+
+
+class Members:
+    """Members of one group in this process, each in a task of its own."""
+
+    def __init__(self, http: httpx.AsyncClient, **options: Any) -> None:
+        """Send requests by `http`; the options are those of GroupMember."""
+        self._options = {"http": http, "on_generation": self.on_generation, **options}
+        self._running: dict[str, tuple[GroupMember, asyncio.Task[None]]] = {}
+        self._changed = asyncio.Event()
+
+    def start(self, *names: str) -> None:
+        """Start members."""
+        for name in names:
+            member = GroupMember(name=name, **self._options)
+            self._running[name] = member, asyncio.create_task(member.run())
+            self._running[name][1].add_done_callback(lambda task: self._changed.set())
+
+    async def stop(self, *names: str, leave: bool = False) -> None:
+        """Let members leave the group, or crash: the coordinator is not told."""
+        for name in names:
+            member, task = self._running.pop(name)
+            task.cancel()
+            await asyncio.wait([task])
+            if leave:
+                await member.post("leave")
+
+    def on_generation(self, name: str, generation: Generation) -> None:
+        """Take note that a member has its partitions."""
+        self._changed.set()
+
+    async def settled(self, *, after: int = 0) -> dict[str, Generation]:
+        """Return the generation above `after` that all members have; raise if one has failed."""
+        while True:
+            self._changed.clear()
+            members = [member for member, _ in self._running.values()]
+            found = {each.name: each.generation for each in members if each.generation is not None}
+            numbers = {each.number for each in found.values()}
+            if len(found) == len(members) and len(numbers) == 1 and min(numbers) > after:
+                return found
+            await self._changed.wait()
+            for _, task in self._running.values():
+                if task.done():
+                    task.result()

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
-from examples.join_group.schemas import GroupError, OwnedElsewhere
+from examples.join_group.settings import error
 from examples.kafka_broker.errors import ErrorCode
 from examples.kafka_broker.groups.coordinator import Coordinator, GroupSettings
 from examples.kafka_broker.groups.group import Group, JoinRequest, Member
 from purgatory import Purgatory
-from purgatory.ownership import Lease, LeaseLostError, Owner, Ownership, OwnershipUnavailableError
+from purgatory.ownership import Lease, LeaseLostError, Owner, Ownership
 
 Result = TypeVar("Result")
 
 _ATTEMPTS = 3
+
+
+class OwnedElsewhere(Exception):
+    """Another worker, with this address, owns the group."""
 
 
 class OwnedCoordinator(Coordinator):
@@ -39,13 +44,13 @@ class OwnedCoordinator(Coordinator):
     ) -> Result:
         """Return `action()`, called when this worker owns the group, or nobody and there is none.
 
-        With `creates`, the group may be new. Raises OwnedElsewhere, and GroupError if nobody can
-        be found or become the owner now.
+        With `creates`, the group may be new. Raises OwnedElsewhere, and HTTPException or
+        OwnershipUnavailableError if nobody can be found or become the owner now.
         """
         try:
             lease = await self._own(group_id, creates)
             if lease is not None and lease.state is not None and group_id not in self.groups:
-                self.resume(_restored(Group(group_id, lease.epoch), lease.state))
+                self.resume(_restore(Group(group_id, lease.epoch), lease.state))
             # No await since the lease was seen to be valid.
             return action()
         finally:
@@ -60,20 +65,17 @@ class OwnedCoordinator(Coordinator):
             # Not valid if the request for which it was acquired has failed, and released it.
             if lease is None or lease.is_valid:
                 return lease
-        raise _not_available(group_id, "its lease has just ended")
+        raise error(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     async def _acquire(self, group_id: str, creates: bool) -> Lease | None:
-        try:
-            if not creates:
-                record = await self.ownership.read(group_id)
-                if record.address is not None:
-                    raise self._elsewhere(group_id, record.address)
-                if record.state is None:
-                    # Nothing is acquired for the ids that a client makes up.
-                    return None
-            found = await self.ownership.acquire(group_id)
-        except OwnershipUnavailableError as exc:
-            raise _not_available(group_id, "Redis is out of reach") from exc
+        if not creates:
+            record = await self.ownership.read(group_id)
+            if record.address is not None:
+                raise self._elsewhere(group_id, record.address)
+            if record.state is None:
+                # Nothing is acquired for the ids that a client makes up.
+                return None
+        found = await self.ownership.acquire(group_id)
         if isinstance(found, Owner):
             raise self._elsewhere(group_id, found.address)
         return found
@@ -81,18 +83,15 @@ class OwnedCoordinator(Coordinator):
     def _elsewhere(self, group_id: str, address: str) -> Exception:
         if address == self.ownership.address:
             # A redirect would come back here.
-            return _not_available(
-                group_id,
-                f"another process owns it at this worker's address {address}: it has died, or two "
-                "workers have the same address",
-            )
+            reason = f"two workers have the address {address}, or one has just died there"
+            return error(ErrorCode.COORDINATOR_NOT_AVAILABLE, reason)
         return OwnedElsewhere(address)
 
     def new_group(self, group_id: str) -> Group:
         """Return a group whose generations are above those of earlier owners."""
         lease = self.ownership.lease(group_id)
         if lease is None:
-            raise _not_available(group_id, "its lease has just ended")
+            raise error(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return Group(group_id, lease.epoch)
 
     def owns(self, group: Group) -> bool:
@@ -103,93 +102,55 @@ class OwnedCoordinator(Coordinator):
 
     def before_generation(self, group: Group, begin: Callable[[Group], object]) -> None:
         """Commit the next generation first. If that fails, the lease is lost and so the group."""
-        self._begin(self._commit(group.group_id, _stored(group), lambda: begin(group)))
+        self._commit(group.group_id, _store(group), lambda: begin(group))
 
     def before_removal(self, group: Group, remove: Callable[[], object]) -> None:
         """Delete what is stored first: until then the group is dead, and nobody makes another."""
-        self._begin(self._commit(group.group_id, None, remove, release=True))
+        self._commit(group.group_id, None, remove)
 
-    async def _commit(
-        self,
-        group_id: str,
-        state: bytes | None,
-        then: Callable[[], object],
-        *,
-        release: bool = False,
-    ) -> None:
-        lease = self.ownership.lease(group_id)
-        if lease is None:
-            return
-        try:
-            await self.ownership.commit(lease, state)
-        except LeaseLostError:
-            return
-        then()
-        if release:
-            await self.ownership.release(lease)
+    def _commit(self, group_id: str, state: bytes | None, then: Callable[[], object]) -> None:
+        async def commit() -> None:
+            lease = self.ownership.lease(group_id)
+            if lease is not None:
+                with suppress(LeaseLostError):
+                    await self.ownership.commit(lease, state)
+                    then()
+                    if state is None:
+                        await self.ownership.release(lease)
 
-    def _begin(self, work: Coroutine[object, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(commit())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
-def _not_available(group_id: str, reason: str) -> GroupError:
-    return GroupError(
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        f"nobody owns group {group_id} now, {reason}: repeat the request at any worker",
-    )
+# The number of a generation, and its members by id, as they would join.
+_stored = TypeAdapter(tuple[int, dict[str, JoinRequest]])
 
 
-class _StoredMember(BaseModel):
-    """A member; what it sends again when it joins again is left out."""
+def _store(group: Group) -> bytes:
+    """Return `group` as it is committed before its next generation begins.
 
-    member_id: str
-    client_id: str
-    protocols: list[str]
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-
-
-class _StoredGroup(BaseModel):
-    """A group when a generation begins."""
-
-    generation: int
-    protocol_type: str | None
-    members: list[_StoredMember]
-
-
-def _stored(group: Group) -> bytes:
-    """Return `group` as it is committed before its next generation begins."""
-    members = [
-        _StoredMember(
-            member_id=member.member_id,
+    Without metadata, which members send again when they join again.
+    """
+    members = {
+        member.member_id: JoinRequest(
+            group_id="",
             client_id=member.client_id,
-            protocols=list(member.protocols),
+            protocol_type=group.protocol_type or "",
+            protocols=[(name, b"") for name in member.protocols],
             session_timeout_ms=member.session_timeout_ms,
             rebalance_timeout_ms=member.rebalance_timeout_ms,
         )
         for member in group.members.values()
-    ]
-    stored = _StoredGroup(
-        generation=group.next_generation, protocol_type=group.protocol_type, members=members
-    )
-    return stored.model_dump_json().encode()
+    }
+    return _stored.dump_json((group.next_generation, members), exclude_defaults=True)
 
 
-def _restored(group: Group, state: bytes) -> Group:
+def _restore(group: Group, state: bytes) -> Group:
     """Return a new `group` with the generation and the members of `state`."""
-    stored = _StoredGroup.model_validate_json(state)
-    group.generation = stored.generation
-    for known in stored.members:
-        request = JoinRequest(
-            group_id=group.group_id,
-            client_id=known.client_id,
-            protocols=[(name, b"") for name in known.protocols],
-            session_timeout_ms=known.session_timeout_ms,
-            rebalance_timeout_ms=known.rebalance_timeout_ms,
-        )
-        member = Member(known.member_id, request)
+    group.generation, members = _stored.validate_json(state)
+    for member_id, request in members.items():
+        member = Member(member_id, request)
         member.is_new = False
-        group.add(member, stored.protocol_type or "")
+        group.add(member, request.protocol_type)
     return group

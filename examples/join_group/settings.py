@@ -1,86 +1,69 @@
-"""The settings of the coordinator (Kafka: group.* of the broker)."""
+"""The settings of the coordinator, and what it responds with when it cannot do what is asked."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Self
+from dataclasses import fields
+from typing import Annotated, Final, Self
 
+from fastapi import HTTPException
+from pydantic import Field, TypeAdapter, model_validator
+from pydantic.dataclasses import dataclass
+
+from examples.kafka_broker.errors import ErrorCode
 from examples.kafka_broker.groups.coordinator import GroupSettings
 
-# 1 MiB for members with 16 protocols each, their names as long as they may be.
-MAX_OWNED_GROUP_SIZE = 700
 
+@dataclass(frozen=True, kw_only=True)
+class Settings(GroupSettings):
+    """Those of groups, with bounds for a public service; and of one of several workers."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorSettings:
-    """Times are in seconds. The defaults are Kafka's, except limits that Kafka does not have."""
-
-    initial_rebalance_delay: float = 3.0
-    """The wait of an empty group for others after its first join, and after each late one."""
-    min_session_timeout: float = 6.0
-    max_session_timeout: float = 1800.0
-    max_group_size: int = 500
-    """The maximum number of members of a group."""
-    empty_group_retention: float = 600.0
-    """The time for which a group without members keeps its generation."""
+    # 1 MiB, which a commit may have, for members with 16 protocols, their names as long as allowed.
+    max_group_size: Annotated[int, Field(ge=1, le=600)] = 500
+    empty_group_retention_ms: int = 600_000
     redis_url: str = ""
     """Where several workers keep who owns which group; empty for a single worker."""
-    address: str = ""
+    address: Annotated[str, Field(pattern="[^/]$|^$")] = ""
     """Of this worker, as the members reach it, such as http://10.0.0.7:8000. Each has its own."""
-    lease: float = 2.0
+    lease_ms: Annotated[int, Field(gt=0)] = 2_000
     """A dead or suspended worker is replaced after this."""
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if self.redis_url and not self.address:
+            raise ValueError("redis_url is set: give the address of this worker, too")
+        # Members have to find the next owner, and join again, before their sessions would end.
+        if self.lease_ms > self.min_session_timeout_ms / 2:
+            raise ValueError(f"lease_ms is {self.lease_ms}: at most half of min_session_timeout_ms")
+        return self
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
         """Return the settings of the variables JOIN_GROUP_NAME, such as JOIN_GROUP_REDIS_URL."""
-        defaults = cls()
-        given = {
-            field.name: type(getattr(defaults, field.name))(environment[variable])
-            for field in fields(cls)
-            if (variable := f"JOIN_GROUP_{field.name.upper()}") in environment
-        }
-        return cls(**given)
+        names = {f"JOIN_GROUP_{each.name.upper()}": each.name for each in fields(cls)}
+        given = {names[name]: value for name, value in environment.items() if name in names}
+        return TypeAdapter(cls).validate_python(given)
 
-    def group_settings(self) -> GroupSettings:
-        """Return the settings of the coordinator, in milliseconds."""
-        return GroupSettings(
-            initial_rebalance_delay_ms=round(self.initial_rebalance_delay * 1000),
-            min_session_timeout_ms=round(self.min_session_timeout * 1000),
-            max_session_timeout_ms=round(self.max_session_timeout * 1000),
-            max_group_size=self.max_group_size,
-            empty_group_retention_ms=round(self.empty_group_retention * 1000),
-        )
 
-    def __post_init__(self) -> None:
-        """Raise ValueError for contradictory limits."""
-        if not 0 < self.min_session_timeout <= self.max_session_timeout:
-            raise ValueError(
-                f"min_session_timeout is {self.min_session_timeout!r}: give a value above zero "
-                f"and at most max_session_timeout, {self.max_session_timeout!r}"
-            )
-        if self.max_group_size < 1:
-            raise ValueError(f"max_group_size is {self.max_group_size!r}: give at least 1")
-        if self.redis_url:
-            self._check_ownership()
+ERRORS: Final = {
+    ErrorCode.GROUP_ID_NOT_FOUND: (404, "its first member creates it"),
+    ErrorCode.UNKNOWN_MEMBER_ID: (
+        404,
+        "it was late, or left: join without member_id, as a new one",
+    ),
+    ErrorCode.ILLEGAL_GENERATION: (409, "there is another one: join again with the same id"),
+    ErrorCode.REBALANCE_IN_PROGRESS: (409, "join again with the same id"),
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: (409, "support a protocol that all members have"),
+    ErrorCode.GROUP_MAX_SIZE_REACHED: (409, "wait until a member leaves"),
+    ErrorCode.INVALID_SESSION_TIMEOUT: (422, "give one within the bounds of the coordinator"),
+    ErrorCode.NOT_COORDINATOR: (503, "the worker has lost the group: join again at any worker"),
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: (503, "repeat the request at any worker"),
+}
 
-    def _check_ownership(self) -> None:
-        if not self.address:
-            raise ValueError(
-                "redis_url is set and address is not: give the address of this worker, as the "
-                "members reach it, such as http://10.0.0.7:8000"
-            )
-        if self.address.endswith("/"):
-            raise ValueError(f"address is {self.address!r}: leave out the slash at the end")
-        # Members have to find the next owner, and join again, before their sessions would end.
-        if not 0 < self.lease <= self.min_session_timeout / 2:
-            raise ValueError(
-                f"lease is {self.lease!r}: give a value above zero and at most half of "
-                f"min_session_timeout, {self.min_session_timeout / 2:g}"
-            )
-        if self.max_group_size > MAX_OWNED_GROUP_SIZE:
-            raise ValueError(
-                f"max_group_size is {self.max_group_size}: with redis_url, give at most "
-                f"{MAX_OWNED_GROUP_SIZE}, whose members fit into one commit"
-            )
+
+def error(code: ErrorCode, reason: str = "") -> HTTPException:
+    """Return an error that names the code in Kafka's words, and says what to do."""
+    status, remedy = ERRORS[code]
+    headers = {"Retry-After": "1"} if status == 503 else None
+    return HTTPException(status, f"{code.name}: {reason or remedy}", headers)

@@ -10,12 +10,10 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import httpx
 
-from examples.join_group.client import Generation, GroupMember, MemberOptions
-from examples.join_group.simulated_consumers import SimulatedConsumers
+from examples.join_group.client import Generation, Members
 from tests.chaos.signals.proxy import Proxy
 from tests.ownership.generation_ledger import GenerationLedger
 from tests.ownership.processes.worker_process import WorkerProcess
@@ -27,9 +25,9 @@ GROUP = "orders"
 LEASE_S = 1.0
 SESSION_S = 6.0
 _SETTINGS = {
-    "LEASE": str(LEASE_S),
-    "MIN_SESSION_TIMEOUT": "2.0",
-    "INITIAL_REBALANCE_DELAY": "0.5",
+    "LEASE_MS": str(round(LEASE_S * 1000)),
+    "MIN_SESSION_TIMEOUT_MS": "2000",
+    "INITIAL_REBALANCE_DELAY_MS": "500",
 }
 
 
@@ -62,17 +60,19 @@ class Link(Proxy):
         self._flows.set()
 
 
-class _Members(SimulatedConsumers):
+class _Members(Members):
     """Members that write down what they are told."""
 
     ledger: GenerationLedger
     epoch = 0
+    latest = 0
 
-    def _on_generation(self, member: GroupMember, generation: Generation) -> None:
+    def on_generation(self, name: str, generation: Generation) -> None:
         self.ledger.hand_out(GROUP, generation.number, generation.epoch)
-        self.ledger.receive(GROUP, member.name, generation.number)
+        self.ledger.receive(GROUP, name, generation.number)
         self.epoch = max(self.epoch, generation.epoch)
-        super()._on_generation(member, generation)
+        self.latest = max(self.latest, generation.number)
+        super().on_generation(name, generation)
 
 
 class Trial:
@@ -85,16 +85,15 @@ class Trial:
         self._workers = [WorkerProcess(folder, link.port, _SETTINGS) for link in links]
         self._names = [f"m{number}" for number in range(5)]
         self._crashed = 0
-        self._http = httpx.AsyncClient(timeout=LEASE_S, follow_redirects=True)
-        options = MemberOptions(
+        self._http = httpx.AsyncClient(timeout=LEASE_S)
+        self._members = _Members(
+            self._http,
             group_id=GROUP,
-            partitions=12,
+            workers=[worker.url for worker in self._workers],
             session_timeout=SESSION_S,
             rebalance_timeout=30.0,
             heartbeat_interval=0.5,
-            workers=[worker.url for worker in self._workers],
         )
-        self._members = _Members("", options)
         self._members.ledger = self.report.ledger
 
     async def run(self, faults: list[str]) -> Report:
@@ -102,11 +101,12 @@ class Trial:
         for worker in self._workers:
             worker.start()
         try:
-            async with self._members, self._http:
+            async with self._http:
                 self._members.start(*self._names)
-                await self._members.settled(timeout=PATIENCE_S)
+                await self._settled()
                 for fault in faults:
                     await self._do(fault)
+                await self._members.stop(*self._names)
         finally:
             for worker in self._workers:
                 worker.close()
@@ -123,7 +123,7 @@ class Trial:
         link = self._links[self._workers.index(owner)]
         if fault == "stop while joining":
             self._crashed += 1
-            await self._members.kill(self._names.pop(0))
+            await self._members.stop(self._names.pop(0))
             self._names.append(f"n{self._crashed}")
             self._members.start(self._names[-1])
             await asyncio.sleep(0.5)
@@ -157,35 +157,37 @@ class Trial:
             case "cut" | "stall":
                 link.mend()
         await asyncio.sleep(LEASE_S)
-        await self._members.settled(timeout=PATIENCE_S)
+        await self._settled()
 
     async def _until_rejoined(self, epoch: int) -> None:
-        after = max(number for _, number in self._members.generations)
-        settled = await self._members.settled(after=after, timeout=PATIENCE_S)
+        settled = await self._settled(after=self._members.latest)
         while self._members.epoch <= epoch:
             # A rebalance had just ended under the old owner.
-            settled = await self._members.settled(after=settled.number, timeout=PATIENCE_S)
-        if not settled.covers(12):
+            settled = await self._settled(after=self._members.latest)
+        numbers = sorted(number for each in settled.values() for number in each.partitions)
+        if numbers != list(range(12)):
             self.report.ledger.faults.append(f"partitions in {settled}")
+
+    async def _settled(self, after: int = 0) -> dict[str, Generation]:
+        async with asyncio.timeout(PATIENCE_S):
+            return await self._members.settled(after=after)
 
     async def _owner(self) -> WorkerProcess:
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 for worker in self._workers:
-                    described = await self._describe(worker)
-                    if described.get("epoch") == self._members.epoch:
-                        by_url = {worker.url: worker for worker in self._workers}
-                        return by_url[described["coordinator"]]
+                    if await self._epoch(worker) == self._members.epoch:
+                        return worker
                 await asyncio.sleep(0.05)
 
-    async def _describe(self, worker: WorkerProcess) -> dict[str, Any]:
+    async def _epoch(self, worker: WorkerProcess) -> int | None:
+        """Return the epoch of a worker, None if it does not own the group."""
         try:
-            described: dict[str, Any] = (
-                await self._http.get(f"{worker.url}/groups/{GROUP}")
-            ).json()
+            described = await self._http.get(f"{worker.url}/groups/{GROUP}")
         except httpx.TransportError:
-            return {}
-        return described
+            return None
+        epoch: int | None = described.json().get("epoch") if described.is_success else None
+        return epoch
 
 
 @asynccontextmanager

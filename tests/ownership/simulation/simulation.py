@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -11,8 +12,8 @@ import httpx
 from fastapi import FastAPI
 
 from examples.join_group.app import create_app
-from examples.join_group.client import Generation, GroupMember, MemberOptions
-from examples.join_group.settings import CoordinatorSettings
+from examples.join_group.client import Generation, GroupMember
+from examples.join_group.settings import Settings
 from purgatory import Purgatory
 from purgatory.ownership.lease import Commit
 from tests.ownership.generation_ledger import GenerationLedger
@@ -50,12 +51,12 @@ class Worker:
         self.purgatory = Purgatory("join-group", clock=self._world.clock)
         # Or the collector would end its operations, in whatever thread and test it runs.
         self.host.on_closed.append(self.purgatory._timer.close)
-        settings = CoordinatorSettings(
-            initial_rebalance_delay=0.5,
-            min_session_timeout=4.0,
-            empty_group_retention=RETENTION_S,
+        settings = Settings(
+            initial_rebalance_delay_ms=500,
+            min_session_timeout_ms=4_000,
+            empty_group_retention_ms=round(RETENTION_S * 1000),
             address=f"http://{self.name}",
-            lease=LEASE_S,
+            lease_ms=round(LEASE_S * 1000),
         )
         self.app = create_app(settings, purgatory=self.purgatory, lease_store=self.store)
         self._serving = self.host.start(self._serve())
@@ -279,7 +280,7 @@ class Simulation:
         owner = self.owner(group)
         if owner is None or owner.host.is_suspended:
             return False
-        found = owner.app.state.groups.coordinator.groups.get(group)
+        found = owner.app.state.coordinator.groups.get(group)
         if found is None:
             return False
         partitions = [number for got in latest.values() for number in got.partitions]
@@ -296,26 +297,25 @@ class Simulation:
         self._generations[group].pop(name, None)
 
     def _start_member(self, group: str, name: str) -> asyncio.Task[None]:
-        http = httpx.AsyncClient(transport=self._transport)
-        options = MemberOptions(
-            group_id=group,
-            partitions=12,
-            session_timeout=SESSION_S,
-            rebalance_timeout=REBALANCE_S,
-            heartbeat_interval=HEARTBEAT_S,
-            workers=[f"http://{worker}" for worker in WORKERS],
-        )
-
-        def on_generation(member: GroupMember, generation: Generation) -> None:
+        def on_generation(name: str, generation: Generation) -> None:
             self._generations[group][name] = generation
             self.ledger.receive(group, name, generation.number)
 
-        member = GroupMember(http, name, options, on_generation=on_generation)
+        member = GroupMember(
+            http=httpx.AsyncClient(transport=self._transport),
+            name=name,
+            group_id=group,
+            workers=[f"http://{worker}" for worker in WORKERS],
+            session_timeout=SESSION_S,
+            rebalance_timeout=REBALANCE_S,
+            heartbeat_interval=HEARTBEAT_S,
+            on_generation=on_generation,
+        )
         return self._client.start(member.run())
 
     def _on_commit(self, step: Commit) -> None:
         if step.state is not None:
-            self.ledger.commit(step.name, json_of(step.state)["generation"], step.epoch)
+            self.ledger.commit(step.name, json.loads(step.state)[0], step.epoch)
 
     def _find(self, name: str) -> tuple[Host, FastAPI] | None:
         worker = self.workers[name]
