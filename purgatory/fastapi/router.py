@@ -75,8 +75,6 @@ def lifespan_with(
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[dict[str, Purgatory]]:
         refuse_several_workers(purgatory, allow_separate_workers=allow_separate_workers)
-        if allow_separate_workers and purgatory.has_jobs:
-            purgatory.jobs.allows_separate_workers = True
         async with AsyncExitStack() as stack:
             try:
                 await stack.enter_async_context(purgatory)

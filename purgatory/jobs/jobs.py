@@ -23,9 +23,9 @@ from purgatory.jobs.model.spec import JobOptions, JobSpec
 from purgatory.jobs.model.steps import Add, Added, AddStatus, Fire
 from purgatory.jobs.owed_fires import BoundedWait, FireAll, OutboxRelay, PendingFire, PendingFires
 from purgatory.jobs.periodic import PeriodicRegistrar
-from purgatory.jobs.store_opener import OtherWorkers, StoreOpener, overlap_ms
+from purgatory.jobs.store_opener import StoreOpener
 from purgatory.jobs.stores.memory import MemoryJobStore
-from purgatory.jobs.stores.protocol import CanHurry, JobStore, ListsWorkers, Outbox
+from purgatory.jobs.stores.protocol import CanHurry, JobStore, Outbox
 from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import WorkerCounters, WorkerSettings
 from purgatory.jobs.worker.signals_since import AddResult, MissedFires, SignalHistory
@@ -57,11 +57,6 @@ class Jobs(JobCommands):
     may or may not be done, and repeating it is safe, except for `defer` without an idempotency key,
     `retry` and `reschedule`, which say how.
     """
-
-    allows_separate_workers = False
-    """Set it to True before the purgatory is opened to let other processes run jobs of the same
-    store, unwarned, while signals are in memory: each has its own clients and keys then. `install`
-    does so with `allow_separate_workers=True`."""
 
     def __init__(
         self,
@@ -130,13 +125,6 @@ class Jobs(JobCommands):
             counters=self._counters,
             history=self._missed_fires,
         )
-        self._other_workers: OtherWorkers | None = None
-        is_looking = self._shared_signals is None and not self.allows_separate_workers
-        if is_looking and isinstance(self.store, ListsWorkers):
-            lease_ms, grace_ms = self.settings.lease_ms, self.settings.grace_ms
-            self._other_workers = OtherWorkers(
-                self.store, worker, overlap_ms=overlap_ms(lease_ms=lease_ms, grace_ms=grace_ms)
-            )
         self._relay: OutboxRelay | None = None
         if isinstance(self.store, Outbox):
             self._relay = OutboxRelay(
@@ -373,8 +361,6 @@ class Jobs(JobCommands):
         self._periodic.start()
         if self._relay is not None:
             self._relay.start()
-        if self._other_workers is not None:
-            self._other_workers.start()
 
     async def _look_at_store(self) -> None:
         """Learn the store's clock, and log its warnings."""
@@ -390,8 +376,6 @@ class Jobs(JobCommands):
 
     async def _drain(self) -> None:
         await self._opener.stop()
-        if self._other_workers is not None:
-            await self._other_workers.stop()
         hurry = self.store.hurry if isinstance(self.store, CanHurry) else lambda: None
         stopping = [
             self._pending_fires.stop(),

@@ -46,7 +46,6 @@ async def test_each_time_has_one_run(make_job_stores: MakeJobStores) -> None:
         store: Any = Opened(await stores.connect())
         processes.append(Purgatory(name, jobs=store))
         processes[-1].periodic("tick", every=1)(tick)
-        processes[-1].jobs.allows_separate_workers = True
     here, there = processes
     async with asyncio.timeout(PATIENCE_S), here, there:
         await enough.wait()

@@ -12,10 +12,10 @@ from redis import Redis
 
 from purgatory import Purgatory
 from purgatory.jobs import Job, JobLimits, JobState
-from purgatory.jobs.model import Claim, GiveBack
+from purgatory.jobs.model import Claim
 from purgatory.jobs.redis import RedisJobStore
 from tests.contract.job_stores import ContractStore, MakeJobStores
-from tests.contract.world import LEASE_MS, START_MS, World
+from tests.contract.world import LEASE_MS, World
 from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
 
@@ -67,16 +67,6 @@ async def test_claims_cost_no_more_for_a_backlog_of_others(world: World, client:
             stats = client.info("commandstats")
             costs.append(sum(stat["calls"] for stat in stats.values()))
     assert costs[:2] == costs[2:] and max(costs) < 40
-
-
-async def test_no_worker_is_said_to_have_what_it_gave_back(world: World) -> None:
-    """Whoever claims next."""
-    await world.add("own", delay=0)
-    [job] = await claim(world.here, "own")
-    assert await world.here.workers(limit=10) == {"w": START_MS}  # type: ignore[attr-defined] # Redis
-    await world.here.give_back([GiveBack(job.claim)])
-    assert await claim(world.there, "other") == []
-    assert await world.here.workers(limit=10) == {}  # type: ignore[attr-defined] # Redis
 
 
 async def test_a_fired_job_is_claimed_once_by_a_process_that_can_run_it(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import BigInteger, event, insert, literal, select, text, update
+from sqlalchemy import event, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from purgatory.jobs import JobLimits, JobState, StoreUnavailableError
@@ -226,8 +226,6 @@ async def test_what_is_asked_often_is_searched_by_index(
     assert "ix_purgatory_jobs_blocked" in await plan_of(engine, reads.counts, {})
     # By either of two.
     assert "ix_purgatory_jobs_" in await plan_of(engine, reads.paused_jobs, {})
-    plan = await plan_of(engine, reads.workers(literal(now_ms, BigInteger)), {"limit": 10})
-    assert "ix_purgatory_jobs_finished" in plan and "ix_purgatory_jobs_leased" in plan
     asked = {"keys": many(["k", "l"]), "limit": 10}
     assert "ix_purgatory_job_keys_open" in await plan_of(engine, locks.on_keys, asked)
     if not is_sqlite:

@@ -408,7 +408,6 @@ class Bench:
         down: bool = False,
         bounds: Mapping[str, Any] | None = None,
         periodic: Mapping[str, Any] | None = None,
-        is_separate: bool = True,
         **settings: Any,
     ) -> Process:
         """Open a process; `settings` are those of its worker."""
@@ -428,8 +427,6 @@ class Bench:
         if periodic is not None:
             made.periodic("tick", **periodic)(self.ticks.run)
         made.handled_elsewhere({"note", "slow"} - set(made.handlers.own_names))
-        if is_separate:
-            made.jobs.allows_separate_workers = True
         return Process(await self.stack.enter_async_context(made), link, ends)
 
     async def job(self, job: Any) -> Job:

@@ -144,15 +144,6 @@ class RedisReader:
             if not last:
                 return found
 
-    async def workers(self, *, limit: int) -> dict[str, int]:
-        """Return workers and when each was last at work, of about `limit` jobs of each shard."""
-        seen: dict[str, int] = {}
-        for reply in await self._shards.ask_all(step_of("workers", limit)):
-            for line in filter(None, reply.decode("utf-8", "replace").split(SEPARATOR)):
-                worker, _, at_ms = line.removeprefix("=").rpartition(KEY_SEPARATOR)
-                seen[worker] = max(int(at_ms), seen.get(worker, 0))
-        return seen
-
     async def paused(self) -> Paused:
         """Return the handlers that are paused, and how many of their jobs are due."""
         names: set[str] = set()

@@ -58,7 +58,7 @@ local concat, find, gmatch, gsub, sub =
   table.concat, string.find, string.gmatch, string.gsub, string.sub
 
 local RECORD, ADD = string.rep('s', FIELDS), string.rep('s', 18)
-local UP_TO_HANDLER, UP_TO_WORKER = string.rep('s', HANDLER), string.rep('s', WORKER)
+local UP_TO_HANDLER = string.rep('s', HANDLER)
 
 local function split(text)
   local parts, count, start = {}, 0, 1
@@ -1324,34 +1324,6 @@ function steps.first_finished(step)
   return concat(lines, '\0')
 end
 
--- Of a batch of the jobs that finished last, of those that run, and of those that are held: who had
--- them, and when.
-function steps.workers(step)
-  local limit, seen, lines = min(MAX_BATCH, tonumber(step[2])), {}, {}
-  local function see(ids, is_held)
-    local places = #ids > 0 and call('HMGET', AT, unpack(ids)) or {}
-    for at, id in ipairs(ids) do
-      local text = places[at] and call('HGET', TAG .. places[at], id)
-      -- A corrupt record is quarantined by the next step that reads it.
-      local is_long_enough, job = pcall(unpack_fields, UP_TO_WORKER, text or '')
-      -- What was given back has no lease, and what is put off has no worker.
-      local is_worked_on = is_held and job[WORKER] ~= '' and (tonumber(job[LEASE]) or 0) > now
-      if is_long_enough and (is_worked_on or job[STATE] == 'done' or job[STATE] == 'failed') then
-        local worker, ms = job[WORKER], is_held and now or tonumber(job[ENDED]) or 0
-        seen[worker] = max(seen[worker] or 0, ms)
-      end
-    end
-  end
-  see(call('ZREVRANGE', FINISHED, 0, limit - 1))
-  see(call('ZREVRANGE', STATES.running, 0, limit - 1), true)
-  -- These may all be put off.
-  see(call('ZREVRANGEBYSCORE', HELD, '+inf', '(' .. now, 'LIMIT', 0, limit), true)
-  for worker, ms in pairs(seen) do
-    lines[#lines + 1] = worker .. '\1' .. ms
-  end
-  return concat(lines, '\0')
-end
-
 function steps.forget(step)
   local job = read(step[2])
   if not job or not FINAL[job[STATE]] then
@@ -1389,7 +1361,7 @@ function steps.now_ms()
 end
 
 -- Steps that read, or that ask for the rights where they begin to change something.
-local READS = ' paused requested get query counts count_handlers first_finished workers now_ms'
+local READS = ' paused requested get query counts count_handlers first_finished now_ms'
   .. ' fire cancel_for_key '
 
 local function run(step)

@@ -131,13 +131,6 @@ class SqlReader(ABC):
             for handler, state, by, count in rows
         }
 
-    async def workers(self, *, limit: int) -> dict[str, int]:
-        """Return workers and when each was last at work, of about `limit` jobs."""
-        statement = self._statements.workers(self._clock.expression)
-        asked = {"limit": limit}
-        rows = await self._read(lambda connection: connection.execute(statement, asked).all())
-        return {worker: int(at_ms) for worker, at_ms in rows}
-
     async def paused(self) -> Paused:
         """Return the handlers that are paused, and how many of their jobs are due."""
         statements = self._statements

@@ -182,19 +182,6 @@ class CanHurry(Protocol):
         ...
 
 
-@runtime_checkable
-class ListsWorkers(Protocol):
-    """A store that can also list who works on its jobs; those that cannot lack the method."""
-
-    async def workers(self, *, limit: int) -> Mapping[str, int]:
-        """Return workers and when each was last at work, by the store's clock.
-
-        Of about `limit` jobs that finished last, DONE or FAILED, then; and of as many that are
-        held, now. Cheap enough for once a minute: it returns no payloads.
-        """
-        ...
-
-
 class StoreListeners:
     """The listeners of one store object, called on its event loop."""
 

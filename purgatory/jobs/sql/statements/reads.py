@@ -37,7 +37,6 @@ from purgatory.jobs.sql.tables import (
     HAS_SLOT,
     IS_BLOCKED,
     IS_BLOCKED_BY_PAUSE,
-    IS_FINISHED,
     IS_FREE,
     IS_LEASED,
     IS_OPEN,
@@ -136,29 +135,6 @@ class Reads:
             lapsed = lapsed.where(self._dialect.among(UNINDEXED_HANDLER, "handlers"))
         both = union_all(free.correlate(None), lapsed).subquery()
         return select(func.min(both.c[0]))
-
-    def workers(self, now_ms: ColumnElement[int]) -> Select[Any]:
-        """Return the statement for who had the jobs that finished last or are held, and when."""
-        columns = (jobs.c.worker, jobs.c.state, jobs.c.finished_ms)
-        newest = (jobs.c.finished_ms.desc(), jobs.c.id.desc())
-        finished = select(*columns).where(IS_FINISHED).order_by(*newest).limit(LIMIT).subquery()
-        ended = select(finished.c.worker, finished.c.finished_ms.label("at_ms")).where(
-            finished.c.state.in_([JobState.DONE, JobState.FAILED])
-        )
-        until_ms = jobs.c.lease_until_ms
-        held = (
-            select(jobs.c.worker)
-            # What is put off has none, and ends after all leases of workers.
-            .where(IS_LEASED, until_ms > now_ms, jobs.c.worker.is_not(None))
-            .order_by(until_ms.desc())
-            .limit(LIMIT)
-            .subquery()
-        )
-        seen = union_all(ended, select(held.c.worker, now_ms.label("at_ms"))).subquery()
-        latest = func.max(seen.c.at_ms)
-        return (
-            select(seen.c.worker, latest).where(seen.c.worker.is_not(None)).group_by(seen.c.worker)
-        )
 
     def page_ids(self, where: JobFilter, *, is_first: bool) -> Select[Any]:
         """Return the statement for ids with whether they match, the highest first.
