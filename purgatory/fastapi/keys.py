@@ -101,23 +101,19 @@ class BatchItem(RequestBody):
 def signal_json(limits: Limits) -> JsonBody[SignalBody]:
     """Return the body of a fire, which may be left out."""
     model = with_fields(SignalBody, value=any_json(limits.max_value_bytes))
-    return JsonBody(
-        model,
-        max_bytes=_max_signal_bytes(limits),
-        max_value_bytes=limits.max_value_bytes,
-        default=model(),
-    )
+    return JsonBody(model, max_bytes=_max_signal_bytes(limits), default=model())
 
 
 @lru_cache(maxsize=64)
 def batch_json(limits: Limits) -> JsonBody[list[BatchItem]]:
     """Return the body of several fires: many small values, or one of the largest."""
-    item: Any = with_fields(BatchItem, value=any_json(limits.max_value_bytes))
+    model: Any = with_fields(BatchItem, value=any_json(limits.max_value_bytes))
+    item = JsonBody[BatchItem](model, max_bytes=_max_signal_bytes(limits) + KEY_ROOM)
     return JsonBody(
-        list[item],
-        max_bytes=max(MIN_BATCH_BODY, _max_signal_bytes(limits) + KEY_ROOM),
-        max_value_bytes=limits.max_value_bytes,
+        list[model],
+        max_bytes=max(MIN_BATCH_BODY, item.max_bytes),
         bounds={"min_length": 1, "max_length": MAX_BATCH},
+        item=item,
     )
 
 

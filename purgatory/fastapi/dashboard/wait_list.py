@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from purgatory.event_loop.inspection import Inspection, started_ms
 from purgatory.fastapi.dashboard.snapshots import WorkerName, log_malformed
-from purgatory.fastapi.http.json_bodies import JsonBody, RequestBody
+from purgatory.fastapi.http.json_bodies import ESCAPED, JsonBody, RequestBody
 from purgatory.fastapi.http.parameters import MAX_LIMIT
 from purgatory.fastapi.http.requests import Access, Action
 from purgatory.operations.delayed_operation import DelayedOperation
@@ -29,6 +29,8 @@ from purgatory.turn_budget import TurnBudget
 MAX_TARGETS: Final = 500
 # Characters: the id of a wait has its key, in Base64.
 MAX_TARGET: Final = 2048
+# Bytes of all targets: of as many ids of waits on the longest keys in ASCII.
+TARGETS_ROOM: Final = 192 * 1024
 
 ActionName = Literal[
     "fire",
@@ -115,12 +117,8 @@ class ActionsResponse(BaseModel):
 
 
 def actions_json(max_value_bytes: int) -> JsonBody[ActionsBody]:
-    """Return the body of actions: many short targets, or one large value."""
-    return JsonBody(
-        ActionsBody,
-        max_bytes=max(1024 * 1024, 3 * max_value_bytes + 4096),
-        max_value_bytes=max_value_bytes,
-    )
+    """Return the body of actions: many short targets, and a value."""
+    return JsonBody(ActionsBody, max_bytes=ESCAPED * (max_value_bytes + TARGETS_ROOM))
 
 
 # Keys or operations that are looked at in one turn of the event loop: less than a millisecond.

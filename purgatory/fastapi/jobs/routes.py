@@ -115,7 +115,7 @@ class JobBatch:
             for number, line in chunk:
                 await budget.yield_if_spent()
                 try:
-                    spec = await self._spec(raw, line)
+                    spec = self._spec(raw, line)
                     if key is not None:
                         # Each line is stored by itself, and so each may be a repeat.
                         spec = spec.of_request(*request_name(raw, key), number)
@@ -140,7 +140,7 @@ class JobBatch:
         for line in lines:
             await budget.yield_if_spent()
             try:
-                found |= dict.fromkeys((await self.parse(line)).accesses())
+                found |= dict.fromkeys(self.parse(line).accesses())
             except Problem:
                 # It is refused when the batch is read, which ends here.
                 refused += 1
@@ -148,12 +148,12 @@ class JobBatch:
                     break
         return list(found)
 
-    async def _spec(self, raw: RawRequest, line: bytes) -> JobSpec:
-        body = await self.parse(line)
+    def _spec(self, raw: RawRequest, line: bytes) -> JobSpec:
+        body = self.parse(line)
         check_access(raw.permit, body)
         return job_spec(self.context.purgatory, body, raw.permit)
 
-    async def parse(self, line: bytes) -> JobBody:
+    def parse(self, line: bytes) -> JobBody:
         """Return the job of a line; raise Problem.
 
         A line beyond the limit is not parsed: one of 16 MiB would stop the event loop for seconds.
@@ -164,7 +164,7 @@ class JobBatch:
                 f"the line has {len(line)} bytes, more than the {self.job.max_bytes} of one job",
                 limit=self.job.max_bytes,
             )
-        return await self.job.parse_in_turns(line)
+        return self.job.parse(line)
 
     async def _add(
         self, raw: RawRequest, specs: dict[int, JobSpec], refusals: _Refusals

@@ -192,9 +192,7 @@ def job_json(limits: JobLimits) -> JsonBody[JobBody]:
             ),
         ),
     )
-    return JsonBody(
-        model, max_bytes=_max_job_bytes(limits), max_value_bytes=limits.max_payload_bytes
-    )
+    return JsonBody(model, max_bytes=_max_job_bytes(limits))
 
 
 RESCHEDULE_JSON: Final = JsonBody[RescheduleBody](RescheduleBody, max_bytes=ENVELOPE)
@@ -207,8 +205,8 @@ def max_batch_bytes(limits: JobLimits) -> int:
 
 
 def _max_job_bytes(limits: JobLimits) -> int:
-    # Each key, and again with its cursor.
-    return ESCAPED * limits.max_payload_bytes + 2 * limits.max_keys * KEY_ROOM + JOB_ENVELOPE
+    # The longest keys, or shorter ones and again with their cursors.
+    return ESCAPED * limits.max_payload_bytes + limits.max_keys * KEY_ROOM + JOB_ENVELOPE
 
 
 class JobCallback(BaseModel):
