@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -11,7 +11,6 @@ import httpx
 
 from purgatory.cli.session import Session
 from purgatory.client import RefusedError
-from purgatory.client.follow import EventReader
 from purgatory.client.requests import Reply, auth_headers, reply_of
 from purgatory.errors import PurgatoryError
 from purgatory.jobs.model.job import JobState
@@ -81,27 +80,21 @@ def _shown(names: Iterable[str]) -> str:
 
 # Of an event loop, in ms: requests of all clients are late by it.
 MAX_LOOP_LAG_MS: Final = 100.0
-# The first snapshot has neither the other workers nor a lag, which takes a second to measure.
-_SNAPSHOTS: Final = 3
+# The first snapshot has no lag, which takes a second to measure.
+_SNAPSHOTS: Final = 2
 
 
 def worker_findings(session: Session) -> Iterator[Finding]:
     """Yield a finding for each worker; without the dashboard, one that says so."""
-    address = f"{session.url.rstrip('/')}{session.prefix}/dashboard/stream"
+    address = f"{session.url.rstrip('/')}{session.prefix}/dashboard/snapshot"
     try:
-        with httpx.stream(
-            "GET",
-            address,
-            params={"limit": str(_SNAPSHOTS)},
-            headers=auth_headers(session.token),
-            timeout=5,
-        ) as response:
-            if response.status_code == 200:
-                workers = _last_workers(response)
-            else:
-                response.read()
+        for number in range(_SNAPSHOTS):
+            threading.Event().wait(number)
+            response = httpx.get(address, headers=auth_headers(session.token), timeout=5)
+            if response.status_code != 200:
                 yield _not_shown(reply_of(response, response.content))
                 return
+        workers = response.json()["workers"]
     except (httpx.HTTPError, httpx.InvalidURL, PurgatoryError, ValueError) as exc:
         yield Finding("warning", "workers", f"the dashboard could not be read: {exc}")
         return
@@ -121,15 +114,6 @@ def refusal(error: RefusedError) -> str:
     """Return what a server said, and the scope that is needed if it has tokens with scopes."""
     is_of_tokens = error.slug in ("unauthorized", "forbidden")
     return f"{error} (a token with the scope observe may read this)" if is_of_tokens else str(error)
-
-
-def _last_workers(response: httpx.Response) -> list[dict[str, Any]]:
-    reader, workers = EventReader(), []
-    for piece in response.iter_bytes():
-        for event in reader.feed(piece):
-            if event.type == "snapshot":
-                workers = json.loads(event.data)["workers"]
-    return workers
 
 
 def _finding(worker: dict[str, Any]) -> Finding:

@@ -148,7 +148,7 @@ COSTLY: Final[dict[str, dict[str, Request]]] = {
     "statistics": {"a query": (f"?{_QUERY}", {}, "")},
     "list_waits": {"a page": ("?limit=1000", {}, "")},
     "javascript": {"headers": ("", _WAIT_LISTS, "")},
-    "dashboard_stream": {"a snapshot": ("?limit=1", {}, "")},
+    "dashboard_snapshot": {"a snapshot": ("", {}, "")},
     "dashboard_actions": {
         "targets": ("", {}, json.dumps({"action": "fire", "targets": ["k"] * 500})),
         "jobs": ("", {}, json.dumps({"action": "cancel-job", "targets": ["k"] * 500})),

@@ -171,8 +171,7 @@ async def test_a_key_counts_once_however_many_workers_watch_it() -> None:
           const { request } = await import(`${folder}requests.js`);
           const overview = await import(`${folder}overview.js`);
           const { drawKeys } = await import(`${folder}waits.js`);
-          const text = await (await request("dashboard/stream?limit=1")).text();
-          const snapshot = JSON.parse(/event: snapshot\\ndata: (.*)/.exec(text)[1]);
+          const snapshot = await (await request("dashboard/snapshot")).json();
           const [worker] = snapshot.workers;
           const made = (token, names, count) => ({
             ...worker, token, at_ms: 1, statistics: { ...worker.statistics, keys: count },
@@ -210,8 +209,7 @@ async def test_a_worker_of_an_older_version_is_counted_with_the_others() -> None
         script = """(async () => {
           const { request } = await import("/purgatory/dashboard/static/requests.js");
           const { drawOverview } = await import("/purgatory/dashboard/static/overview.js");
-          const text = await (await request("dashboard/stream?limit=1")).text();
-          const snapshot = JSON.parse(/event: snapshot\\ndata: (.*)/.exec(text)[1]);
+          const snapshot = await (await request("dashboard/snapshot")).json();
           const [worker] = snapshot.workers, older = structuredClone(worker);
           worker.statistics.outdated = 3;
           worker.times.waits.outdated[0] = 3;
@@ -245,8 +243,7 @@ async def test_a_rate_is_unknown_before_the_second_snapshot() -> None:
         script = """(async () => {
           const { request } = await import("/purgatory/dashboard/static/requests.js");
           const { drawOverview, note } = await import("/purgatory/dashboard/static/overview.js");
-          const text = await (await request("dashboard/stream?limit=1")).text();
-          const snapshot = JSON.parse(/event: snapshot\\ndata: (.*)/.exec(text)[1]);
+          const snapshot = await (await request("dashboard/snapshot")).json();
           const [worker] = snapshot.workers;
           return [0, 1].map((second) => {
             const statistics = { ...worker.statistics, fired: 1000 + 50 * second };
@@ -321,7 +318,7 @@ async def test_who_is_refused_by_the_application_reads_its_words(
     """Nothing of scopes, and of tokens only if it takes them; as when a session ends."""
 
     async def authorize(request: Request) -> None:
-        if request.url.path.endswith("/stream"):
+        if request.url.path.endswith("/snapshot"):
             raise HTTPException(status, "log in with the company's account", challenge)
 
     port = free_port()

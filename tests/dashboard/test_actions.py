@@ -19,7 +19,7 @@ from purgatory.fastapi.dashboard.wait_list import SLICE, ActionName
 from purgatory.jobs import JobState, MemoryJobStore
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.outcome import Status
-from tests.dashboard.test_stream import park
+from tests.dashboard.test_snapshots import park
 
 pytestmark = pytest.mark.anyio
 

@@ -124,14 +124,9 @@ async def test_a_malformed_snapshot_ends_no_dashboard(server: ValkeyServer, text
     async with AsyncExitStack() as stack:
         first, second = await entered(stack, server, 2)
         second.signals.peers.text_answers[f"snapshot {PREFIX}"] = _saying(text)
-        first.snapshots.enter(_nothing)
-        await until(lambda: first.snapshots.latest is not None)
-        assert first.snapshots.latest is not None
-        shown = json.loads(first.snapshots.latest)
+        shown = json.loads(await first.snapshots.latest())
         assert [each["token"] for each in shown["workers"]] == [first.snapshots._worker.token]
         assert shown["notes"] == ["1 other workers cannot be shown: see the log."]
-        assert not first.snapshots.is_over
-        first.snapshots.leave(_nothing)
 
 
 async def test_a_dashboard_that_cannot_ask_the_others_says_so(
@@ -145,12 +140,9 @@ async def test_a_dashboard_that_cannot_ask_the_others_says_so(
     async with AsyncExitStack() as stack:
         [first] = await entered(stack, server, 1)
         monkeypatch.setattr(first.signals.peers, "ask_texts", fail)
-        first.snapshots.enter(_nothing)
-        await until(lambda: first.snapshots.latest is not None)
-        shown = json.loads(first.snapshots.latest or b"")
+        shown = json.loads(await first.snapshots.latest())
         assert len(shown["workers"]) == 1
         assert shown["notes"] == ["The other workers cannot be shown: nobody listens"]
-        first.snapshots.leave(_nothing)
 
 
 async def test_malformed_rows_are_left_out(server: ValkeyServer) -> None:
@@ -169,7 +161,3 @@ def _saying(text: str) -> Any:
         return text
 
     return answer
-
-
-def _nothing() -> None:
-    """Do nothing."""

@@ -87,7 +87,7 @@ async def test_anyone_may_load_the_page_and_nothing_else() -> None:
             known = {"If-None-Match": response.headers["etag"]}
             again = await http.get(f"/purgatory{path}", headers=known)
             assert (again.status_code, again.content) == (304, b"")
-        for path in ("/dashboard/stream", "/waits"):
+        for path in ("/dashboard/snapshot", "/waits"):
             assert (await http.get(f"/purgatory{path}")).status_code == 401
         assert (await http.post("/purgatory/dashboard/actions")).status_code == 401
         assert (await http.put("/purgatory/dashboard")).headers["allow"] == "GET, HEAD"
@@ -110,7 +110,7 @@ async def test_a_file_that_is_asked_for_wrongly() -> None:
 async def test_without_authorize_it_is_closed() -> None:
     """With the sentence that says how to open it; `endpoints` may leave it out."""
     async with client(served()) as http:
-        for path in ("dashboard", "dashboard/dashboard.js", "dashboard/stream", "waits"):
+        for path in ("dashboard", "dashboard/dashboard.js", "dashboard/snapshot", "waits"):
             response = await http.get(f"/purgatory/{path}")
             assert response.status_code == 403
             assert "endpoints of dashboard are closed" in response.json()["detail"]

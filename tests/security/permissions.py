@@ -408,12 +408,11 @@ CASES: Final = (
         allowed=EVERYONE,
     ),
     Case(
-        operation="dashboard_stream",
-        name="follow the statistics of the dashboard",
+        operation="dashboard_snapshot",
+        name="read the statistics of the dashboard",
         thing="wait",
         allowed=READ,
         sees=READ,
-        query="?limit=1",
     ),
     Case(
         operation="dashboard_actions",

@@ -1,4 +1,4 @@
-"""The dashboard: its page, the list of waits, the live stream of snapshots, and actions.
+"""The dashboard: its page, the list of waits, snapshots, and actions.
 
 Nothing here runs while no dashboard is open. Not here: the lists of keys and jobs (`keys`, `jobs`),
 which have their own endpoints.

@@ -1,21 +1,18 @@
-"""The routes of the dashboard: its page, the stream of snapshots, waits, and actions."""
+"""The routes of the dashboard: its page, snapshots, waits, and actions."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib.resources import files
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path, Query
-from starlette.types import Receive, Send
 
-from purgatory.errors import PurgatoryClosedError, PurgatoryError
+from purgatory.errors import PurgatoryError
 from purgatory.fastapi.dashboard.snapshots import Snapshots, WorkerName
 from purgatory.fastapi.dashboard.wait_list import (
     AFTER_PATTERN,
@@ -29,26 +26,17 @@ from purgatory.fastapi.dashboard.wait_list import (
     actions_json,
     parse_after,
 )
-from purgatory.fastapi.http.asgi import (
-    DisconnectListener,
-    ResponseUnreadError,
-    may_have_body,
-    sending,
-)
-from purgatory.fastapi.http.bounds import UnreadResponses
 from purgatory.fastapi.http.errors import problem_of_error
 from purgatory.fastapi.http.parameters import KeyText, Prefix, WholeNumber
-from purgatory.fastapi.http.requests import READ, Access, Action, AsgiRequest, Permit, RawRequest
+from purgatory.fastapi.http.requests import READ, Access, Action, Permit, RawRequest
 from purgatory.fastapi.http.responses import (
     Problem,
     RawResponse,
     bad_parameter,
-    draining_problem,
     release_frames,
 )
 from purgatory.fastapi.routing.endpoints import (
     EndpointContext,
-    Sending,
     file_response,
     joined_in_turns,
 )
@@ -274,150 +262,21 @@ class Page:
         return file_response(raw, self._files[name], headers)
 
 
-# A snapshot of many workers takes some 100 KB in memory until its viewer has read it.
-MAX_VIEWERS: Final = 32
-_HEADERS: Final = [
-    (b"content-type", b"text/event-stream"),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),
-]
-
-
-class Streams:
-    """Streams snapshots to viewers: each gets the latest one, however many it has missed."""
-
-    def __init__(
-        self,
-        registry: WaitRegistry,
-        snapshots: Snapshots,
-        worker: WorkerName,
-        groups: frozenset[str],
-    ) -> None:
-        """Stream `snapshots` for a page that may use `groups`, as long as `registry` allows."""
-        self._max_stream = registry.settings.max_stream
-        self._unread = registry.context.unread
-        self._snapshots = snapshots
-        self._purgatory = registry.purgatory
-        self._clients = registry.clients
-        self._worker = worker
-        self._groups = groups
-        # How many each client has open. Invariant: all(self._open.values())
-        self._open: dict[str, int] = {}
-
-    async def dashboard_stream(
-        self,
-        raw: AsgiRequest,
-        limit: Annotated[
-            WholeNumber | None, Query(description="End after so many snapshots.")
-        ] = None,
-    ) -> Sending:
-        """Live statistics.
-
-        Stream a snapshot of the statistics of all workers each second.
-        """
-        client = self._clients.key_of_raw(raw)
-        self._require_room(client)
-        return partial(self._stream, raw, client, limit)
-
-    async def _stream(self, raw: AsgiRequest, client: str, limit: int | None, send: Send) -> None:
-        """Send the session, then snapshots, until the client leaves or the process drains."""
-        viewer = _Viewer(self._snapshots, raw.receive, send, self._unread)
-        if not may_have_body(raw.scope):
-            await viewer.read_empty_body()
-        with self._opened(client), suppress(ResponseUnreadError):
-            await viewer.serve(self._session(raw.permit), limit, self._max_stream)
-
-    @contextmanager
-    def _opened(self, client: str) -> Iterator[None]:
-        """Count a stream of `client` meanwhile."""
-        self._open[client] = self._open.get(client, 0) + 1
-        try:
-            yield
-        finally:
-            self._open[client] -= 1
-            if not self._open[client]:
-                del self._open[client]
-
-    def _require_room(self, client: str) -> None:
-        if self._purgatory.is_draining:
-            raise draining_problem()
-        if not self._purgatory.is_open:
-            raise PurgatoryClosedError
-        own, total = self._open.get(client, 0), sum(self._open.values())
-        # As many as are left for others: one client cannot keep everyone else out.
-        if own >= MAX_VIEWERS - total:
-            raise Problem(
-                "full",
-                f"you have {own} dashboards open at this process, and everyone together {total} "
-                f"(limit {MAX_VIEWERS}, of which a client may have as many as it leaves): "
-                "close one",
-                headers={"Retry-After": "5"},
-            )
-
-    def _session(self, permit: Permit) -> dict[str, Any]:
-        """Return what the page may show: the first event."""
-        may_operate, has_keys = permit.allows(Access(Action.OPERATE)), "keys" in self._groups
-        return {
-            "identity": permit.identity,
-            "worker": self._worker.name,
-            "groups": sorted(self._groups),
-            "may": {
-                "operate": may_operate,
-                "fire": may_operate and has_keys and permit.allows(Access(Action.FIRE)),
-                "drop": may_operate and has_keys,
-                "jobs": may_operate and permit.allows(Access(Action.DEFER)),
-                "read_jobs": permit.allows(Access(Action.DEFER)),
-            },
-        }
-
-
-class _Viewer(DisconnectListener):
-    """One open dashboard. It waits in `receive()`, so that its leaving is seen at once."""
-
-    def __init__(
-        self, snapshots: Snapshots, receive: Receive, send: Send, unread: UnreadResponses
-    ) -> None:
-        super().__init__(receive)
-        self._snapshots = snapshots
-        self._send = send
-        self._unread = unread
-        self._sent: bytes | None = None
-
-    async def serve(self, session: dict[str, Any], limit: int | None, max_stream: float) -> None:
-        """Send the session, then up to `limit` snapshots for `max_stream` seconds."""
-        snapshots = self._snapshots
-        end = "again"
-        await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-        await self._send_event("session", json.dumps(session).encode())
-        # As a name: each access to the method makes another object.
-        wake = self.interrupt
-        snapshots.enter(wake)
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(max_stream, wake)
-        until_s = loop.time() + max_stream
-        try:
-            while limit != 0 and loop.time() < until_s:
-                latest = snapshots.latest
-                if latest is not None and latest is not self._sent:
-                    self._sent = latest
-                    await self._send_event("snapshot", latest)
-                    limit = None if limit is None else limit - 1
-                elif snapshots.is_over:
-                    end = "drained"
-                    break
-                elif await self.until_disconnect():
-                    return
-        finally:
-            timer.cancel()
-            snapshots.leave(wake)
-        await self._send_event(end, b"{}")
-        await self._send({"type": "http.response.body", "body": b""})
-
-    async def _send_event(self, name: str, data: bytes) -> None:
-        body = b"event: %b\ndata: %b\n\n" % (name.encode(), data)
-        with sending(len(body), self._unread):
-            await self._send({"type": "http.response.body", "body": body, "more_body": True})
-        await asyncio.sleep(0)
+def _session(permit: Permit, worker: WorkerName, groups: frozenset[str]) -> dict[str, Any]:
+    """Return what the page may show to the client."""
+    may_operate, has_keys = permit.allows(Access(Action.OPERATE)), "keys" in groups
+    return {
+        "identity": permit.identity,
+        "worker": worker.name,
+        "groups": sorted(groups),
+        "may": {
+            "operate": may_operate,
+            "fire": may_operate and has_keys and permit.allows(Access(Action.FIRE)),
+            "drop": may_operate and has_keys,
+            "jobs": may_operate and permit.allows(Access(Action.DEFER)),
+            "read_jobs": permit.allows(Access(Action.DEFER)),
+        },
+    }
 
 
 def _after(text: str) -> SortKey:
@@ -474,6 +333,16 @@ def add_dashboard_routes(router: APIRouter, registry: WaitRegistry, groups: froz
         fields = encoded, json.dumps(following).encode()
         return RawResponse.from_json(200, b'{"waits":[%b],"next":%b}' % fields)
 
+    async def dashboard_snapshot(raw: RawRequest) -> RawResponse:
+        """Live statistics.
+
+        Return a snapshot of the statistics of all workers, at most a second old.
+        """
+        latest = await snapshots.latest()
+        session = json.dumps(_session(raw.permit, worker, groups)).encode()
+        # Of the same bytes for all.
+        return RawResponse.from_json(200, b'{"session":%b,%b' % (session, latest[1:]))
+
     add(
         "GET /waits",
         list_waits,
@@ -490,13 +359,12 @@ def add_dashboard_routes(router: APIRouter, registry: WaitRegistry, groups: froz
         responses={200: {"content": {"text/html": {}}}, **_NOT_MODIFIED},
     )
     add(
-        "GET /dashboard/stream",
-        Streams(registry, snapshots, worker, groups).dashboard_stream,
+        "GET /dashboard/snapshot",
+        dashboard_snapshot,
         READ,
-        response_description="Events `session` and `snapshot`; at the end `drained` if the process "
-        "shuts down, else `again`.",
-        responses={200: {"content": {"text/event-stream": {}}}},
-        problems=("full", "draining", "not-open"),
+        response_description="The statistics, and what the client may do.",
+        responses={200: {"content": {"application/json": {}}}},
+        problems=("not-open",),
     )
     add(
         "POST /dashboard/actions",

@@ -1,4 +1,4 @@
-"""Snapshots of the statistics: one each second while a dashboard is open, for all viewers."""
+"""Snapshots of the statistics: one a second at most, for all dashboards that ask."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 from contextvars import Context
 from dataclasses import asdict, dataclass
 from heapq import nlargest
 from secrets import token_hex
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
-from purgatory.errors import PurgatoryError
+from purgatory.errors import PurgatoryClosedError, PurgatoryError
 from purgatory.event_loop.inspection import Inspection, LevelBuckets
 from purgatory.json_value import decode_json
 from purgatory.operations.delayed_operation import DelayedOperation
@@ -113,7 +113,7 @@ LATENESS_BOUNDS_MS: Final = (0, 1, 2, 5, 10, 20, 50, 100, 250, 1_000)
 class OutcomeTimes:
     """A Recorder with histograms of waits and of lateness.
 
-    Attached for the first viewer and detached after the last: nobody pays for it otherwise.
+    Attached while somebody looks: nobody pays for it otherwise.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -127,7 +127,7 @@ class OutcomeTimes:
         self.lateness = Histogram(LATENESS_BOUNDS_MS)
 
     def summary(self) -> dict[str, object]:
-        """Return the counts by bucket since the first viewer came."""
+        """Return the counts by bucket since it was attached."""
         return {
             "wait_bounds_ms": WAIT_BOUNDS_MS,
             "waits": {str(status): times.counts for status, times in self.waits.items()},
@@ -152,23 +152,52 @@ class OutcomeTimes:
             self.lateness.add(late_ms)
 
 
+# A snapshot is not older than this.
 INTERVAL_S: Final = 1.0
-# How soon viewers hear of a drain.
 _TICK_S: Final = 0.1
-# For so long after the last question of another worker, snapshots are made for its viewers.
-_REMOTE_S: Final = 5.0
+# For so long after the last question, outcomes and the lag of the event loop are noted.
+LOOKED_S: Final = 5.0
 _STORE_S: Final = 2.0
 # Counting jobs may be expensive: it takes at most this part of the time.
 _STORE_SHARE: Final = 0.05
 # Bytes of the texts of other workers, together.
 _MAX_TEXTS: Final = 8 * 1024 * 1024
 
+Made = TypeVar("Made")
+
+
+class _Latest(Generic[Made]):
+    """What `make` returns: once a second at most, for all who ask meanwhile."""
+
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, Made]]) -> None:
+        self._make = make
+        self._making: asyncio.Task[Made] | None = None
+        self._due_s = 0.0
+
+    async def get(self) -> Made:
+        """Return the latest; raise what `make` raises."""
+        loop = asyncio.get_running_loop()
+        making = self._making
+        if making is None or (making.done() and loop.time() >= self._due_s):
+            self._due_s = loop.time() + INTERVAL_S
+            # In an empty context: that of the first who asks is none of the others'.
+            making = asyncio.create_task(
+                self._make(), name="purgatory-dashboard", context=Context()
+            )
+            self._making = making
+        # Others wait for it when this one leaves.
+        return await asyncio.shield(making)
+
+    def forget(self) -> None:
+        """Keep nothing, and make it anew for whoever asks next."""
+        self._making = None
+
 
 class Snapshots:
     """Makes snapshots of this process, and gathers those of the other workers.
 
-    Runs a task while there are viewers, here or in another worker, and attaches OutcomeTimes for
-    as long: without viewers there is neither.
+    From the first question until some seconds after the last, from here or from another worker,
+    OutcomeTimes is attached and the lag of the event loop measured; otherwise there is nothing.
     """
 
     def __init__(self, purgatory: Purgatory, worker: WorkerName, prefix: str) -> None:
@@ -176,129 +205,80 @@ class Snapshots:
         self._purgatory = purgatory
         self._worker = worker
         self._question = f"snapshot {prefix}"
-        self._viewers: set[Callable[[], object]] = set()
-        self._remote_until_s = 0.0
-        self._task: asyncio.Task[None] | None = None
+        self._inspection = purgatory.inspection()
+        self._ranking = KeyRanking(self._inspection)
+        # None while nobody looks.
+        self._times: OutcomeTimes | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._looked_s = 0.0
+        self._planned_s = 0.0
+        self._lag_ms = 0.0
+        self._own = _Latest(self._snapshot)
+        self._all = _Latest(self._gathered)
         self._job_states: dict[str, int] | None = None
         self._jobs_due_s = 0.0
-        self._own: dict[str, Any] | None = None
-        # Set once the task has made a snapshot, or ended without one.
-        self._has_begun = asyncio.Event()
-        self.latest: bytes | None = None
-        """The last snapshot of all workers, as JSON; None before the first."""
-        self.is_over = False
-        """True once the process drains or closes: no more snapshots are made."""
         self._shared = purgatory.shared_signals
         if self._shared is not None:
             self._shared.peers.text_answers[self._question] = self._answer
 
-    def enter(self, on_snapshot: Callable[[], object]) -> None:
-        """Call `on_snapshot` for each new `latest`, until `leave`."""
-        self._viewers.add(on_snapshot)
-        self._ensure_running()
-
-    def leave(self, on_snapshot: Callable[[], object]) -> None:
-        """Remove a viewer; without any, nothing runs."""
-        self._viewers.discard(on_snapshot)
-        if not self._viewers:
-            # The task may go on for other workers, and the next viewer come much later.
-            self.latest = None
+    async def latest(self) -> bytes:
+        """Return the last snapshot of all workers, as JSON. Raises PurgatoryClosedError."""
+        if not self._purgatory.is_open:
+            raise PurgatoryClosedError
+        self._look()
+        return await self._all.get()
 
     async def _answer(self, argument: str) -> str:
-        """Return the last snapshot of this process, for the viewers of another worker.
+        """Return the last snapshot of this process, for another worker."""
+        self._look()
+        return json.dumps(await self._own.get())
 
-        The first question waits for one, so that their first snapshot has all workers.
-        """
-        self._remote_until_s = asyncio.get_running_loop().time() + _REMOTE_S
-        self._ensure_running()
-        await self._has_begun.wait()
-        return "" if self._own is None else json.dumps(self._own)
-
-    def _ensure_running(self) -> None:
-        if self._task is None:
-            self.is_over = False
-            self.latest = None
-            self._own = None
-            # Another one each time: an event belongs to the event loop that waits for it first.
-            self._has_begun = asyncio.Event()
-            # In an empty context: that of the first viewer is none of the others'.
-            self._task = asyncio.create_task(
-                self._run(), name="purgatory-dashboard", context=Context()
-            )
-            self._task.add_done_callback(self._end, context=Context())
-
-    def _end(self, task: asyncio.Task[None]) -> None:
-        self._task = None
-        self._has_begun.set()
-        if not task.cancelled() and task.exception() is None and self._viewers:
-            purgatory = self._purgatory
-            if purgatory.is_open and not purgatory.is_draining:
-                # A viewer came when the task had just decided to end.
-                self._ensure_running()
-                return
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("the dashboard failed", exc_info=error, extra={"action": "failed"})
-        self.is_over = True
-        self._notify()
-
-    def _notify(self) -> None:
-        for on_snapshot in list(self._viewers):
-            on_snapshot()
-
-    @property
-    def _is_viewed(self) -> bool:
-        return bool(self._viewers) or asyncio.get_running_loop().time() < self._remote_until_s
-
-    async def _run(self) -> None:
+    def _look(self) -> None:
         loop = asyncio.get_running_loop()
-        purgatory = self._purgatory
-        inspection = purgatory.inspection()
-        times = OutcomeTimes(purgatory.clock)
-        ranking = KeyRanking(inspection)
-        inspection.attach(times)
-        try:
-            due_s, lag_ms = loop.time(), 0.0
-            while self._is_viewed and purgatory.is_open:
-                is_last = purgatory.is_draining
-                self._own = await self._snapshot(inspection, times, ranking, lag_ms)
-                self._has_begun.set()
-                if self._viewers:
-                    gathered = await self._gathered(self._own)
-                    # All may have left meanwhile.
-                    self.latest = gathered if self._viewers else None
-                    self._notify()
-                if is_last:
-                    return
-                due_s = max(due_s + INTERVAL_S, loop.time())
-                lag_ms = 0.0
-                while (left_s := due_s - loop.time()) > 0 and self._is_viewed:
-                    if purgatory.is_draining:
-                        break
-                    planned_s = loop.time() + min(left_s, _TICK_S)
-                    await asyncio.sleep(min(left_s, _TICK_S))
-                    lag_ms = max(lag_ms, (loop.time() - planned_s) * 1000)
-        finally:
-            inspection.detach(times)
+        self._looked_s = loop.time()
+        if self._times is None:
+            self._times = OutcomeTimes(self._purgatory.clock)
+            self._inspection.attach(self._times)
+        # Another one after a loop that has ended with what it was to call.
+        if self._loop is not loop:
+            self._lag_ms = 0.0
+            self._tick_later(loop)
 
-    async def _snapshot(
-        self, inspection: Inspection, times: OutcomeTimes, ranking: KeyRanking, lag_ms: float
-    ) -> dict[str, Any]:
-        keys = await ranking.rows()
-        purgatory = self._purgatory
+    def _tick_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._planned_s = loop.time() + _TICK_S
+        loop.call_at(self._planned_s, self._tick, loop, context=Context())
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._lag_ms = max(self._lag_ms, (loop.time() - self._planned_s) * 1000)
+        if self._purgatory.is_open and loop.time() < self._looked_s + LOOKED_S:
+            self._tick_later(loop)
+            return
+        assert self._times is not None
+        self._inspection.detach(self._times)
+        self._times = self._loop = None
+        self._own.forget()
+        self._all.forget()
+
+    async def _snapshot(self) -> dict[str, Any]:
+        times, purgatory = self._times, self._purgatory
+        assert times is not None
+        lag_ms, self._lag_ms = self._lag_ms, 0.0
+        keys = await self._ranking.rows()
         return {
             "worker": self._worker.name,
             "token": self._worker.token,
             "at_ms": purgatory.clock.wall_ms(),
             "loop_lag_ms": round(lag_ms, 1),
             "statistics": asdict(purgatory.statistics()),
-            "levels": [asdict(level) for level in inspection.levels()],
+            "levels": [asdict(level) for level in self._inspection.levels()],
             "keys": keys,
             "times": times.summary(),
             "missing": purgatory.missing,
         }
 
-    async def _gathered(self, own: dict[str, Any]) -> bytes:
-        workers, notes = [own], []
+    async def _gathered(self) -> bytes:
+        workers, notes = [await self._own.get()], []
         if self._shared is not None:
             try:
                 texts = await self._shared.peers.ask_texts(self._question, "")
@@ -379,7 +359,7 @@ def log_malformed(kind: str, error: ValueError) -> None:
 async def _parsed(texts: list[str]) -> tuple[list[dict[str, Any]], int]:
     """Return the snapshots of other workers, and how many are malformed, which is logged.
 
-    Without those beyond _MAX_TEXTS, and empty ones, of workers that drain.
+    Without those beyond _MAX_TEXTS.
     """
     found: list[dict[str, Any]] = []
     malformed = 0
@@ -389,8 +369,6 @@ async def _parsed(texts: list[str]) -> tuple[list[dict[str, Any]], int]:
         room -= len(text)
         if room < 0:
             break
-        if not text:
-            continue
         try:
             snapshot = decode_json(text.encode())
             _PEER.validate_json(text, strict=True)

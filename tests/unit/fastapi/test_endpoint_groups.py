@@ -46,7 +46,7 @@ CLOSED = [
     ("GET", "/statistics", "statistics"),
     ("GET", "/waits", "dashboard"),
     ("GET", "/dashboard", "dashboard"),
-    ("GET", "/dashboard/stream", "dashboard"),
+    ("GET", "/dashboard/snapshot", "dashboard"),
     ("POST", "/dashboard/actions", "dashboard"),
 ]
 GROUP_PATHS = {
@@ -72,7 +72,7 @@ GROUP_PATHS = {
     "dashboard": {
         "/purgatory/waits",
         "/purgatory/dashboard",
-        "/purgatory/dashboard/stream",
+        "/purgatory/dashboard/snapshot",
         "/purgatory/dashboard/actions",
         "/purgatory/dashboard/static/{file}",
     },

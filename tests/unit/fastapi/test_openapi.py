@@ -60,7 +60,7 @@ OPERATIONS = {
     "post /purgatory/jobs:resume": ("resume_handler", {415, 422, 503}),
     "get /purgatory/waits": ("list_waits", {401, 403, 422, 503}),
     "get /purgatory/dashboard": ("dashboard", {422}),
-    "get /purgatory/dashboard/stream": ("dashboard_stream", {401, 403, 422, 503}),
+    "get /purgatory/dashboard/snapshot": ("dashboard_snapshot", {401, 403, 422, 503}),
     "post /purgatory/dashboard/actions": ("dashboard_actions", {400, 401, 403, 413, 415, 422}),
     "get /purgatory/dashboard/static/{file}": ("dashboard_file", {404, 422}),
     "get /purgatory/statistics": ("statistics", {422}),

@@ -1,4 +1,4 @@
-// The page: signing in, the live stream, and which view is shown.
+// The page: signing in, the figures of each second, and which view is shown.
 
 import { $, applyPermissions, h } from "./elements.js";
 import { announce } from "./notices.js";
@@ -12,7 +12,8 @@ import { hidePaused, showPaused } from "./paused.js";
 const VIEWS = ["overview", "waits", "jobs", "workers"];
 // Without a snapshot for so long the connection is taken for lost.
 const SILENCE_MS = 8000;
-let latest = null, isOpen = false, attempt = 0, current = null, retry = null, aborter = null;
+const INTERVAL_MS = 1000;
+let latest = null, isOpen = false, attempt = 0, current = null, next = null;
 
 function setState(state, text) {
   $("state").dataset.state = state;
@@ -40,8 +41,7 @@ function signIn(why, takesToken) {
   $("token").focus();
 }
 
-function opened(data) {
-  Object.assign(session, data);
+function opened() {
   attempt = 0;
   trouble("");
   const was_lost = $("state").dataset.state === "lost";
@@ -119,52 +119,21 @@ function route() {
   if (is_other) scrollTo(0, 0);
 }
 
-function received(event, data) {
-  if (event === "session") opened(JSON.parse(data));
-  else if (event === "snapshot") {
-    latest = JSON.parse(data);
-    note(latest);
-    noteJobs(latest);
-    draw();
-  } else if (event === "drained") throw new Drained();
-  else if (event === "again") throw new Again();
+function received(data) {
+  Object.assign(session, data.session);
+  latest = data;
+  note(latest);
+  if ($("state").dataset.state !== "live") opened();
+  noteJobs(latest);
+  draw();
 }
 
-class Drained extends Error {}
-// Streams are not endless: the next one begins at once.
-class Again extends Error {}
-
-async function follow() {
-  aborter = new AbortController();
-  const { signal } = aborter;
-  let silence = setTimeout(() => aborter.abort(), SILENCE_MS);
+async function poll() {
+  clearTimeout(next);
   try {
-    const response = await request("dashboard/stream", { signal, headers: { Accept: "text/event-stream" } });
-    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-    let text = "";
-    for (;;) {
-      const { value, done } = await reader.read();
-      if (done) throw new Error("the stream has ended");
-      clearTimeout(silence);
-      silence = setTimeout(() => aborter.abort(), SILENCE_MS);
-      text += value;
-      for (let end = text.indexOf("\n\n"); end >= 0; end = text.indexOf("\n\n")) {
-        const lines = text.slice(0, end).split("\n");
-        text = text.slice(end + 2);
-        const field = (name) => lines.find((line) => line.startsWith(`${name}: `))?.slice(name.length + 2);
-        received(field("event"), field("data"));
-      }
-    }
-  } finally {
-    clearTimeout(silence);
-    aborter.abort();
-  }
-}
-
-async function connect() {
-  clearTimeout(retry);
-  try {
-    await follow();
+    const response = await request("dashboard/snapshot", { signal: AbortSignal.timeout(SILENCE_MS) });
+    received(await response.json());
+    next = setTimeout(poll, INTERVAL_MS);
   } catch (error) {
     if (error instanceof Refusal && error.status === 401) {
       const known = token();
@@ -179,29 +148,25 @@ async function connect() {
       signIn(`You may not see the dashboard: ${needed}(${error.message})`, error.takesToken);
       return;
     }
-    if (error instanceof Again && isOpen) {
-      retry = setTimeout(connect, 0);
-      return;
-    }
     attempt++;
-    const seconds = Math.min(15, error instanceof Drained ? 1 : 2 ** Math.min(attempt, 4)) * (0.75 + Math.random() / 2);
-    const why = error instanceof Drained ? "The worker behind this page is shutting down." : error instanceof Refusal ? reason(error) : "The connection to the server is lost.";
+    const seconds = Math.min(15, 2 ** Math.min(attempt, 4)) * (0.75 + Math.random() / 2);
+    const why = error instanceof Refusal ? reason(error) : "The connection to the server is lost.";
     setState("lost", "Not live");
     if (!isOpen) $("sign-in").hidden = true;
     trouble(`${why} ${latest ? `What you see is from ${new Date(latest.workers[0].at_ms).toLocaleTimeString()}. ` : ""}Trying again in ${Math.max(1, Math.round(seconds))} s.`);
-    retry = setTimeout(connect, seconds * 1000);
+    next = setTimeout(poll, seconds * 1000);
   }
 }
 
 $("trouble").querySelector("button").addEventListener("click", () => {
   trouble("Trying again now.");
-  connect();
+  poll();
 });
 $("sign-in").querySelector("form").addEventListener("submit", (event) => {
   event.preventDefault();
   keepToken($("token").value.trim());
   setState("off", "Connecting");
-  connect();
+  poll();
 });
 $("sign-out").addEventListener("click", () => {
   keepToken(null);
@@ -215,4 +180,4 @@ addEventListener("hashchange", () => {
 });
 addEventListener("resize", draw);
 document.addEventListener("visibilitychange", draw);
-connect();
+poll();

@@ -33,7 +33,7 @@ export async function refreshPaused() {
   if (!isShown || !session.groups.includes("jobs")) return;
   try {
     draw(await read("jobs:paused"));
-  } catch { /* The stream says what is wrong; the banner stays as it was. */ }
+  } catch { /* The next snapshot says what is wrong; the banner stays as it was. */ }
 }
 
 export function showPaused() {
