@@ -54,9 +54,8 @@ def test_they_are_refused(name: str, tmp_path: Path) -> None:
         log = "".join(server.log)
         said = [line for line in server.log if "2 workers would each keep signals" in line]
         if "uvicorn" in name:
-            # That is the whole record, of the first worker.
+            # That is the whole record.
             assert said[0].startswith("ERROR:    2 workers") and "\n" not in server.log, log
-            assert len(said) == 1, log
         # Once for each worker that was started until the server gave up.
         assert said and (name in LONG or len(said) <= 2), log
         assert 'Purgatory(signals=RedisSignals("redis://localhost:6379"))' in said[0]
@@ -65,19 +64,3 @@ def test_they_are_refused(name: str, tmp_path: Path) -> None:
         assert 'File "' not in log or "gunicorn.errors.HaltServer" in log, log
         # gunicorn shows one of its own if both workers end at the same time.
         assert name in LONG or "Traceback" not in log or "gunicorn.errors.HaltServer" in log, log
-
-
-@STOPS_IF_A_WORKER_CANNOT_START
-def test_a_worker_that_is_slow_to_end_is_not_waited_for() -> None:
-    """The supervisor kills what no longer answers after 5 s, and starts another one.
-
-    What the application has registered for the exit is called, whenever it did that.
-    """
-    command = "-m uvicorn tests.acceptance.lingering_application:app --port 0 --workers 2"
-    with ProcessServer([sys.executable, *command.split()]) as server:
-        server.wait()
-        log = "".join(server.log)
-        assert "failed to start, stopping the parent process" in log
-        assert log.count("2 workers would each keep signals") == 1, log
-        # The supervisor terminates the other worker, which may not have called them yet.
-        assert log.count("flushed the first") == log.count("flushed the last") >= 1, log
