@@ -16,13 +16,13 @@ from purgatory import Purgatory
 from purgatory.event_loop.inspection import Inspection
 from purgatory.fastapi import BearerTokens, install
 from purgatory.fastapi.dashboard import snapshots
-from purgatory.fastapi.dashboard.snapshots import SLICE, KeyRanking, OutcomeTimes
+from purgatory.fastapi.dashboard.snapshots import SLICE, KeyRanking
 from purgatory.jobs import MemoryJobStore
 from purgatory.operations.operation_listeners import Recorder
+from purgatory.operations.wait_histograms import WaitTimes
 from purgatory.outcome import Status
 from purgatory.signals import WaitOperation
 from purgatory.signals.redis import RedisSignals
-from purgatory.testing import MockClock
 from tests.cases import cases
 from tests.patience import PATIENCE_S, until
 from tests.unit.exchange import Exchange, Reply
@@ -277,36 +277,26 @@ async def test_the_fullest_keys_are_found_in_slices() -> None:
 
 
 async def test_the_times_of_outcomes() -> None:
-    """By how long they waited; lateness is of those that expired."""
+    """By how long they waited, whatever their kind; lateness is of those that expired."""
     async with Purgatory() as purgatory:
-        times, inspection = OutcomeTimes(purgatory.clock), purgatory.inspection()
+        times, inspection = WaitTimes(purgatory.clock), purgatory.inspection()
         inspection.attach(times)
         park(purgatory, "a", timeout=0.005)
-        other = park(purgatory, "b")
+        parked = park(purgatory, "b"), asyncio.ensure_future(purgatory.park("b", timeout=60))
+        await asyncio.sleep(0)
         await purgatory.fire("b")
-        assert other.status is Status.FIRED
-        await until(lambda: sum(times.waits[Status.EXPIRED].counts) == 1)
+        assert parked[0].status is (await parked[1]).status is Status.FIRED
+        await until(lambda: sum(times.lateness.counts) == 1)
         inspection.detach(times)
-        await purgatory.cancel("a")
         park(purgatory, "c").cancel()
-        assert (sum(times.waits[Status.FIRED].counts), sum(times.lateness.counts)) == (1, 1)
-        assert sum(times.waits[Status.CANCELLED].counts) == 0
-        # Not before the 5 ms: in the bucket up to 10 ms, or a later one.
-        assert sum(times.waits[Status.EXPIRED].counts[2:]) == 1
-
-
-async def test_an_outcome_is_counted_by_how_long_it_waited() -> None:
-    """Until it ended, however long it might have; one that expired also by how late it was."""
-    clock = MockClock()
-    clock.advance(5_000)
-    times = OutcomeTimes(clock)
-    async with Purgatory() as purgatory:
-        operation = Noted(1_000, purgatory.signals, ("a",), 0)
-        now_ms = clock.now_ns() // 1_000_000
-        times.record(operation, Status.FIRED, ("a",), "a", now_ms + 700)
-        times.record(operation, Status.EXPIRED, ("a",), None, now_ms - 20)
-    assert (times.waits[Status.FIRED].total, times.waits[Status.EXPIRED].total) == (300, 1_020)
-    assert times.lateness.total == 20
+    found = snapshots._summary(times)
+    waits = found["waits"]
+    assert isinstance(waits, dict)
+    assert {name: sum(counts) for name, counts in waits.items() if sum(counts)} == {
+        "fired": 2,
+        "expired": 1,
+    }
+    assert found["lateness"] == times.lateness.counts
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine
 from contextvars import Context
 from dataclasses import asdict, dataclass
 from heapq import nlargest
@@ -19,13 +19,13 @@ from pydantic import TypeAdapter
 from purgatory.errors import PurgatoryClosedError, PurgatoryError
 from purgatory.event_loop.inspection import Inspection, LevelBuckets
 from purgatory.json_value import decode_json
-from purgatory.operations.delayed_operation import DelayedOperation
-from purgatory.operations.operation_listeners import Record
-from purgatory.operations.wait_histograms import Histogram
-from purgatory.outcome import Status
+from purgatory.operations.wait_histograms import (
+    LATENESS_BOUNDS_MS,
+    WAIT_BOUNDS_MS,
+    KindTimes,
+    WaitTimes,
+)
 from purgatory.purgatory import Purgatory, Statistics
-from purgatory.timer import Clock
-from purgatory.timer.clock import NS_PER_MS
 from purgatory.turn_budget import TurnBudget
 
 logger = logging.getLogger("purgatory.dashboard")
@@ -104,52 +104,18 @@ class KeyRanking:
         return [key for _, key in found]
 
 
-WAIT_BOUNDS_MS: Final = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 60_000, 300_000)
-"""The upper bounds of the buckets of waits, inclusive; one more bucket has what is above."""
-LATENESS_BOUNDS_MS: Final = (0, 1, 2, 5, 10, 20, 50, 100, 250, 1_000)
-"""The same for lateness."""
-
-
-class OutcomeTimes:
-    """A Recorder with histograms of waits and of lateness.
-
-    Attached while somebody looks: nobody pays for it otherwise.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        """Begin without operations; `clock` is the purgatory's."""
-        self._now_ns = clock.now_ns
-        # Of the same type each time: it is found again to be detached.
-        self.record: Record = self._record
-        self.waits = {
-            status: Histogram(WAIT_BOUNDS_MS) for status in Status if status is not Status.PENDING
-        }
-        self.lateness = Histogram(LATENESS_BOUNDS_MS)
-
-    def summary(self) -> dict[str, object]:
-        """Return the counts by bucket since it was attached."""
-        return {
-            "wait_bounds_ms": WAIT_BOUNDS_MS,
-            "waits": {str(status): times.counts for status, times in self.waits.items()},
-            "lateness_bounds_ms": LATENESS_BOUNDS_MS,
-            "lateness": self.lateness.counts,
-        }
-
-    def _record(
-        self,
-        operation: DelayedOperation,
-        status: Status,
-        keys: tuple[Hashable, ...],
-        key: Hashable | None,
-        deadline_ms: int,
-    ) -> None:
-        if status is Status.PENDING:
-            return
-        late_ms = self._now_ns() // NS_PER_MS - deadline_ms
-        waited_ms = late_ms + operation.delay_ms
-        self.waits[status].add(waited_ms)
-        if status is Status.EXPIRED:
-            self.lateness.add(late_ms)
+def _summary(times: WaitTimes) -> dict[str, object]:
+    """Return the counts of waits by outcome and of lateness, each by bucket."""
+    waits = {str(status): [0] * (len(WAIT_BOUNDS_MS) + 1) for status in KindTimes().by_outcome()}
+    for kind in times.kinds.values():
+        for status, histogram in kind.by_outcome().items():
+            waits[status] = [*map(sum, zip(waits[status], histogram.counts, strict=True))]
+    return {
+        "wait_bounds_ms": WAIT_BOUNDS_MS,
+        "waits": waits,
+        "lateness_bounds_ms": LATENESS_BOUNDS_MS,
+        "lateness": times.lateness.counts,
+    }
 
 
 # A snapshot is not older than this.
@@ -197,7 +163,7 @@ class Snapshots:
     """Makes snapshots of this process, and gathers those of the other workers.
 
     From the first question until some seconds after the last, from here or from another worker,
-    OutcomeTimes is attached and the lag of the event loop measured; otherwise there is nothing.
+    WaitTimes is attached and the lag of the event loop measured; otherwise there is nothing.
     """
 
     def __init__(self, purgatory: Purgatory, worker: WorkerName, prefix: str) -> None:
@@ -208,7 +174,7 @@ class Snapshots:
         self._inspection = purgatory.inspection()
         self._ranking = KeyRanking(self._inspection)
         # None while nobody looks.
-        self._times: OutcomeTimes | None = None
+        self._times: WaitTimes | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._looked_s = 0.0
         self._planned_s = 0.0
@@ -237,7 +203,7 @@ class Snapshots:
         loop = asyncio.get_running_loop()
         self._looked_s = loop.time()
         if self._times is None:
-            self._times = OutcomeTimes(self._purgatory.clock)
+            self._times = WaitTimes(self._purgatory.clock)
             self._inspection.attach(self._times)
         # Another one after a loop that has ended with what it was to call.
         if self._loop is not loop:
@@ -273,7 +239,7 @@ class Snapshots:
             "statistics": asdict(purgatory.statistics()),
             "levels": [asdict(level) for level in self._inspection.levels()],
             "keys": keys,
-            "times": times.summary(),
+            "times": _summary(times),
             "missing": purgatory.missing,
         }
 
