@@ -28,7 +28,8 @@ from purgatory.pipeline.rollups.rollups import NODES, RollupRun, make_starts
 from purgatory.pipeline.rollups.wait_tables import write_waits
 from purgatory.pipeline.spark.folder import LocalFolder
 from purgatory.pipeline.sql.duck import connected, parquet
-from purgatory.pipeline.sql.spark import hour_rows
+from purgatory.pipeline.sql.outcomes import waits_of
+from purgatory.pipeline.sql.spark import frame, hour_rows
 from purgatory.pipeline.statistics import COARSE, bucket
 from tests.nightly import by_night
 from tests.pipeline.rolled import START, waits, write_outcomes
@@ -297,8 +298,9 @@ def test_spark_scans_the_outcomes_once(
 ) -> None:
     """One scan, and two exchanges: of aggregated rows, and of these by hour."""
     manifest = table.manifest()
+    known = OutcomeTable(spark, str(table.folder)).read()
     rows = hour_rows(
-        OutcomeTable(spark, str(table.folder)).read(),
+        frame(spark, waits_of("known", has_polls=False), known=known),
         starts=manifest.starts,
         as_of=START,
     )

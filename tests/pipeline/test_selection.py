@@ -14,10 +14,12 @@ from pyspark.sql import SparkSession
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.errors import NothingToReadError
+from purgatory.pipeline.schemas import OUTCOME_SCHEMA
 from purgatory.pipeline.sql.duck import connected
+from purgatory.pipeline.sql.outcomes import OF_POLLS
 from purgatory.pipeline.sql.selection import Selection
 from purgatory.pipeline.wait_columns import JOB
-from tests.pipeline.rolled import START, write_outcomes
+from tests.pipeline.rolled import START, waits, write_outcomes
 from tests.pipeline.synthetic import Written, write
 
 BY_TENANT = Selection(by="tenant", where=(("version", "1.2"),), depth=2)
@@ -144,7 +146,8 @@ def two_weeks(tmp_path: Path) -> Path:
 def report(out: Path, *options: str) -> str:
     """Return the text of the report on a selection."""
     assert main(["report", "--out", str(out), "--engine", "duckdb", *options]) == 0
-    page = (out / "selected" / "report" / "report.html").read_text(encoding="utf-8")
+    place = out / "selected" if options else out
+    page = (place / "report" / "report.html").read_text(encoding="utf-8")
     return " ".join(re.sub("(?s)<style.*?</style>|<script.*?</script>|<[^>]+>", " ", page).split())
 
 
@@ -225,32 +228,55 @@ def polls(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_polls_are_one_wait(polls: Path) -> None:
-    """From the start of the first to the end of the last, which says how it ended."""
-    run, [row] = selected(polls, waits="wait")
+    """The last one has the time since the first, and says how the wait ended."""
+    [row], [poll] = waits(polls, "by_kind", "polls")
     assert (row["operations"], row["fired"], row["expired"]) == (304, 303, 1)
     assert row["wait_us_p50"] == pytest.approx(65_040_000, rel=0.002)
     assert row["timeout_us_p50"] == pytest.approx(75_040_000, rel=0.002)
+    assert (poll["operations"], poll["fired"], poll["expired"]) == (905, 302, 603)
+    assert poll["wait_us_p50"] == 25_000_000
+    run, [selected_row] = selected(polls, where=(("kind", "watch"),))
+    assert selected_row == row
     assert run.examples().slowest[0]["wait_us"] == 65_040_000
-    _, [row] = selected(polls)
-    assert (row["operations"], row["expired"]) == (906, 603)
 
 
-def test_polls_are_chained_on_spark_as_well(polls: Path, spark: SparkSession) -> None:
+def test_each_poll_is_parked(polls: Path) -> None:
+    """Whatever it is a part of: places and arrivals are for requests."""
+    [rows] = waits(polls, "parked")
+    assert sum(row["began"] for row in rows) == 906
+
+
+def test_a_wait_goes_on_in_the_next_hour(tmp_path: Path) -> None:
+    """Which is known only in a later run, and changes the hour before."""
+    key = {"keys": ["order"], "labels": [("wait", "one")]}
+    expired = {"outcome": "expired", "completed_by": None}
+    write_outcomes(tmp_path, [ended(3_570, 25, **key, **expired)], as_of=START)
+    [[row]] = waits(tmp_path, "by_kind")
+    assert (row["operations"], row["expired"]) == (1, 1)
+    write_outcomes(tmp_path, [ended(3_600, 10, **key)], as_of=START)
+    [row], [poll], [hour] = waits(tmp_path, "by_kind", "polls", "by_hour")
+    assert (row["operations"], row["fired"], row["wait_us_max"]) == (1, 1, 40_000_000)
+    assert (poll["operations"], poll["fired"], poll["wait_us_max"]) == (2, 1, 25_000_000)
+    assert hour["hour"] == START + timedelta(hours=1)
+
+
+def test_polls_are_joined_on_spark_as_well(polls: Path, spark: SparkSession) -> None:
     """Row by row, whatever is unknown of one."""
-    selection = Selection(waits="wait")
     found = []
     for engine in (connected(threads=1), spark):
-        run = Run(str(polls), engine)
-        rows = [_as_dict(row) for row in run.rows(selection.query)]
+        rows = [_as_dict(row) for row in Run(str(polls), engine).rows(Selection().query)]
         found.append(sorted(rows, key=lambda row: str(row["operation_id"])))
     assert found[0] == found[1]
-    assert len(found[0]) == 304
+    assert sum(row["is_continued"] for row in found[0]) == 602
+    assert [*found[0][0]] == [*OUTCOME_SCHEMA.names, *OF_POLLS]
 
 
 @pytest.mark.usefixtures("no_server")
 def test_the_report_has_both_views_the_wait_first(polls: Path) -> None:
     """300 waits that ended well are not 67 % expired."""
-    text = report(polls, "--waits", "wait")
-    assert "Compared with polls" in text
-    assert "watch 304 &#9660; down 0.33% was 66.56%" in text
+    waits(polls)
+    assert main(["advise", "--out", str(polls)]) == 0
+    text = report(polls)
+    assert "watch 304 99.67% 0.33%" in text
+    assert "Polls, each for itself" in text and "watch 905 33.37% 66.63%" in text
     assert "of watch expired" not in text.partition("What was read")[0].replace("share", "")

@@ -22,7 +22,7 @@ from purgatory.pipeline.outcomes.outcome_table import DEFAULT_GRACE_S
 from purgatory.pipeline.report import DEFAULT_TITLE, report_writer
 from purgatory.pipeline.report.changes import RunSummary, summary_of
 from purgatory.pipeline.report.findings import findings
-from purgatory.pipeline.sql.selection import POLLS, Selection
+from purgatory.pipeline.sql.selection import Selection
 
 _CAPACITY = Capacity()
 _WEEK = "week"
@@ -129,17 +129,16 @@ def _selection(options: argparse.Namespace) -> Selection | None:
         where=tuple(options.where),
         by=options.by,
         depth=options.prefix_depth,
-        waits=options.waits,
     )
     return None if found == Selection() and not options.against else found
 
 
 def _against(run: Run, selection: Selection) -> tuple[str, RunSummary] | None:
-    """Return what a selection is compared with: what is asked for, its polls, or the week before.
+    """Return what a selection is compared with: what is asked for, or the week before.
 
     Raises NothingToReadError if that was asked for, and there is none.
     """
-    asked = run.options.against or (POLLS if selection.waits else None)
+    asked = run.options.against
     if not asked and not selection.since:
         return None
     as_of = run.manifest.as_of_time()
@@ -236,9 +235,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     label = "LABEL=VALUE"
     add("--where", type=_pair, action="append", default=[], metavar=label, help=f"{of} with it")
     add("--by", type=_label, metavar="LABEL", help="requests by its values instead of their kinds")
-    add("--against", type=_other, metavar=f"{label}|week|polls", help="compare with this part")
-    polls = "requests of one kind with the same keys and value are polls of one wait"
-    add("--waits", type=_label, metavar="LABEL", help=polls)
+    add("--against", type=_other, metavar=f"{label}|week", help="compare with this part")
     depth = "segments of a key that are its prefix (default %(default)s)"
     add("--prefix-depth", type=whole(1), default=1, metavar="COUNT", help=depth)
 
@@ -267,7 +264,7 @@ def _pair(pair: str) -> tuple[str, str]:
 
 
 def _other(value: str) -> str:
-    if value not in (_WEEK, POLLS):
+    if value != _WEEK:
         _pair(value)
     return value
 

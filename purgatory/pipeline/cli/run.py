@@ -37,6 +37,7 @@ from purgatory.pipeline.spark.folder import Folder, LocalFolder
 from purgatory.pipeline.spark.folders import SCHEMES, Tables, folder_at, is_local
 from purgatory.pipeline.spark.session import REMOTE_VARIABLE, SPARK_ERRORS
 from purgatory.pipeline.sql.duck import DuckRunner, connected
+from purgatory.pipeline.sql.outcomes import waits_of
 from purgatory.pipeline.sql.runner import FEW_RECORDS
 from purgatory.pipeline.sql.selection import Examples, Selection, tails_us
 from purgatory.pipeline.sql.spark import SparkRunner
@@ -187,12 +188,13 @@ class Run:
         return run
 
     def rows(self, query: Callable[[str], str]) -> Sequence[Any]:
-        """Return the rows of a query over the relation of the outcomes that it is given."""
+        """Return the rows of a query over the relation of `waits_of` that it is given."""
         table, manifest = self.outcomes, self.manifest
         count = sum(hour.operations for hour in manifest.hours.values())
         places = (table.folder, manifest.paths())
         table.runner.read("known", OUTCOME_SCHEMA, places, rows=count)
-        return table.runner.rows(query("known"))
+        table.runner.define("waits", waits_of("known", has_polls=manifest.has_polls()))
+        return table.runner.rows(query("waits"))
 
     def examples(self) -> Examples:
         """Return the slowest operations of the selection, and the fires that ended them."""

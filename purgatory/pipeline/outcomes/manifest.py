@@ -14,7 +14,7 @@ import json
 import re
 import secrets
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import cache
@@ -39,6 +39,8 @@ class Hour:
     open: int
     first_open_deadline: str | None
     """The earliest deadline of the open operations; after it some may be lost."""
+    polls: int
+    """The polls of waits, which may go on in the next hour."""
 
 
 @dataclass(slots=True)
@@ -89,6 +91,10 @@ class Manifest:
             for hour in sorted(self.hours)
             if hours is None or hour in hours
         ]
+
+    def has_polls(self, hours: Iterable[str] | None = None) -> bool:
+        """Return whether there are polls of waits, in all hours or in these."""
+        return any(self.hours[hour].polls for hour in (self.hours if hours is None else hours))
 
     def folders(self) -> set[str]:
         """Return the folders of runs that are part of the table."""

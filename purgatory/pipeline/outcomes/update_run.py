@@ -402,6 +402,7 @@ class UpdateRun:
                 first_open_deadline=(
                     None if row["deadline"] is None else from_micros(row["deadline"]).isoformat()
                 ),
+                polls=row["polls"],
             )
             for row in runner.rows(sql.described("written"))
         }

@@ -40,6 +40,8 @@ class Findings:
     manifest: Manifest
     by_kind: Rows
     """The kind with most operations first."""
+    polls: Rows = ()
+    """The same columns but for lateness, of each poll of a wait for itself."""
     by_key_prefix: Rows
     hot_keys: Rows
     parked: ParkedMinutes
@@ -121,6 +123,7 @@ def findings(
     return Findings(
         manifest=manifest,
         by_kind=by_kind,
+        polls=_most_first(tables.rows(WAITS, "polls"), "kind"),
         by_key_prefix=_most_first(tables.rows(WAITS, "by_key_prefix"), "key_prefix"),
         hot_keys=_most_first(tables.rows(WAITS, "hot_keys"), "key"),
         parked=tables.read(

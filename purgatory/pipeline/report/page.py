@@ -44,6 +44,7 @@ _COUNTED_JOBS = (
     "(<code>on_fire=cancel</code>). Fired or expired is how the wait of the others ended, whether "
     "they failed then or not.</p>"
 )
+_POLLS = "Polls, each for itself: those of one wait are one operation in all other figures"
 _WIDE = {"outcomes", "percentiles", "heat", "parked"}
 
 
@@ -178,7 +179,8 @@ def _part(part: Part) -> str:
     found = part.findings
     waits = waits_table(found.by_kind[:LISTED_KINDS], "kind", "By kind")
     failed = failed_jobs_table(found)
-    tables = f'<div class="card">{failed}{waits}{outcome_waits_table(found)}</div>'
+    polls = waits_table(found.polls, "kind", _POLLS) if found.polls and part.name != "jobs" else ""
+    tables = f'<div class="card">{failed}{waits}{outcome_waits_table(found)}{polls}</div>'
     hours = hours_table(part.load)
     figures = {chart.name: _figure(chart, part, hours) for chart in part.charts}
     wide = "".join(figures.pop(chart.name) for chart in part.charts if _kind(chart) in _WIDE)

@@ -237,7 +237,7 @@ def examples_section(found: Examples) -> str:
         [
             name_cell(row["kind"]),
             f"<td>{duration(row['wait_us'])}</td>",
-            f"<td>{row['watched_at']:%Y-%m-%d %H:%M:%S}</td>",
+            f"<td>{row['completed_at']:%Y-%m-%d %H:%M:%S}</td>",
             f'<td class="text">{escape(row["completed_by"] or ", ".join(row["keys"]))}</td>',
             f'<td class="text">{escape(_labels(row["labels"]))}</td>',
         ]
@@ -247,7 +247,7 @@ def examples_section(found: Examples) -> str:
         return '<div class="card"><p>No request of the selection was fired.</p></div>'
     of_fires = ("key", "fired at (UTC)", "waits ended", "longest")
     fires = table(of_fires, late, "Fires that ended most of the slowest 1 % of each kind")
-    of_waits = ("kind", "wait", "since (UTC)", "key fired", "labels")
+    of_waits = ("kind", "wait", "fired at (UTC)", "key fired", "labels")
     return f'<div class="card">{fires}{table(of_waits, slow, "The slowest waits")}</div>'
 
 

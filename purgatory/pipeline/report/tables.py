@@ -225,7 +225,7 @@ def waits_table(rows: Rows, name: str, title: str) -> str:
                 f"<td>{time_or(row[f'wait_us_{column}'], '')}</td>"
                 for column in ("p50", "p90", "p99", "max")
             ),
-            f"<td>{time_or(row['lateness_us_p99'], '')}</td>",
+            f"<td>{time_or(row.get('lateness_us_p99'), '')}</td>",
         ]
         for row in rows
     )

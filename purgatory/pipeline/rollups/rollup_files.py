@@ -13,7 +13,11 @@ from enum import IntEnum
 from pathlib import Path, PurePosixPath
 from typing import ClassVar, Final
 
-from purgatory.pipeline.outcomes.event_summary import WorkerStart
+from purgatory.pipeline.outcomes.event_summary import (
+    WorkerStart,
+    hour_of_number,
+    number_of_hour,
+)
 from purgatory.pipeline.outcomes.manifest import FOLDER, Manifest, file_name, newest_run, run_folder
 from purgatory.pipeline.spark.folder import Folder, LocalFolder
 
@@ -75,6 +79,8 @@ class Part(IntEnum):
     ERROR = 11
     """The error (name) of the job that failed last, by kind. The number is its end, in microseconds
     since 1970."""
+    POLL = 12
+    """Polls of waits by kind, outcome and bucket of their own wait."""
 
 
 MERGED: Final = tuple(part for part in Part if part not in {Part.BEGAN, Part.ENDED, Part.CRASH})
@@ -183,13 +189,22 @@ class RollupManifest:
 
     def stale_hours(self, outcomes: Manifest) -> set[str]:
         """Return the hours of `outcomes` whose rollup is missing or older."""
-        return {
+        changed = {
             name
             for name, hour in outcomes.hours.items()
-            if (rolled := self.hours.get(name)) is None
-            or rolled.outcomes_run != hour.run
-            or (rolled.as_of is not None and rolled.as_of != outcomes.as_of)
-            or (rolled.crashes and not _is_last(rolled.crashes, outcomes.starts))
+            if (rolled := self.hours.get(name)) is None or rolled.outcomes_run != hour.run
+        }
+        # Of other hours, what is known of waits that go on there.
+        beside = hours_beside(changed | (self.hours.keys() - outcomes.hours.keys()))
+        return changed | {
+            name
+            for name, rolled in self.hours.items()
+            if (hour := outcomes.hours.get(name)) is not None
+            and (
+                (hour.polls and name in beside)
+                or (rolled.as_of is not None and rolled.as_of != outcomes.as_of)
+                or (rolled.crashes and not _is_last(rolled.crashes, outcomes.starts))
+            )
         }
 
     def folders(self) -> set[str]:
@@ -214,6 +229,12 @@ def days_of(hour: str, rolled: RolledHour) -> list[str]:
 def hour_start(hour: str) -> datetime:
     """Return the start of an hour such as "2026-11-20T06"."""
     return datetime.fromisoformat(hour).replace(tzinfo=UTC)
+
+
+def hours_beside(hours: Iterable[str]) -> set[str]:
+    """Return the hours before and after each of these."""
+    numbers = map(number_of_hour, hours)
+    return {hour_of_number(number + way) for number in numbers for way in (-1, 1)}
 
 
 def hour_name(start: datetime) -> str:

@@ -12,7 +12,7 @@ import duckdb
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline.console import OnProgress, counted
-from purgatory.pipeline.outcomes.event_summary import WorkerStart
+from purgatory.pipeline.outcomes.event_summary import WorkerStart, joined, number_of_hour
 from purgatory.pipeline.outcomes.manifest import Manifest, publish, run_name, sweep
 from purgatory.pipeline.rollups.rollup_files import (
     ALL,
@@ -25,6 +25,7 @@ from purgatory.pipeline.rollups.rollup_files import (
     days_of,
     hour_name,
     hour_path,
+    hours_beside,
     node_path,
     prefix_path,
 )
@@ -33,7 +34,7 @@ from purgatory.pipeline.spark.folder import Folder
 from purgatory.pipeline.spark.session import session_option
 from purgatory.pipeline.sql import rollups as sql
 from purgatory.pipeline.sql.duck import addresses, attach, parquet
-from purgatory.pipeline.sql.outcomes import HOUR_US
+from purgatory.pipeline.sql.outcomes import HOUR_US, in_hours, waits_of
 from purgatory.pipeline.sql.rollups import merged, parked, summed
 from purgatory.pipeline.sql.selection import Selection
 from purgatory.pipeline.sql.spark import frame, frame_of, hour_rows
@@ -128,8 +129,8 @@ class RollupRun:
         place = f"run={self._name}/hours"
         make_starts(self._connection, self._outcomes.starts)
         for batch in self._batches(hours):
-            relation = parquet(addresses(self._table, *self._outcomes.paths({*batch})))
-            source = sql.source(f"({self._selection.query(relation)})", self._as_of)
+            relation = parquet(addresses(self._table, *self._read_with(batch)))
+            source = sql.source(f"({self._chosen(relation, batch)})", self._as_of)
             self._connection.execute(f"CREATE OR REPLACE TEMP VIEW rollup_source AS {source}")
             rows = sql.hour_rows("rollup_source", self._selection.depth)
             period = f"strftime(make_timestamp(hour * {HOUR_US}), '%Y-%m-%dT%H') AS period"
@@ -140,9 +141,9 @@ class RollupRun:
     def _write_by_spark(self, hours: Sequence[str]) -> None:
         assert self._spark is not None
         outcomes = self._outcomes
-        known = frame_of(self._spark, OUTCOME_SCHEMA, (self._table, outcomes.paths({*hours})))
+        known = frame_of(self._spark, OUTCOME_SCHEMA, (self._table, self._read_with(hours)))
         rows = hour_rows(
-            frame(self._spark, self._selection.query("known"), known=known),
+            frame(self._spark, self._chosen("known", hours), known=known),
             starts=outcomes.starts,
             as_of=self._as_of,
             depth=self._selection.depth,
@@ -157,12 +158,25 @@ class RollupRun:
         for hour in hours:
             batch.append(hour)
             operations += self._outcomes.hours[hour].operations
-            # Polls of one wait may be in several hours.
-            if operations >= _OPERATIONS and not self._selection.waits:
+            if operations >= _OPERATIONS:
                 yield batch
                 batch, operations = [], 0
         if batch:
             yield batch
+
+    def _read_with(self, hours: Sequence[str]) -> list[str]:
+        """Return the folders of outcomes to read for `hours`: those beside them, too, for polls."""
+        beside = hours_beside(hours) if self._outcomes.has_polls(hours) else set[str]()
+        return self._outcomes.paths(beside | {*hours})
+
+    def _chosen(self, relation: str, hours: Sequence[str]) -> str:
+        """Return the outcomes of `hours` in the selection, from what `_read_with` names."""
+        has_polls = self._outcomes.has_polls(hours)
+        found = f"({waits_of(relation, has_polls=has_polls)})"
+        if has_polls:
+            spans = joined([[number, number] for number in map(number_of_hour, hours)])
+            found = f"({in_hours(found, spans)})"
+        return self._selection.query(found)
 
     @property
     def _as_of(self) -> datetime:

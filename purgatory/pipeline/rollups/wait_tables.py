@@ -49,6 +49,7 @@ def write_waits(
     connection.execute(f"CREATE OR REPLACE TEMP TABLE {_PARTS} AS FROM {parquet(rollups.of_all())}")
     queries = {
         "by_kind": sql.by_kind(_PARTS),
+        "polls": sql.polls(_PARTS),
         "by_key_prefix": sql.by_key_prefix(_PARTS),
         "hot_keys": sql.hot_keys(_PARTS),
         "timeline": _timeline(rollups),

@@ -6,7 +6,14 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from purgatory.pipeline.outcomes.event_summary import BLOCK, from_micros
-from purgatory.pipeline.schemas import COMPLETIONS, EVENT_SCHEMA, JOB_KIND, OUTCOME_SCHEMA, WATCHED
+from purgatory.pipeline.schemas import (
+    COMPLETIONS,
+    EVENT_SCHEMA,
+    JOB_KIND,
+    OUTCOME_SCHEMA,
+    STREAM_KIND,
+    WATCHED,
+)
 from purgatory.pipeline.sql.values import text, texts, time
 
 NEW = "new_events"
@@ -53,6 +60,14 @@ _OPTIONAL = (
 )
 _COLUMNS = (*_ALWAYS, *_OPTIONAL)
 _OF_END = ("completed_at", "wait_us", "lateness_us", "completed_by")
+
+IS_REQUEST = f"NOT starts_with(kind, {text(JOB_KIND)}) AND kind <> {text(STREAM_KIND)}"
+_WAIT_ID = "map_extract_value(labels, 'wait')"
+_IS_POLL = f"{IS_REQUEST} AND {_WAIT_ID} IS NOT NULL"
+# A client that takes longer before it asks again begins another wait.
+_ASKS_AGAIN_US = 60_000_000
+OF_POLLS = ("earlier_us", "is_continued")
+"""The columns that `waits_of` adds."""
 
 
 def summary(limit: datetime) -> str:
@@ -231,8 +246,49 @@ def described(outcomes: str) -> str:
     return f"""
         SELECT {_HOUR} AS hour, count(*) AS operations,
                count(*) FILTER (WHERE outcome = 'open') AS open,
-               epoch_us(min(deadline) FILTER (WHERE outcome = 'open')) AS deadline
+               epoch_us(min(deadline) FILTER (WHERE outcome = 'open')) AS deadline,
+               count(*) FILTER (WHERE {_IS_POLL}) AS polls
         FROM {outcomes} GROUP BY ALL
+    """
+
+
+def waits_of(outcomes: str, *, has_polls: bool) -> str:
+    """Return outcomes in which the last poll of a wait has the whole wait and its timeout.
+
+    Polls of a wait are requests of one kind with the same keys and the same label "wait". A wait
+    goes on if its client asks again soon after a poll that expired or was drained: that poll then
+    `is_continued`. `earlier_us` is the part of the wait before a poll; null if it is no poll.
+    """
+    if not has_polls:
+        return f"SELECT *, NULL::BIGINT AS earlier_us, false AS is_continued FROM {outcomes}"
+
+    def goes_on(outcome: str, ended_at: str, next_at: str) -> str:
+        pause = f"epoch_us({next_at}) - epoch_us({ended_at})"
+        in_time = f"{outcome} IN ('expired', 'drained') AND {pause} <= {_ASKS_AGAIN_US}"
+        return f"coalesce({in_time}, false)"
+
+    of_wait = f"(PARTITION BY {_WAIT_ID}, kind, keys ORDER BY watched_at, operation_id)"
+    changed = {name: f"{name} + coalesce(earlier_us, 0)" for name in ("wait_us", "timeout_us")}
+    names = (*OUTCOME_SCHEMA.names, *OF_POLLS)
+    return f"""
+        WITH asked AS (
+            SELECT *, lag(outcome) OVER {of_wait} AS outcome_before,
+                   lag(completed_at) OVER {of_wait} AS ended_before,
+                   lead(watched_at) OVER {of_wait} AS asked_next
+            FROM {outcomes} WHERE {_IS_POLL}
+        ), joined AS (
+            SELECT *, {goes_on("outcome", "completed_at", "asked_next")} AS is_continued,
+                   epoch_us(watched_at) - max(
+                       CASE WHEN NOT {goes_on("outcome_before", "ended_before", "watched_at")}
+                       THEN epoch_us(watched_at) END) OVER {of_wait} AS earlier_us
+            FROM asked
+        ), all_of_them AS (
+            SELECT {_columns(names)} FROM joined
+            UNION ALL SELECT {_columns(OUTCOME_SCHEMA.names)}, NULL, false
+            FROM {outcomes} WHERE NOT ({_IS_POLL})
+        )
+        SELECT {_columns(f"{changed.get(name, name)} AS {name}" for name in names)}
+        FROM all_of_them
     """
 
 

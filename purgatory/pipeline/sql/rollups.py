@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -53,7 +53,14 @@ class _Rule:
     bucketed: str | None = None
     """The value whose bucket is the number, in place of `number`."""
     value: str | None = None
-    where: str | None = None
+    where: str = "true"
+    has_polls: bool = False
+    """Whether each poll counts, and not only the last one of a wait."""
+
+    @property
+    def condition(self) -> str:
+        """Which operations count."""
+        return self.where if self.has_polls else f"({self.where} AND NOT is_continued)"
 
 
 _COARSE_WAIT = f"coalesce({bucket_of('wait_us', SUB_BITS)} // {COARSE}, {NO_WAIT})"
@@ -62,7 +69,11 @@ _JOBS = f"CASE WHEN starts_with(kind, {text(JOB_KIND)}) THEN {text(JOB_KIND)} EN
 _RULES = {
     Part.WAIT: _Rule("kind", None, "outcome", bucketed="waited_us", value="wait_us"),
     Part.LATENESS: _Rule(
-        "kind", None, "outcome", bucketed="lateness_us", value="lateness_us", where=_IS_LATE
+        *("kind", None, "outcome"),
+        bucketed="lateness_us",
+        value="lateness_us",
+        where=_IS_LATE,
+        has_polls=True,
     ),
     Part.TIMEOUT: _Rule("kind", bucketed="timeout_us", value="timeout_us"),
     Part.PREFIX_WAIT: _Rule(name="item", outcome="outcome", bucketed="wait_us", value="wait_us"),
@@ -73,8 +84,10 @@ _RULES = {
     Part.MINUTE: _Rule(
         "kind", None, "outcome", f"watched_us // 60000000 * {TIMELINE_WIDTH} + {_COARSE_WAIT}"
     ),
-    Part.BEGAN: _Rule("kind", number="watched_us // 1000000", value="until_us - watched_us"),
-    Part.ENDED: _Rule("kind", number="until_us // 1000000"),
+    Part.BEGAN: _Rule(
+        "kind", number="watched_us // 1000000", value="until_us - watched_us", has_polls=True
+    ),
+    Part.ENDED: _Rule("kind", number="until_us // 1000000", has_polls=True),
     Part.CRASH: _Rule(name="crashed", where="crashed IS NOT NULL"),
     Part.FAILED: _Rule("kind", where="is_failed"),
     Part.ERROR: _Rule(
@@ -83,9 +96,16 @@ _RULES = {
         number="completed_us",
         where="is_failed AND error IS NOT NULL",
     ),
+    Part.POLL: _Rule(
+        *("kind", None, "outcome"),
+        bucketed="polled_us",
+        value="polled_us",
+        where="earlier_us IS NOT NULL",
+        has_polls=True,
+    ),
 }
 OF_PREFIXES = (Part.PREFIX_WAIT, Part.PREFIX_LATENESS)
-RARE = (Part.CRASH, Part.FAILED, Part.ERROR)
+RARE = (Part.CRASH, Part.FAILED, Part.ERROR, Part.POLL)
 """The parts that few operations count in."""
 
 
@@ -100,6 +120,7 @@ def source(outcomes: str, as_of: datetime) -> str:
             ON CASE WHEN o.outcome = 'lost' THEN split_part(operation_id, '-', 1) END = start_id
         ), timed AS (
             SELECT kind, keys, is_contested, wait_us, lateness_us, timeout_us, crashed, error,
+                   earlier_us, is_continued, wait_us - earlier_us AS polled_us,
                    -- A job that was cancelled after a fire or its deadline had decided it, as by
                    -- `on_fire="cancel"`.
                    CASE WHEN state = 'cancelled' THEN 'cancelled' ELSE outcome END AS outcome,
@@ -112,7 +133,8 @@ def source(outcomes: str, as_of: datetime) -> str:
                    coalesce(wait_us, CASE
                        WHEN outcome = 'open' AND deadline >= {time(as_of)}
                        THEN epoch_us({time(as_of)}) - epoch_us(watched_at)
-                       ELSE epoch_us(crashed_at) - epoch_us(watched_at) END) AS waited_us
+                       ELSE epoch_us(crashed_at) - epoch_us(watched_at) END
+                       + coalesce(earlier_us, 0)) AS waited_us
             FROM known
         )
         SELECT *, watched_us // {HOUR_US} AS hour FROM timed
@@ -168,17 +190,17 @@ def _counted(part: Part, source: str, depth: int) -> str:
     if part in OF_PREFIXES:
         source = f"""(
             SELECT * REPLACE (coalesce(item, {text(NO_KEY)}) AS item) FROM (
-                SELECT hour, outcome, is_contested, wait_us, lateness_us, unnest(
+                SELECT hour, outcome, is_contested, wait_us, lateness_us, is_continued, unnest(
                     CASE WHEN len(keys) <= 1 THEN [{_prefix("keys[1]", depth)}]
                     ELSE list_distinct([{_prefix("key", depth)} FOR key IN keys]) END) AS item
-                FROM {source} WHERE {rule.where or "true"}))
+                FROM {source} WHERE {rule.condition}))
         """
     return f"""
         SELECT hour, {part.value} AS part, {rule.kind or "NULL"}::VARCHAR AS kind,
                {rule.name or "NULL"}::VARCHAR AS name,
                {rule.outcome or "NULL"}::VARCHAR AS outcome, ({number or "NULL"})::BIGINT AS number,
                {_AGGREGATES}, {_values(rule.value) if rule.value else _NO_VALUES}
-        FROM {source} WHERE {rule.where or "true"} GROUP BY ALL
+        FROM {source} WHERE {rule.condition} GROUP BY ALL
     """
 
 
@@ -193,7 +215,7 @@ def counted_items(items: str) -> str:
         name: _by_part({part: getattr(rule, name) for part, rule in _RULES.items()})
         for name in ("kind", "name", "outcome", "value")
     }
-    where = _by_part({part: rule.where for part, rule in _RULES.items()}, "true")
+    where = _by_part({part: rule.condition for part, rule in _RULES.items()})
     chosen = ", ".join(f"{value} AS {name}" for name, value in columns.items())
     return f"""
         SELECT hour, part, kind, name, outcome, number, {_AGGREGATES}, {_values("value")}
@@ -205,14 +227,14 @@ def counted_items(items: str) -> str:
     """
 
 
-def _by_part(values: dict[Part, str | None], other: str = "NULL") -> str:
+def _by_part(values: Mapping[Part, str | None]) -> str:
     """Return the value of each row by its `part`."""
     parts = defaultdict(list)
     for part, value in values.items():
         if value is not None:
             parts[value].append(str(part.value))
     cases = (f"WHEN part IN ({', '.join(of)}) THEN {value}" for value, of in parts.items())
-    return f"CASE {' '.join(cases)} ELSE {other} END"
+    return f"CASE {' '.join(cases)} END"
 
 
 _RANKED = (*OF_PREFIXES, Part.KEY, Part.ERROR)

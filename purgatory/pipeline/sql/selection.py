@@ -10,20 +10,18 @@ from typing import Any, Final
 
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.rollups.rollup_files import OTHER, hour_name
-from purgatory.pipeline.schemas import JOB_KIND, OUTCOME_SCHEMA, STREAM_KIND
+from purgatory.pipeline.schemas import OUTCOME_SCHEMA
+from purgatory.pipeline.sql.outcomes import IS_REQUEST, OF_POLLS
 from purgatory.pipeline.sql.values import text, texts, time
 from purgatory.pipeline.statistics import bucket_start, middle_at
 
 MOST_VALUES: Final = 100
 """The values of a label with most operations; the rest is one."""
 SHOWN: Final = 10
-POLLS: Final = "polls"
 _NO_VALUE = "(none)"
-# A client that waits longer before it asks again begins another wait.
-_ASKS_AGAIN_US = 60_000_000
 _WEEK = timedelta(days=7)
+_HOUR = timedelta(hours=1)
 _COLUMNS = ("kind", "worker")
-_IS_REQUEST = f"NOT starts_with(kind, {text(JOB_KIND)}) AND kind <> {text(STREAM_KIND)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +39,6 @@ class Selection:
     """Its most frequent values."""
     depth: int = 1
     """The segments of a key that are its prefix."""
-    waits: str | None = None
-    """The label that polls of one wait have in common: they count as one operation."""
 
     def __str__(self) -> str:
         """Return the selection in words."""
@@ -50,13 +46,10 @@ class Selection:
         parts = [f"{word} {at:%Y-%m-%d %H:%M} UTC" for word, at in times if at is not None]
         parts += (f"{name}={value}" for name, value in self.where)
         parts += [f"by {self.by}"] if self.by else []
-        parts += [f"polls of the same {self.waits} as one wait"] if self.waits else []
         return ", ".join(parts) or "all operations"
 
     def against(self, other: str, as_of: datetime) -> Selection:
-        """Return what to compare with: "week" earlier, "polls", or another value of a label."""
-        if other == POLLS:
-            return replace(self, waits=None)
+        """Return what to compare with: "week" earlier, or another value of a label."""
         name, is_label, value = other.partition("=")
         if is_label:
             rest = (pair for pair in self.where if pair[0] != name)
@@ -65,22 +58,23 @@ class Selection:
         return replace(self, since=since, until=min(self.until or as_of, as_of) - _WEEK)
 
     def manifest(self, of_all: Manifest) -> Manifest:
-        """Return the manifest with those hours that may have operations of the selection."""
-        first = hour_name(self.since.astimezone(UTC)) if self.since else ""
-        last = hour_name(self.until.astimezone(UTC)) if self.until else "~"
+        """Return the manifest with those hours that may have operations of the selection.
+
+        And the hours beside them, in which waits may go on.
+        """
+        first = hour_name(self.since.astimezone(UTC) - _HOUR) if self.since else ""
+        last = hour_name(self.until.astimezone(UTC) + _HOUR) if self.until else "~"
         hours = {name: hour for name, hour in of_all.hours.items() if first <= name <= last}
         return replace(of_all, hours=hours)
 
     def query(self, relation: str) -> str:
-        """Return the outcomes of the selection, with the values of `by` as kinds."""
-        columns = ", ".join(
-            f"{self._kind()} AS kind" if name == "kind" else name for name in OUTCOME_SCHEMA.names
-        )
+        """Return the rows of `waits_of` in the selection, with the values of `by` as kinds."""
+        names = (*OUTCOME_SCHEMA.names, *OF_POLLS)
+        columns = ", ".join(f"{self._kind()} AS kind" if name == "kind" else name for name in names)
         conditions = [f"{_of(name)} = {text(value)}" for name, value in self.where]
         conditions += [f"watched_at >= {time(self.since)}"] if self.since else []
         conditions += [f"watched_at < {time(self.until)}"] if self.until else []
-        found = f"SELECT {columns} FROM {relation} WHERE {' AND '.join(conditions) or 'true'}"
-        return found if self.waits is None else _chained(found, _of(self.waits))
+        return f"SELECT {columns} FROM {relation} WHERE {' AND '.join(conditions) or 'true'}"
 
     def _kind(self) -> str:
         if self.by is None:
@@ -88,25 +82,25 @@ class Selection:
         value = f"coalesce({_of(self.by)}, {text(_NO_VALUE)})"
         known = f"{value} IN ({texts((_NO_VALUE, *self.values))})"
         named = f"CASE WHEN {known} THEN {value} ELSE {text(OTHER)} END"
-        return f"CASE WHEN {_IS_REQUEST} THEN concat({text(f'{self.by}=')}, {named}) ELSE kind END"
+        return f"CASE WHEN {IS_REQUEST} THEN concat({text(f'{self.by}=')}, {named}) ELSE kind END"
 
     def frequent(self, relation: str) -> str:
         """Return the most frequent values of `by`, as `value`."""
         assert self.by is not None
-        chosen = replace(self, by=None, waits=None).query(relation)
+        chosen = replace(self, by=None).query(relation)
         value = _of(self.by)
         return f"""
             SELECT value FROM (
                 SELECT {value} AS value, count(*) AS operations FROM ({chosen})
-                WHERE {_IS_REQUEST} AND {value} IS NOT NULL GROUP BY {value})
+                WHERE {IS_REQUEST} AND {value} IS NOT NULL GROUP BY {value})
             ORDER BY operations DESC, value LIMIT {MOST_VALUES}
         """
 
     def slowest(self, relation: str) -> str:
         """Return the requests that waited longest for a fire."""
         return f"""
-            SELECT kind, keys, worker, watched_at, wait_us, completed_by, labels
-            FROM ({self.query(relation)}) WHERE outcome = 'fired' AND {_IS_REQUEST}
+            SELECT kind, keys, worker, completed_at, wait_us, completed_by, labels
+            FROM ({self.query(relation)}) WHERE outcome = 'fired' AND {IS_REQUEST}
             ORDER BY wait_us DESC, operation_id LIMIT {SHOWN}
         """
 
@@ -117,7 +111,7 @@ class Selection:
             SELECT completed_by AS key, max(completed_at) AS at_time, count(*) AS operations,
                    max(wait_us) AS wait_us
             FROM ({self.query(relation)})
-            WHERE outcome = 'fired' AND {_IS_REQUEST} AND ({" OR ".join(tails) or "false"})
+            WHERE outcome = 'fired' AND {IS_REQUEST} AND ({" OR ".join(tails) or "false"})
             GROUP BY completed_by, epoch_us(completed_at) // 1000000
             ORDER BY operations DESC, wait_us DESC, key LIMIT {SHOWN}
         """
@@ -145,48 +139,6 @@ def tails_us(wait_counts: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 def _start(counts: Counter[int]) -> int:
     middle = middle_at(counts, 99.0)
     return max(bucket_start(bucket) for bucket in counts if bucket_start(bucket) <= middle)
-
-
-def _chained(polls: str, label: str) -> str:
-    """Return outcomes in which polls with the same label, kind and keys are one wait.
-
-    A wait goes on if its client asks again soon after a poll that expired or was drained. It has
-    the start of its first poll, and all else of its last.
-    """
-    is_poll = f"{_IS_REQUEST} AND {label} IS NOT NULL"
-    order = "PARTITION BY chain, kind, keys ORDER BY watched_at, operation_id"
-    # The first two decide; Spark compares no maps.
-    names = ["watched_at", *(name for name in OUTCOME_SCHEMA.names if name != "watched_at")]
-    last = ", ".join(f"{of}: {'map_entries(labels)' if of == 'labels' else of}" for of in names)
-    since = "epoch_us(first_at)"
-    changed = {
-        "watched_at": "first_at",
-        "wait_us": f"CASE WHEN last.completed_at IS NOT NULL "
-        f"THEN epoch_us(last.completed_at) - {since} END",
-        "timeout_us": f"epoch_us(last.deadline) - {since}",
-        "labels": "map_from_entries(last.labels)",
-        "records": "records",
-        "is_contested": "is_contested",
-    }
-    columns = (f"{changed.get(of, f'last.{of}')} AS {of}" for of in OUTCOME_SCHEMA.names)
-    return f"""
-        WITH polls AS ({polls}), ordered AS (
-            SELECT *, lag(outcome) OVER ({order}) AS before_it, lag(completed_at) OVER ({order})
-                   AS ended_at
-            FROM (SELECT *, {label} AS chain FROM polls WHERE {is_poll})
-        ), numbered AS (
-            SELECT *, sum(CASE WHEN before_it IN ('expired', 'drained')
-                AND epoch_us(watched_at) - epoch_us(ended_at) <= {_ASKS_AGAIN_US} THEN 0 ELSE 1 END)
-                OVER ({order}) AS number
-            FROM ordered
-        ), waits AS (
-            SELECT min(watched_at) AS first_at, max({{{last}}}) AS last,
-                   sum(records)::BIGINT AS records, bool_or(is_contested) AS is_contested
-            FROM numbered GROUP BY chain, kind, keys, number
-        )
-        SELECT {", ".join(columns)} FROM waits
-        UNION ALL SELECT {", ".join(OUTCOME_SCHEMA.names)} FROM polls WHERE NOT ({is_poll})
-    """
 
 
 def _of(name: str) -> str:

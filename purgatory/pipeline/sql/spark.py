@@ -128,7 +128,7 @@ def hour_rows(
     as_of: datetime,
     depth: int = 1,
 ) -> DataFrame:
-    """Return the rollups of all hours of `outcomes`: `period`, `hour`, GROUPS and NUMBERS.
+    """Return the rollups of all hours of `waits_of`: `period`, `hour`, GROUPS and NUMBERS.
 
     All in one pass: one scan and two exchanges.
     """
@@ -169,7 +169,7 @@ def _listed(depth: int) -> Column:
     nameless, rare = (
         F.array(*(_named(part, F.lit(None)) for part in parts)) for parts in (always, rollups.RARE)
     )
-    is_rare = F.col("crashed").isNotNull() | F.col("is_failed")
+    is_rare = F.col("crashed").isNotNull() | F.col("is_failed") | F.col("earlier_us").isNotNull()
     by_part = F.when(is_rare, F.concat(nameless, rare)).otherwise(nameless)
     return F.concat(by_part, by_key.otherwise(F.array(*none)))
 

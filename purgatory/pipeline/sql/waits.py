@@ -23,6 +23,11 @@ def by_kind(relation: str) -> str:
     return _waits(relation, ["kind"], _OF_KINDS | {"timeout_us": Part.TIMEOUT})
 
 
+def polls(relation: str) -> str:
+    """Return one row for each kind with polls of waits, of each poll for itself."""
+    return _waits(relation, ["kind"], {WAIT: Part.POLL})
+
+
 def by_hour(relation: str) -> str:
     """Return one row for each kind and hour, and the day as `period`; from rollups of hours."""
     placed = f"(SELECT * REPLACE (make_timestamptz(hour * {_HOUR_US}) AS hour) FROM {relation})"
@@ -138,7 +143,11 @@ def _waits(relation: str, by: Sequence[str], measures: Mapping[str, Part]) -> st
     shares = ", ".join(f"{name} / operations AS share_{name}" for name in OUTCOMES)
     return f"""
         WITH rows AS (SELECT * FROM {relation} WHERE part IN ({parts})),
-        counts AS (SELECT {groups}, {", ".join(counts)} FROM rows GROUP BY {groups}),
+        counts AS (
+            -- An hour may have nothing but polls of waits that go on.
+            SELECT {groups}, {", ".join(counts)} FROM rows
+            GROUP BY {groups} HAVING bool_or({is_wait})
+        ),
         buckets AS (
             SELECT {groups}, part, number, sum(valued) AS n, min(least) AS low, max(most) AS high
             FROM rows WHERE valued > 0 GROUP BY {groups}, part, number
