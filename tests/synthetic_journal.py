@@ -473,7 +473,13 @@ def put(path: Path, *rows: Mapping[str, Any], sample: bytes | None = None) -> No
     Times may be microseconds since 1970, which a datetime need not know.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    columns = {name: pa.array([row.get(name) for row in rows]) for name in EVENT_SCHEMA.names}
+    columns = {
+        field.name: pa.array(
+            [row.get(field.name) for row in rows],
+            field.type if pa.types.is_map(field.type) else None,
+        )
+        for field in EVENT_SCHEMA
+    }
     table = pa.table(columns).cast(EVENT_SCHEMA)
     if sample is not None:
         table = table.replace_schema_metadata({**EVENT_SCHEMA.metadata, SAMPLE_KEY: sample})

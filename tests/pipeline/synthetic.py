@@ -13,7 +13,7 @@ from purgatory.pipeline.spark.folder import Folder
 from tests.synthetic_journal import SyntheticJournal, Truth
 
 TABLES = (
-    *("by_kind", "by_key_prefix", "by_hour", "hot_keys", "parked", "timeline"),
+    *("by_kind", "polls", "by_key_prefix", "by_hour", "hot_keys", "parked", "timeline"),
     *("wait_counts", "lateness_counts"),
 )
 """Those of waits."""

@@ -61,6 +61,27 @@ JOBS = [
 ]
 
 
+def poll(number: int, kind: str) -> dict[str, Any]:
+    """Return the end of a poll of one of two waits, the fourth of them in the next hour."""
+    at = START + timedelta(seconds=3_510 + number * 30)
+    return {
+        "operation_id": f"{kind}-{number}",
+        "event": "expired" if number < 4 else "fired",
+        "seq": number + 1,
+        "kind": kind,
+        "keys": ["order:1"],
+        "worker": "w",
+        "at": at + timedelta(seconds=25),
+        "watched_at": at,
+        "deadline": at + timedelta(seconds=25),
+        "completed_at": at + timedelta(seconds=25),
+        "labels": [("wait", str(number % 2))],
+    }
+
+
+POLLS = [poll(number, kind) for kind in ("watch", "long-poll") for number in range(6)]
+
+
 @pytest.fixture(scope="module")
 def both(
     spark: SparkSession, engine: duckdb.DuckDBPyConnection, tmp_path_factory: pytest.TempPathFactory
@@ -74,7 +95,8 @@ def both(
     options["tenants"] = 3
     faults = {"dropped_share": 0.02, "crashes": (1.3,), "drains": (2.1,), "late_share": 0.03}
     written: Written = write(out / "a journal", **options, **faults)
-    for name, rows in {"impossible": PLANTED, "ahead": [AHEAD], "jobs": JOBS}.items():
+    planted_rows = {"impossible": PLANTED, "ahead": [AHEAD], "jobs": JOBS, "polls": POLLS}
+    for name, rows in planted_rows.items():
         put(written.folder / f"{name}.parquet", *rows)
     damage(written.folder)
     inject(written.folder, "truncated")
@@ -99,7 +121,7 @@ def both(
         assert len(updates[0].bad) == 2
         planted = len(PLANTED) // 2
         assert (updates[0].manifest.unknown_rows, len(updates[0].future)) == (planted, 1)
-        assert updates[0].operations == written.truth.operations + planted + len(JOBS)
+        assert updates[0].operations == written.truth.operations + planted + len(JOBS) + len(POLLS)
         of_spark.write_waits()
         of_duckdb.write_waits()
     return of_spark, of_duckdb
@@ -112,7 +134,7 @@ def test_outcomes_are_the_same_on_spark(both: tuple[Run, Run]) -> None:
     manifests = [run.outcomes.manifest() for run in both]
     for manifest in manifests:
         manifest.hours = {
-            name: (hour.operations, hour.open, hour.first_open_deadline)  # type: ignore[misc] # without the run
+            name: (hour.operations, hour.open, hour.first_open_deadline, hour.polls)  # type: ignore[misc] # without the run
             for name, hour in manifest.hours.items()
         }
         manifest.replaced = [path.partition("/")[2] for path in manifest.replaced]

@@ -35,7 +35,13 @@ BURST = Kind(
 
 _GAPS_WORKER = "dropping"
 _GAPS_START = "0123456789abcdef"
+_POLLS_START = "fedcba9876543210"
 _MISSING = 20
+_CLIENTS = 100
+_POLL_US = 25_000_000
+_PAUSE_US = 20_000
+_LAST_POLL_US = 15_000_000
+_LATENESS_US = 1_000
 _IMPOSSIBLE = (0, 253_402_300_800_000_000, 2**63 - 1)
 
 
@@ -76,6 +82,7 @@ class BenchJournal:
         truth = journal.write(self.files)
         truth.add(self._write_burst(operations, hours))
         truth.add(self._write_gaps())
+        truth.add(self._write_polls())
         for path in journal.deliver_late():
             late = self._late / path.relative_to(self.files)
             late.parent.mkdir(parents=True, exist_ok=True)
@@ -85,6 +92,7 @@ class BenchJournal:
         # A hidden file is one that the journal has not finished: nobody looks at it.
         names = [path.relative_to(self.files) for path in broken if path.name[0] != "."]
         advice = PlantedAdvice.of(truth, KINDS, hours, BURST, _BURST_S)
+        advice.timeouts_us["poll"] = int(truth.kinds["poll"].waits_us[0][0])
         replaced = pq.read_metadata(self._replaced).num_rows
         KnownTruth.of(
             truth,
@@ -93,6 +101,7 @@ class BenchJournal:
             replaced=replaced,
             unknown=len(_IMPOSSIBLE),
             missing={_GAPS_WORKER: _MISSING},
+            polls=[3 * _CLIENTS, 2 * _CLIENTS],
         ).write(self.truth)
 
     def _write_burst(self, operations: int, hours: float) -> Truth:
@@ -135,6 +144,29 @@ class BenchJournal:
         read = 2 * count + _MISSING + len(_IMPOSSIBLE)
         return Truth(kinds={"park": kind}, rows=read, repeated_rows=_MISSING)
 
+    def _write_polls(self) -> Truth:
+        """Add clients that wait for an event in three polls, some of them into the next hour."""
+        start_us = int((START + timedelta(hours=2)).timestamp()) * 1_000_000 - 60_000_000
+        rows: list[dict[str, Any]] = []
+        for client in range(_CLIENTS):
+            of_client = {"kind": "poll", "worker": "polling", "keys": ["poll:0"]}
+            of_client |= {"labels": [("wait", f"wait-{client}")]}
+            for poll in range(3):
+                at_us = start_us + client * 1_000_000 + poll * (_POLL_US + _PAUSE_US)
+                wait_us = _LAST_POLL_US if poll == 2 else _POLL_US
+                number = client * 3 + poll
+                watched, ended = _records(number, at_us, wait_us, start=_POLLS_START, **of_client)
+                if poll < 2:
+                    ended |= {"event": "expired", "lateness_us": _LATENESS_US}
+                rows += watched, ended
+        put(self.files / f"{START:date=%Y-%m-%d}" / "hour=08" / "polls.parquet", *rows)
+        whole_us = 2 * (_POLL_US + _PAUSE_US) + _LAST_POLL_US
+        waits_us = [np.full(_CLIENTS, whole_us)]
+        kind = KindTruth(operations=_CLIENTS, fired=_CLIENTS, waits_us=waits_us)
+        kind.lateness_us = [np.full(2 * _CLIENTS, _LATENESS_US)]
+        kind.key_counts = {"poll:0": _CLIENTS}
+        return Truth(kinds={"poll": kind}, rows=len(rows))
+
     def deliver_late(self) -> list[Path]:
         """Put the files that come late among the others; return where they are now.
 
@@ -160,17 +192,20 @@ class BenchJournal:
         return min(self.files.rglob("000000-*.parquet"))
 
 
-def _records(number: int, start_us: int) -> list[dict[str, Any]]:
-    """Return the records of an operation that fires after a second."""
+def _records(
+    number: int, start_us: int, wait_us: int = 1_000_000, start: str = _GAPS_START, **more: Any
+) -> list[dict[str, Any]]:
+    """Return the records of an operation that fires after `wait_us`."""
     most = 2**63 - 1
-    ended_us = min(start_us + 1_000_000, most)
+    ended_us = min(start_us + wait_us, most)
     row: dict[str, Any] = {
-        "operation_id": f"{_GAPS_START}-{number}",
+        "operation_id": f"{start}-{number}",
         "kind": "park",
         "worker": _GAPS_WORKER,
         "keys": ["gaps:0"],
         "watched_at": start_us,
         "deadline": min(start_us + 25_000_000, most),
+        **more,
     }
     return [
         row | {"event": "watched", "seq": 2 * number + 1, "at": start_us},

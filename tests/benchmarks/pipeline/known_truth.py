@@ -42,6 +42,9 @@ class KnownTruth:
     """Records of times that cannot be."""
     missing: dict[str, int]
     """By worker."""
+    polls: list[int]
+    """Polls of waits, and those of them that expired, after each of which the client polled again.
+    """
     by_kind: dict[str, dict[str, float]]
     by_label: dict[str, list[int]]
     """Operations, and those that expired, by label, such as "tenant=t1"."""
@@ -61,6 +64,7 @@ class KnownTruth:
         replaced: int,
         unknown: int,
         missing: dict[str, int],
+        polls: list[int],
     ) -> KnownTruth:
         """Return what can be told of `truth` with the files in `broken` added."""
         return cls(
@@ -70,6 +74,7 @@ class KnownTruth:
             replaced=replaced,
             unknown=unknown,
             missing=missing,
+            polls=polls,
             by_kind={name: _columns(kind) for name, kind in truth.kinds.items()},
             by_label=_by_label(truth),
             hot_keys=_hot_keys(truth),
@@ -101,7 +106,8 @@ class KnownTruth:
     def _compared(
         self, update: Update, outcomes: OutcomeTable, tables: Tables
     ) -> Iterator[tuple[str, Any, Any]]:
-        operations = sum(kind["operations"] for kind in self.by_kind.values())
+        waits = sum(kind["operations"] for kind in self.by_kind.values())
+        operations = waits + self.polls[1]
         totals = [*_TOTALS, *chain.from_iterable(map(_totals_of_label, self.by_label))]
         row = outcomes.read().selectExpr(*totals).collect()[0]
         yield "operations", row["operations"], operations
@@ -124,7 +130,9 @@ class KnownTruth:
             yield f"operations that {name} to be parked", parked, operations
         for name in ("timeline", "wait_counts"):
             counted = sum(row["count"] for row in tables.rows("waits", name))
-            yield f"operations in {name}", counted, operations
+            yield f"operations in {name}", counted, waits
+        [row] = tables.rows("waits", "polls")
+        yield "polls, and those that expired", [row["operations"], row["expired"]], self.polls
 
     def _compared_kinds(self, tables: Tables) -> Iterator[tuple[str, Any, Any]]:
         found = {row["kind"]: row for row in tables.rows("waits", "by_kind")}
