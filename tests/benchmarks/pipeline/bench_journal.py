@@ -149,7 +149,7 @@ class BenchJournal:
         start_us = int((START + timedelta(hours=2)).timestamp()) * 1_000_000 - 60_000_000
         rows: list[dict[str, Any]] = []
         for client in range(_CLIENTS):
-            of_client = {"kind": "poll", "worker": "polling", "keys": ["poll:0"]}
+            of_client: dict[str, Any] = {"kind": "poll", "worker": "polling", "keys": ["poll:0"]}
             of_client |= {"labels": [("wait", f"wait-{client}")]}
             for poll in range(3):
                 at_us = start_us + client * 1_000_000 + poll * (_POLL_US + _PAUSE_US)

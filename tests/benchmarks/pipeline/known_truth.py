@@ -131,8 +131,8 @@ class KnownTruth:
         for name in ("timeline", "wait_counts"):
             counted = sum(row["count"] for row in tables.rows("waits", name))
             yield f"operations in {name}", counted, waits
-        [row] = tables.rows("waits", "polls")
-        yield "polls, and those that expired", [row["operations"], row["expired"]], self.polls
+        [polls] = tables.rows("waits", "polls")
+        yield "polls, and those that expired", [polls["operations"], polls["expired"]], self.polls
 
     def _compared_kinds(self, tables: Tables) -> Iterator[tuple[str, Any, Any]]:
         found = {row["kind"]: row for row in tables.rows("waits", "by_kind")}
