@@ -61,7 +61,7 @@ def write_outcomes(
         pq.write_table(pa.Table.from_pylist(of_hour, _SCHEMA), path)
         open_count = sum(row["outcome"] == "open" for row in of_hour)
         polls = sum("wait" in dict(row["labels"] or ()) for row in of_hour)
-        manifest.hours[name] = Hour(run, len(of_hour), open_count, None, polls)
+        manifest.hours[name] = Hour([run], len(of_hour), open_count, None, polls)
     manifest.as_of = as_of.isoformat()
     manifest.starts = dict(starts or {})
     publish(folder, manifest)

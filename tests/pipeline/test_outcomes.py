@@ -166,7 +166,9 @@ def test_late_records_rewrite_their_hours_only(
     assert 0 < len(changed) < len(hours)
     second = table.update(str(written.folder))
     assert (second.new_files, set(second.written_hours)) == (1, changed)
-    runs = {name: int(hour.run.partition("-")[0]) for name, hour in table.manifest().hours.items()}
+    runs = {
+        name: int(hour.runs[0].partition("-")[0]) for name, hour in table.manifest().hours.items()
+    }
     assert runs == {hour: last_run + (hour in changed) for hour in hours}
     for path in others:
         path.with_suffix(".later").rename(path)

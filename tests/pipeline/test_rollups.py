@@ -46,7 +46,7 @@ def ended(at: datetime, seconds: float, **given: Any) -> dict[str, Any]:
 def rollup_runs(out: Path) -> dict[str, str]:
     """Return the run that wrote the rollup of each hour."""
     manifest = read_rollup_manifest(LocalFolder(f"{out}/rollups"))
-    return {name: hour.run for name, hour in manifest.hours.items()}
+    return {name: hour.runs[-1] for name, hour in manifest.hours.items()}
 
 
 def test_a_run_aggregates_only_what_changed(tmp_path: Path) -> None:
@@ -336,6 +336,12 @@ def test_without_outcomes_there_is_nothing(tmp_path: Path) -> None:
     """And the error names the job to run."""
     with pytest.raises(NothingToReadError, match="run the job `outcomes`"):
         waits(tmp_path)
+
+
+def test_duckdb_draws_no_progress_among_the_results() -> None:
+    """On stdout, as it does after two seconds, where Python has no terminal either."""
+    setting = "current_setting('enable_progress_bar')"
+    assert connected().execute(f"SELECT {setting}").fetchall() == [(False,)]
 
 
 def test_duckdb_spills_beyond_its_memory(tmp_path: Path) -> None:

@@ -92,8 +92,8 @@ def _missing(spans: Iterable[Sequence[int]]) -> int:
 class EventSummary:
     """What the events of a run touch."""
 
-    hours: set[str]
-    """The hours with events that are not in the future, such as "2026-11-20T06"."""
+    hours: dict[str, int]
+    """The events that are not in the future, by hour, such as "2026-11-20T06"."""
     as_of: datetime | None
     """The latest of these events."""
     future: dict[str, FutureRecords]
@@ -116,9 +116,12 @@ def summary_of_rows(rows: Sequence[Any]) -> EventSummary:
     numbers = [row for row in rows if row["bits"] is not None]
     rows = [row for row in rows if row["bits"] is None]
     past = [row for row in rows if row["hour"] is not None]
+    hours: Counter[str] = Counter()
+    for row in past:
+        hours[hour_of_number(row["hour"])] += row["records"]
     starts, job_records = starts_of_rows(numbers)
     return EventSummary(
-        hours={hour_of_number(row["hour"]) for row in past},
+        hours=hours,
         as_of=max((from_micros(row["last_us"]) for row in past), default=None),
         future={
             row["worker"]: FutureRecords(row["records"], *_times(row))

@@ -14,7 +14,7 @@ import json
 import re
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import cache
@@ -33,14 +33,29 @@ FOLDER = "_manifests"
 class Hour:
     """The outcomes of the operations that began to wait in one hour."""
 
-    run: str
-    """The run that wrote them, see `run_name`."""
+    runs: list[str]
+    """The runs that wrote them, see `run_name`: all after the first one added operations."""
     operations: int
     open: int
     first_open_deadline: str | None
     """The earliest deadline of the open operations; after it some may be lost."""
     polls: int
     """The polls of waits, which may go on in the next hour."""
+
+    def runs_after(self, runs: list[str]) -> int:
+        """Return the number of `runs` if they are the first of this hour's, else 0."""
+        return len(runs) if self.runs[: len(runs)] == runs else 0
+
+    def with_more(self, other: Hour) -> Hour:
+        """Return the hour with operations that were added to it."""
+        deadlines = [self.first_open_deadline, other.first_open_deadline]
+        return Hour(
+            [*self.runs, *other.runs],
+            self.operations + other.operations,
+            self.open + other.open,
+            min(filter(None, deadlines), key=datetime.fromisoformat, default=None),
+            self.polls + other.polls,
+        )
 
 
 @dataclass(slots=True)
@@ -84,12 +99,16 @@ class Manifest:
         """Return `as_of` as a time."""
         return datetime.fromisoformat(self.as_of) if self.as_of else None
 
-    def paths(self, hours: set[str] | None = None) -> list[str]:
-        """Return the folders of the outcomes, of all hours or of these."""
+    def paths(self, hours: Iterable[str] | None = None) -> list[str]:
+        """Return the folders of the outcomes, of all hours or of these.
+
+        From a mapping, without as many of the first runs of each hour as it says.
+        """
+        done = hours if isinstance(hours, Mapping) else {}
         return [
-            hour_path(self.hours[hour].run, hour)
-            for hour in sorted(self.hours)
-            if hours is None or hour in hours
+            hour_path(run, hour)
+            for hour in sorted(self.hours.keys() if hours is None else self.hours.keys() & hours)
+            for run in self.hours[hour].runs[done.get(hour, 0) :]
         ]
 
     def has_polls(self, hours: Iterable[str] | None = None) -> bool:
@@ -98,7 +117,7 @@ class Manifest:
 
     def folders(self) -> set[str]:
         """Return the folders of runs that are part of the table."""
-        found = {run_folder(hour.run) for hour in self.hours.values()}
+        found = {run_folder(run) for hour in self.hours.values() for run in hour.runs}
         return found | ({future_folder(self.future_run)} if self.future_run else set())
 
 

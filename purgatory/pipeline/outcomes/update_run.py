@@ -48,6 +48,10 @@ from purgatory.pipeline.sql.runner import Merge, Runner
 _READERS = 8
 # Read ahead of the first bad one.
 _FOOTERS = 256
+# Of the operations of an hour for each new event: fewer take less time to merge than to add, and
+# so do files that are many.
+_FEW = 10
+_MOST_RUNS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +230,8 @@ class UpdateRun:
         self._read_events([file.path for file, _ in good], rows, rebuilt)
         found = summary_of_rows(self._runner.rows(sql.summary(self._limit)))
         as_of = self._as_of(found)
-        hours = found.hours | _overdue(before, as_of, self._grace_s) | rebuilt
+        overdue = _overdue(before, as_of, self._grace_s)
+        hours = found.hours.keys() | overdue | rebuilt
         if self._is_repair:
             self._on_progress("repairing: the outcomes have records dated in the future")
             hours |= set(before.hours)
@@ -239,7 +244,8 @@ class UpdateRun:
         if hours:
             of_all = counted(len(hours | before.hours.keys()), "hour")
             self._on_progress(f"{counted(rows, 'new record')}; writing {len(hours):,} of {of_all}")
-            written = self._written(hours, rebuilt, rows, as_of or self._limit)
+            added = set() if self._is_repair else self._added(found.hours, overdue | rebuilt)
+            written = self._written(hours, rebuilt, added, rows, as_of or self._limit)
             others = {name: hour for name, hour in before.hours.items() if name not in hours}
             manifest.hours = others | written
             kept = {*manifest.paths(hours)}
@@ -372,18 +378,36 @@ class UpdateRun:
         micros = self._runner.rows(sql.latest(self._limit))[0]["last_us"]
         return None if micros is None else from_micros(micros)
 
-    def _written(
-        self, hours: set[str], rebuilt: set[str], rows: int, as_of: datetime
-    ) -> dict[str, Hour]:
-        """Write the hours, merged with the new events unless `rebuilt`, and return what they have.
+    def _added(self, records: Mapping[str, int], others: set[str]) -> set[str]:
+        """Return the hours with few new events, all of operations that were not known.
 
-        Reading them verifies them, too.
+        As of jobs, which end long after they were deferred: such an hour gets one more file.
+        """
+        few = {
+            name: number_of_hour(name)
+            for name in records.keys() & self._before.hours.keys() - others
+            if records[name] * _FEW < self._before.hours[name].operations
+            and len(self._before.hours[name].runs) < _MOST_RUNS
+        }
+        if not self._read_known({*few}):
+            return set()
+        spans = joined([[number, number] for number in few.values()])
+        changed = {row["hour"] for row in self._runner.rows(sql.changed_hours(spans))}
+        return {name for name, number in few.items() if number not in changed}
+
+    def _written(
+        self, hours: set[str], rebuilt: set[str], added: set[str], rows: int, as_of: datetime
+    ) -> dict[str, Hour]:
+        """Write the hours, and return what they have.
+
+        New events are merged with what is known, unless that was `rebuilt`, or stays and they are
+        `added` to it. Reading them verifies them, too.
         """
         before, runner, folder = self._before, self._runner, run_folder(self._name)
-        has_known = self._read_known(hours - rebuilt)
+        has_known = self._read_known(hours - rebuilt - added)
         if has_known and self._is_repair:
             runner.define("past_outcomes", sql.past_outcomes(self._limit))
-        rows += sum(before.hours[hour].operations for hour in hours if hour in before.hours)
+        rows += sum(before.hours[hour].operations for hour in (hours - added) & before.hours.keys())
         merge = Merge(
             known=("past_outcomes" if self._is_repair else sql.KNOWN) if has_known else None,
             limit=self._limit,
@@ -394,18 +418,13 @@ class UpdateRun:
         )
         runner.write_outcomes(self._table, folder, merge)
         runner.read("written", OUTCOME_SCHEMA, (self._table, [folder]), rows=rows)
-        return {
-            hour_of_number(row["hour"]): Hour(
-                run=self._name,
-                operations=row["operations"],
-                open=row["open"],
-                first_open_deadline=(
-                    None if row["deadline"] is None else from_micros(row["deadline"]).isoformat()
-                ),
-                polls=row["polls"],
-            )
-            for row in runner.rows(sql.described("written"))
-        }
+        found = {}
+        for row in runner.rows(sql.described("written")):
+            name, deadline = hour_of_number(row["hour"]), row["deadline"]
+            first = None if deadline is None else from_micros(deadline).isoformat()
+            hour = Hour([self._name], row["operations"], row["open"], first, row["polls"])
+            found[name] = before.hours[name].with_more(hour) if name in added else hour
+        return found
 
 
 def _overdue(before: Manifest, as_of: datetime | None, grace_s: float) -> set[str]:

@@ -142,10 +142,10 @@ ALL = "all"
 class RolledHour:
     """The rollup of one hour."""
 
-    run: str
-    """The run that wrote it."""
-    outcomes_run: str
-    """The run that wrote the outcomes it was made from."""
+    runs: list[str]
+    """The runs that wrote it: all after the first one added what is of operations that were."""
+    outcomes_runs: list[str]
+    """The runs that wrote the outcomes it was made from."""
     as_of: str | None
     """Until when its open operations have waited; None without any."""
     crashes: dict[str, str]
@@ -155,6 +155,22 @@ class RolledHour:
     """The first and the last start of a wait, in seconds since 1970."""
     last_end_s: int
     """Until when its operations were parked."""
+
+    def paths(self, name: str) -> list[str]:
+        """Return the folders of this hour."""
+        return [hour_path(run, name) for run in self.runs]
+
+    def with_more(self, other: RolledHour) -> RolledHour:
+        """Return the rollup with that of operations that were added to its hour."""
+        return RolledHour(
+            [*self.runs, *other.runs],
+            other.outcomes_runs,
+            other.as_of,
+            self.crashes | other.crashes,
+            min(self.first_s, other.first_s),
+            max(self.last_s, other.last_s),
+            max(self.last_end_s, other.last_end_s),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,29 +203,31 @@ class RollupManifest:
 
     VERSION: ClassVar = 1
 
-    def stale_hours(self, outcomes: Manifest) -> set[str]:
-        """Return the hours of `outcomes` whose rollup is missing or older."""
-        changed = {
-            name
+    def stale_hours(self, outcomes: Manifest) -> dict[str, int]:
+        """Return the hours of `outcomes` whose rollup is missing or older.
+
+        With the number of their runs that it has: none unless all that is new was added.
+        """
+        found = {
+            name: hour.runs_after(rolled.outcomes_runs) if rolled is not None else 0
             for name, hour in outcomes.hours.items()
-            if (rolled := self.hours.get(name)) is None or rolled.outcomes_run != hour.run
+            if (rolled := self.hours.get(name)) is None or rolled.outcomes_runs != hour.runs
         }
         # Of other hours, what is known of waits that go on there.
-        beside = hours_beside(changed | (self.hours.keys() - outcomes.hours.keys()))
-        return changed | {
-            name
-            for name, rolled in self.hours.items()
-            if (hour := outcomes.hours.get(name)) is not None
-            and (
-                (hour.polls and name in beside)
+        beside = hours_beside(found.keys() | (self.hours.keys() - outcomes.hours.keys()))
+        for name in self.hours.keys() & outcomes.hours.keys():
+            rolled, hour = self.hours[name], outcomes.hours[name]
+            if (
+                (hour.polls and (name in beside or name in found))
                 or (rolled.as_of is not None and rolled.as_of != outcomes.as_of)
                 or (rolled.crashes and not _is_last(rolled.crashes, outcomes.starts))
-            )
-        }
+            ):
+                found[name] = 0
+        return found
 
     def folders(self) -> set[str]:
         """Return the folders of runs that are in use."""
-        runs = {hour.run for hour in self.hours.values()}
+        runs = {run for hour in self.hours.values() for run in hour.runs}
         runs |= {prefix.run for prefix in self.prefixes.values()}
         return set(map(run_folder, runs | {*self.days.values()} | {*self.months.values()}))
 
@@ -290,7 +308,7 @@ class Rollups:
     def of_hours(self) -> list[str]:
         """Return the files of all hours."""
         hours = sorted(self.manifest.hours.items())
-        return self.files.fetch(hour_path(hour.run, name) for name, hour in hours)
+        return self.files.fetch(path for name, hour in hours for path in hour.paths(name))
 
     def of_days(self, node: str) -> list[str]:
         """Return the files of a node of all days."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, groupby
@@ -96,7 +96,7 @@ class RollupRun:
         Raises OutputInUseError if another run published in between.
         """
         before, outcomes = self._before, self._outcomes
-        stale = sorted(before.stale_hours(outcomes))
+        stale = dict(sorted(before.stale_hours(outcomes).items()))
         gone = before.hours.keys() - outcomes.hours.keys()
         if not stale and not gone:
             return Rollups(self._files, before)
@@ -106,11 +106,15 @@ class RollupRun:
         hours = {name: hour for name, hour in before.hours.items() if name not in gone}
         if stale:
             (self._write_hours if self._spark is None else self._write_by_spark)(stale)
-            hours |= self._described(stale)
+            hours |= {
+                name: before.hours[name].with_more(hour) if stale[name] else hour
+                for name, hour in self._described(stale).items()
+            }
         changed = {*stale, *gone}
         days = self._changed_days(changed, hours)
         months = {day[:7] for day in days}
-        replaced = list(_places(before, changed, days, months))
+        made_again = [hour for hour in changed if not stale.get(hour)]
+        replaced = list(_places(before, made_again, days, months))
         manifest = replace(before, run=before.run + 1, hours=hours, replaced=replaced)
         manifest.days = self._days(days, manifest)
         manifest.prefixes = {}
@@ -124,7 +128,7 @@ class RollupRun:
         publish(self._folder, manifest)
         return Rollups(self._files, manifest)
 
-    def _write_hours(self, hours: Sequence[str]) -> None:
+    def _write_hours(self, hours: dict[str, int]) -> None:
         """Write the rollups of these hours of outcomes, each to its `hour_path` of this run."""
         place = f"run={self._name}/hours"
         make_starts(self._connection, self._outcomes.starts)
@@ -138,7 +142,7 @@ class RollupRun:
             copy_by_period(self._connection, query, str(self._files.path(place)))
         self._files.publish(place)
 
-    def _write_by_spark(self, hours: Sequence[str]) -> None:
+    def _write_by_spark(self, hours: dict[str, int]) -> None:
         assert self._spark is not None
         outcomes = self._outcomes
         known = frame_of(self._spark, OUTCOME_SCHEMA, (self._table, self._read_with(hours)))
@@ -152,24 +156,24 @@ class RollupRun:
         with session_option(self._spark, *_TASK_SIZE):
             rows.write.partitionBy("period").option("compression", "zstd").parquet(place)
 
-    def _batches(self, hours: Sequence[str]) -> Iterator[list[str]]:
-        batch: list[str] = []
+    def _batches(self, hours: Mapping[str, int]) -> Iterator[dict[str, int]]:
+        batch: dict[str, int] = {}
         operations = 0
-        for hour in hours:
-            batch.append(hour)
+        for hour, done in hours.items():
+            batch[hour] = done
             operations += self._outcomes.hours[hour].operations
             if operations >= _OPERATIONS:
                 yield batch
-                batch, operations = [], 0
+                batch, operations = {}, 0
         if batch:
             yield batch
 
-    def _read_with(self, hours: Sequence[str]) -> list[str]:
+    def _read_with(self, hours: dict[str, int]) -> list[str]:
         """Return the folders of outcomes to read for `hours`: those beside them, too, for polls."""
-        beside = hours_beside(hours) if self._outcomes.has_polls(hours) else set[str]()
-        return self._outcomes.paths(beside | {*hours})
+        beside = hours_beside(hours) if self._outcomes.has_polls(hours) else ()
+        return self._outcomes.paths(dict.fromkeys(beside, 0) | hours)
 
-    def _chosen(self, relation: str, hours: Sequence[str]) -> str:
+    def _chosen(self, relation: str, hours: Collection[str]) -> str:
         """Return the outcomes of `hours` in the selection, from what `_read_with` names."""
         has_polls = self._outcomes.has_polls(hours)
         found = f"({waits_of(relation, has_polls=has_polls)})"
@@ -184,7 +188,7 @@ class RollupRun:
         assert as_of is not None, "a published table has an event"
         return as_of
 
-    def _described(self, hours: Sequence[str]) -> dict[str, RolledHour]:
+    def _described(self, hours: Iterable[str]) -> dict[str, RolledHour]:
         is_end, is_start = f"part = {Part.ENDED.value}", f"part = {Part.BEGAN.value}"
         files = self._files.fetch(hour_path(self._name, hour) for hour in hours)
         if not files:
@@ -201,8 +205,8 @@ class RollupRun:
         starts, known = self._outcomes.starts, self._outcomes.hours
         return {
             name: RolledHour(
-                run=self._name,
-                outcomes_run=known[name].run,
+                runs=[self._name],
+                outcomes_runs=known[name].runs,
                 as_of=self._outcomes.as_of if known[name].open else None,
                 crashes={start: starts[start].last_at for start in sorted(crashed or ())},
                 first_s=first_s,
@@ -249,9 +253,9 @@ class RollupRun:
         first_s = int(first.timestamp())
         for name, hour in sorted(manifest.hours.items()):
             if first_name <= name < last_name:
-                inside.append(hour_path(hour.run, name))
+                inside += hour.paths(name)
             if name < last_name and hour.last_end_s >= first_s - 1:
-                overlapping.append(hour_path(hour.run, name))
+                overlapping += hour.paths(name)
         return inside, overlapping
 
     def _months(self, changed: Iterable[str], manifest: RollupManifest) -> dict[str, str]:
@@ -345,7 +349,7 @@ def _places(
     """Yield the folders of these hours, days and months."""
     for hour in hours:
         if hour in manifest.hours:
-            yield hour_path(manifest.hours[hour].run, hour)
+            yield from manifest.hours[hour].paths(hour)
     for place, runs, periods in (
         ("days", manifest.days, days),
         ("months", manifest.months, months),

@@ -40,7 +40,8 @@ def connected(
     connection = duckdb.connect(config=options)
     # When it is collected, or at the end of the process.
     weakref.finalize(connection, shutil.rmtree, spilled, ignore_errors=True)
-    connection.execute("SET TimeZone = 'UTC'")
+    # Its progress would be on stdout, among the results.
+    connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
     return connection
 
 

@@ -132,6 +132,12 @@ def in_hours(relation: str, hours: Iterable[Sequence[int]]) -> str:
     return f"SELECT * FROM {relation} WHERE {' OR '.join(parts)}"
 
 
+def changed_hours(hours: Iterable[Sequence[int]]) -> str:
+    """Return which of these spans of hours have events of operations that are known."""
+    known = f"operation_id IN (SELECT operation_id FROM {KNOWN})"
+    return f"SELECT DISTINCT {_HOUR} AS hour FROM ({in_hours(EVENTS, hours)}) WHERE {known}"
+
+
 def all_of(relations: Iterable[str]) -> str:
     """Return the rows of several relations with the same columns."""
     return " UNION ALL ".join(f"SELECT * FROM {relation}" for relation in relations)
