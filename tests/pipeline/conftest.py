@@ -127,6 +127,6 @@ def duck_outcomes(
     duck: duckdb.DuckDBPyConnection, table: OutcomeTable
 ) -> duckdb.DuckDBPyConnection:
     """The same with the table of outcomes as the view `outcomes`."""
-    files = Path(table.folder.uri.removeprefix("file:")) / "run=*/**/*.parquet"
+    files = Path(table.folder.uri.removeprefix("file:")) / "date=*/hour=*/*.parquet"
     duck.execute(f"CREATE VIEW outcomes AS SELECT * FROM read_parquet('{files}')")
     return duck

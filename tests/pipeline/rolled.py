@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
-from purgatory.pipeline.outcomes.manifest import Hour, hour_path, publish, read_manifest
+from purgatory.pipeline.outcomes.manifest import Hour, hour_file, publish, read_manifest
 from purgatory.pipeline.schemas import OUTCOME_SCHEMA
 from purgatory.pipeline.spark.folder import LocalFolder
 from purgatory.pipeline.sql.duck import connected
@@ -56,12 +56,12 @@ def write_outcomes(
     for row in filled(rows):
         by_hour[f"{row['watched_at']:%Y-%m-%dT%H}"].append(row)
     for name, of_hour in by_hour.items():
-        path = folder.local(f"{hour_path(run, name)}/part-0.parquet")
-        path.parent.mkdir(parents=True)
+        path = folder.local(hour_file(name, run, 0))
+        path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(of_hour, _SCHEMA), path)
         open_count = sum(row["outcome"] == "open" for row in of_hour)
         polls = sum("wait" in dict(row["labels"] or ()) for row in of_hour)
-        manifest.hours[name] = Hour([run], len(of_hour), open_count, None, polls)
+        manifest.hours[name] = Hour({run: 1}, 0, len(of_hour), open_count, None, polls)
     manifest.as_of = as_of.isoformat()
     manifest.starts = dict(starts or {})
     publish(folder, manifest)

@@ -41,9 +41,8 @@ def write(folder: Path, **options: Any) -> Written:
 
 def outcomes(folder: Folder) -> list[dict[str, Any]]:
     """Return the published outcomes of a table by their identifiers, read by neither engine."""
-    paths = read_manifest(folder).paths()
     found = []
-    for file in (file for path in paths for file in folder.files(".parquet", path)):
-        with folder.open(file.path) as opened:
+    for path in read_manifest(folder).paths():
+        with folder.open(path) as opened:
             found += pq.ParquetFile(opened).read().to_pylist()
     return sorted(found, key=lambda row: str(row["operation_id"]))

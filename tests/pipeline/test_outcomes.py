@@ -63,7 +63,7 @@ FROM watched WHERE operation_id NOT IN (SELECT operation_id FROM ended)
 
 def difference(duck: duckdb.DuckDBPyConnection, found: Path, expected_glob: str) -> list[Any]:
     """Return the rows that only one of both has."""
-    ours = f"SELECT {COMPARED} FROM read_parquet('{found}/run=*/**/*.parquet')"
+    ours = f"SELECT {COMPARED} FROM read_parquet('{found}/date=*/hour=*/*.parquet')"
     theirs = EXPECTED.format(glob=expected_glob, grace=DEFAULT_GRACE_S)
     return duck.execute(
         f"(({ours}) EXCEPT ALL ({theirs})) UNION ALL (({theirs}) EXCEPT ALL ({ours})) LIMIT 5"
@@ -167,7 +167,7 @@ def test_late_records_rewrite_their_hours_only(
     second = table.update(str(written.folder))
     assert (second.new_files, set(second.written_hours)) == (1, changed)
     runs = {
-        name: int(hour.runs[0].partition("-")[0]) for name, hour in table.manifest().hours.items()
+        name: int(min(hour.runs).partition("-")[0]) for name, hour in table.manifest().hours.items()
     }
     assert runs == {hour: last_run + (hour in changed) for hour in hours}
     for path in others:
@@ -292,9 +292,12 @@ def test_a_run_that_broke_off_leaves_no_trace(journal: Written, table: OutcomeTa
     left = local(table) / "run=000001-killed" / "date=2026-11-20" / "hour=06"
     left.mkdir(parents=True)
     (left / "part-0.parquet").write_bytes(b"half")
+    moved = local(table) / "date=2026-11-20" / "hour=06" / "000001-killed-0.parquet"
+    moved.write_bytes(b"half")
     assert len(outcomes(table.folder)) == journal.truth.operations
     table.update(str(journal.folder))
-    assert not left.exists()
+    assert not left.exists() and not moved.exists()
+    assert len(outcomes(table.folder)) == journal.truth.operations
 
 
 def test_a_manifest_has_a_few_bytes_for_each_file(tmp_path: Path) -> None:
@@ -358,7 +361,8 @@ def test_a_run_that_was_overtaken_spoils_nothing(empty_table: OutcomeTable, tmp_
     both = sum(truth.operations for truth in truths)
     assert len(outcomes(table.folder)) == both
     assert table.update(str(folder)).operations == both
-    assert len(list(local(table).glob("run=*"))) == 1
+    assert not [*local(table).glob("run=*")]
+    assert len({path.name for path in local(table).rglob("*.parquet")}) == 1
 
 
 def test_what_another_run_writes_is_left_alone(tmp_path: Path) -> None:

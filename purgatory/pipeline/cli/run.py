@@ -221,11 +221,7 @@ class Run:
         size = sum(file.size for file in self.known.new) if self.journal else 0
         if self.options.needs_rollups:
             stale = self._read_rollup_manifest().stale_hours(self.manifest)
-            size += sum(
-                file.size
-                for path in self.manifest.paths(stale)
-                for file in self._outcomes.files(".parquet", path)
-            )
+            size += sum(self.manifest.hours[name].bytes for name in stale)
         return size
 
     def rollups(self) -> Rollups:

@@ -33,8 +33,11 @@ FOLDER = "_manifests"
 class Hour:
     """The outcomes of the operations that began to wait in one hour."""
 
-    runs: list[str]
-    """The runs that wrote them, see `run_name`: all after the first one added operations."""
+    runs: dict[str, int]
+    """The runs that wrote them, see `run_name`, and their files: all after the first one added
+    operations."""
+    bytes: int
+    """Of the files."""
     operations: int
     open: int
     first_open_deadline: str | None
@@ -44,13 +47,14 @@ class Hour:
 
     def runs_after(self, runs: list[str]) -> int:
         """Return the number of `runs` if they are the first of this hour's, else 0."""
-        return len(runs) if self.runs[: len(runs)] == runs else 0
+        return len(runs) if [*self.runs][: len(runs)] == runs else 0
 
     def with_more(self, other: Hour) -> Hour:
         """Return the hour with operations that were added to it."""
         deadlines = [self.first_open_deadline, other.first_open_deadline]
         return Hour(
-            [*self.runs, *other.runs],
+            self.runs | other.runs,
+            self.bytes + other.bytes,
             self.operations + other.operations,
             self.open + other.open,
             min(filter(None, deadlines), key=datetime.fromisoformat, default=None),
@@ -100,25 +104,29 @@ class Manifest:
         return datetime.fromisoformat(self.as_of) if self.as_of else None
 
     def paths(self, hours: Iterable[str] | None = None) -> list[str]:
-        """Return the folders of the outcomes, of all hours or of these.
+        """Return the files of the outcomes, of all hours or of these.
 
         From a mapping, without as many of the first runs of each hour as it says.
         """
         done = hours if isinstance(hours, Mapping) else {}
         return [
-            hour_path(run, hour)
+            hour_file(hour, run, number)
             for hour in sorted(self.hours.keys() if hours is None else self.hours.keys() & hours)
-            for run in self.hours[hour].runs[done.get(hour, 0) :]
+            for run, files in [*self.hours[hour].runs.items()][done.get(hour, 0) :]
+            for number in range(files)
         ]
 
     def has_polls(self, hours: Iterable[str] | None = None) -> bool:
         """Return whether there are polls of waits, in all hours or in these."""
         return any(self.hours[hour].polls for hour in (self.hours if hours is None else hours))
 
+    def runs(self) -> set[str]:
+        """Return the runs whose files are part of the table."""
+        return {run for hour in self.hours.values() for run in hour.runs}
+
     def folders(self) -> set[str]:
-        """Return the folders of runs that are part of the table."""
-        found = {run_folder(run) for hour in self.hours.values() for run in hour.runs}
-        return found | ({future_folder(self.future_run)} if self.future_run else set())
+        """Return the folders of runs that are in use; files of hours are moved out of theirs."""
+        return {future_folder(self.future_run)} if self.future_run else set()
 
 
 def missing_records(manifest: Manifest) -> dict[str, int]:
@@ -183,14 +191,14 @@ def run_name(number: int) -> str:
     return f"{number:06d}-{secrets.token_hex(4)}"
 
 
-def hour_path(run: str, hour: str) -> str:
-    """Return the folder in which a run wrote an hour."""
+def hour_file(hour: str, run: str, number: int) -> str:
+    """Return a file of an hour: one place for each hour, so that others can register the table."""
     date, _, hour_of_day = hour.partition("T")
-    return f"{run_folder(run)}/date={date}/hour={hour_of_day}"
+    return f"date={date}/hour={hour_of_day}/{run}-{number}.parquet"
 
 
 def run_folder(run: str) -> str:
-    """Return the folder of a run."""
+    """Return the folder to which a run writes."""
     return f"run={run}"
 
 
@@ -234,6 +242,9 @@ class Published(Protocol):
     VERSION: ClassVar[int]
     run: int
     replaced: list[str]
+
+    def runs(self) -> set[str]:
+        """Return the runs that wrote what is published."""
 
     def folders(self) -> set[str]:
         """Return the folders of runs that are in use."""
@@ -293,10 +304,18 @@ def sweep(folder: Folder, manifest: Published) -> None:
     """
     kept = manifest.folders()
     for name in folder.names():
-        number = re.match(r"(?:run|future)=(\d+)", name)
-        if number and name not in kept and int(number[1]) <= manifest.run:
+        run = re.match(r"(?:run|future)=((\d+).*)", name)
+        if run and name not in kept and int(run[2]) <= manifest.run:
+            if run[1] not in manifest.runs():
+                _delete_files(folder, run[1])
             folder.delete(name)
     folder.delete(*manifest.replaced)
+
+
+def _delete_files(folder: Folder, run: str) -> None:
+    """Delete the files that a run has moved to hours, whose folder is still there."""
+    files = (file.path for file in folder.files(".parquet"))
+    folder.delete(*(path for path in files if path.rpartition("/")[2].startswith(f"{run}-")))
 
 
 def newest_run(folder: Folder) -> int:

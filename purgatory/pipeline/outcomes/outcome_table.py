@@ -79,7 +79,7 @@ class OutcomeTable:
         return frame_of(self.runner.spark, OUTCOME_SCHEMA, place)
 
     def published(self) -> list[str]:
-        """Return the folders of all outcomes. Raises NothingToReadError without any."""
+        """Return the files of all outcomes. Raises NothingToReadError without any."""
         manifest = self.manifest()
         check_has_hours(self.folder, manifest)
         return manifest.paths()

@@ -31,6 +31,7 @@ from purgatory.pipeline.outcomes.manifest import (
     Manifest,
     check_is_newest,
     future_folder,
+    hour_file,
     identity,
     publish,
     read_manifest,
@@ -117,6 +118,7 @@ class UpdateRun:
         # Files that are known from now on, though nothing of them is merged.
         self._unmerged: list[Read] = []
         self._deleted_until = self._before.deleted_until
+        self._moved: list[str] = []
 
     def _why_empty(self) -> str:
         if not self._journal.exists():
@@ -176,8 +178,8 @@ class UpdateRun:
 
     def _remove_unpublished(self) -> None:
         # It may fill the disk, and then no later run could publish and delete it.
-        if run_folder(self._name) not in read_manifest(self._table).folders():
-            self._table.delete(run_folder(self._name), future_folder(self._name))
+        if self._name not in read_manifest(self._table).runs():
+            self._table.delete(*self._moved, run_folder(self._name), future_folder(self._name))
 
     def _looked_at(self, files: Sequence[File]) -> list[Read]:
         """Return the good files with their footers, and note why the others are bad."""
@@ -418,13 +420,31 @@ class UpdateRun:
         )
         runner.write_outcomes(self._table, folder, merge)
         runner.read("written", OUTCOME_SCHEMA, (self._table, [folder]), rows=rows)
-        found = {}
-        for row in runner.rows(sql.described("written")):
+        described = runner.rows(sql.described("written"))
+        sizes, found = self._move(folder), {}
+        for row in described:
             name, deadline = hour_of_number(row["hour"]), row["deadline"]
             first = None if deadline is None else from_micros(deadline).isoformat()
-            hour = Hour([self._name], row["operations"], row["open"], first, row["polls"])
+            files = {self._name: len(sizes[name])}
+            counts = (row["operations"], row["open"], first, row["polls"])
+            hour = Hour(files, sum(sizes[name]), *counts)
             found[name] = before.hours[name].with_more(hour) if name in added else hour
         return found
+
+    def _move(self, folder: str) -> dict[str, list[int]]:
+        """Move the files in the folder of this run to their hours, and return their sizes."""
+        check_is_newest(self._table, self._before.run)
+        # The folder stays until it is published, by which the next run knows the files.
+        self._table.write_bytes(f"{folder}/_moving", b"")
+        sizes: dict[str, list[int]] = {}
+        for file in self._table.files(".parquet", folder):
+            _, date, hour, _ = file.path.split("/")
+            name = f"{date.partition('=')[2]}T{hour.partition('=')[2]}"
+            of_hour = sizes.setdefault(name, [])
+            self._moved.append(hour_file(name, self._name, len(of_hour)))
+            self._table.rename(file.path, self._moved[-1])
+            of_hour.append(file.size)
+        return sizes
 
 
 def _overdue(before: Manifest, as_of: datetime | None, grace_s: float) -> set[str]:

@@ -211,7 +211,7 @@ class RollupManifest:
         found = {
             name: hour.runs_after(rolled.outcomes_runs) if rolled is not None else 0
             for name, hour in outcomes.hours.items()
-            if (rolled := self.hours.get(name)) is None or rolled.outcomes_runs != hour.runs
+            if (rolled := self.hours.get(name)) is None or rolled.outcomes_runs != [*hour.runs]
         }
         # Of other hours, what is known of waits that go on there.
         beside = hours_beside(found.keys() | (self.hours.keys() - outcomes.hours.keys()))
@@ -225,11 +225,15 @@ class RollupManifest:
                 found[name] = 0
         return found
 
-    def folders(self) -> set[str]:
-        """Return the folders of runs that are in use."""
+    def runs(self) -> set[str]:
+        """Return the runs that wrote what is published."""
         runs = {run for hour in self.hours.values() for run in hour.runs}
         runs |= {prefix.run for prefix in self.prefixes.values()}
-        return set(map(run_folder, runs | {*self.days.values()} | {*self.months.values()}))
+        return runs | {*self.days.values()} | {*self.months.values()}
+
+    def folders(self) -> set[str]:
+        """Return the folders of runs that are in use."""
+        return set(map(run_folder, self.runs()))
 
     def prefix_of(self, name: str, periods: Mapping[str, str]) -> Prefix | None:
         """Return the prefix of this name if each of its members is one of `periods`, unchanged."""

@@ -33,7 +33,7 @@ from purgatory.pipeline.schemas import OUTCOME_SCHEMA
 from purgatory.pipeline.spark.folder import Folder
 from purgatory.pipeline.spark.session import session_option
 from purgatory.pipeline.sql import rollups as sql
-from purgatory.pipeline.sql.duck import addresses, attach, parquet
+from purgatory.pipeline.sql.duck import address, attach, parquet
 from purgatory.pipeline.sql.outcomes import HOUR_US, in_hours, waits_of
 from purgatory.pipeline.sql.rollups import merged, parked, summed
 from purgatory.pipeline.sql.selection import Selection
@@ -133,7 +133,7 @@ class RollupRun:
         place = f"run={self._name}/hours"
         make_starts(self._connection, self._outcomes.starts)
         for batch in self._batches(hours):
-            relation = parquet(addresses(self._table, *self._read_with(batch)))
+            relation = parquet(address(self._table, path) for path in self._read_with(batch))
             source = sql.source(f"({self._chosen(relation, batch)})", self._as_of)
             self._connection.execute(f"CREATE OR REPLACE TEMP VIEW rollup_source AS {source}")
             rows = sql.hour_rows("rollup_source", self._selection.depth)
@@ -169,7 +169,7 @@ class RollupRun:
             yield batch
 
     def _read_with(self, hours: dict[str, int]) -> list[str]:
-        """Return the folders of outcomes to read for `hours`: those beside them, too, for polls."""
+        """Return the files of outcomes to read for `hours`: those beside them, too, for polls."""
         beside = hours_beside(hours) if self._outcomes.has_polls(hours) else ()
         return self._outcomes.paths(dict.fromkeys(beside, 0) | hours)
 
@@ -206,7 +206,7 @@ class RollupRun:
         return {
             name: RolledHour(
                 runs=[self._name],
-                outcomes_runs=known[name].runs,
+                outcomes_runs=[*known[name].runs],
                 as_of=self._outcomes.as_of if known[name].open else None,
                 crashes={start: starts[start].last_at for start in sorted(crashed or ())},
                 first_s=first_s,

@@ -205,6 +205,7 @@ class LocalFolder(Folder):
 
     def rename(self, path: str, target: str) -> None:
         """Rename a file, or overwrite one with it."""
+        self.local(target).parent.mkdir(parents=True, exist_ok=True)
         self.local(path).rename(self.local(target))
 
     def replace(self, new: str, path: str) -> None:

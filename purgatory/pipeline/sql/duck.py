@@ -64,11 +64,6 @@ def address(folder: Folder, path: str) -> str:
     return folder.named(path)
 
 
-def addresses(folder: Folder, *paths: str) -> list[str]:
-    """Return the addresses of the Parquet files below `paths` in `folder`."""
-    return [address(folder, file.path) for path in paths for file in folder.files(".parquet", path)]
-
-
 def parquet(paths: Iterable[str]) -> str:
     """Return the table of the files at `paths`, which are no patterns."""
     # Brackets in a class stand for themselves.
@@ -107,10 +102,9 @@ class DuckRunner(Runner):
 
     def _addresses(self, folder: Folder, paths: Sequence[str]) -> list[str]:
         attach(self.connection, folder)
-        is_file = [path.endswith(".parquet") for path in paths]
-        return (
-            [address(folder, path) for path in paths] if all(is_file) else addresses(folder, *paths)
-        )
+        if not all(path.endswith(".parquet") for path in paths):
+            paths = [file.path for path in paths for file in folder.files(".parquet", path)]
+        return [address(folder, path) for path in paths]
 
     def define(self, name: str, query: str) -> None:
         """Let `name` be the rows of `query`."""
