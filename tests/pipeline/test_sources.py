@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import redis
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual
 from pyspark.sql.types import StructType
@@ -28,6 +28,7 @@ from purgatory.jobs.model import Cancel, Claim, Finish, RunNow, Start
 from purgatory.jobs.sql import migrate
 from purgatory.journal import ParquetFiles
 from purgatory.pipeline import EVENT_SCHEMA, job_events, operation_outcomes
+from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.outcomes.journal_files import OnBadFile
 from purgatory.pipeline.schedule import JobAddress, opened
@@ -369,3 +370,27 @@ def test_a_journal_that_is_opened_meanwhile_takes_nothing_for_a_leftover(
     assert [pq.ParquetFile(file).metadata.num_rows for file in complete_files(tmp_path)] == [
         pq.ParquetFile(path).metadata.num_rows
     ]
+
+
+def test_results_are_tables_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """Outcomes as the manifest names them, and each table of waits; by a filter, by columns."""
+    written = write(tmp_path / "journal", operations=OPERATIONS, hours=2.0, tenants=2)
+    assert main(["waits", "--journal", str(written.folder), "--out", str(tmp_path)]) == 0
+    [old] = (tmp_path / "outcomes").glob("date=*/hour=06/*.parquet")
+    (old.parent / "000009-killed-0.parquet").write_bytes(old.read_bytes())
+
+    def read(table: str) -> DataFrame:
+        return spark.read.format("purgatory").option("table", table).load(str(tmp_path))
+
+    assert read("outcomes").count() == OPERATIONS
+    rows = read("outcomes").where("kind = 'park'").select("outcome", "labels", "watched_at")
+    assert rows.count() == written.truth.kinds["park"].operations
+    assert rows.where("labels['tenant'] is not null and watched_at is not null").count() > 0
+    kinds = {row["kind"]: row["operations"] for row in read("waits").collect()}
+    assert kinds == {name: kind.operations for name, kind in written.truth.kinds.items()}
+    assert read("waits/parked").columns[:2] == ["kind", "minute"]
+    with pytest.raises(PySparkException, match="run the job that writes it first"):
+        read("waits/nothing").count()
+    again = read("waits").write.format("purgatory").mode("append").option("table", "waits")
+    with pytest.raises(PySparkException, match="is a result of the pipeline"):
+        again.save(str(tmp_path))

@@ -11,6 +11,7 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceWriter,
 )
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from purgatory.jobs import JobLimits
@@ -34,8 +35,8 @@ _OPTIONS = (
 class PurgatoryDataSource(DataSource):
     """The format "purgatory": docs/pipeline/sources.md has its options.
 
-    `table` is "events" (the journal: a folder or a Redis Stream) or "jobs" (SQL or Redis); the
-    address is the argument of `load` or `save`.
+    `table` is "events" (the journal: a folder or a Redis Stream), "jobs" (SQL or Redis), or one of
+    the results of the pipeline; the address is the argument of `load` or `save`.
     """
 
     @classmethod
@@ -45,6 +46,11 @@ class PurgatoryDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return all columns; with a schema of fewer columns only these are read."""
+        if self._is_result:
+            from purgatory.pipeline.source.results_source import schema_of
+
+            found = schema_of(self._folder, self._table)
+            return from_arrow_schema(found, prefer_timestamp_ntz=False)
         return SPARK_JOBS if self._is_jobs else EVENT_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -54,6 +60,11 @@ class PurgatoryDataSource(DataSource):
             from purgatory.pipeline.source.jobs_source import JobsReader
 
             return JobsReader(self._jobs, chosen(JOBS, schema), self._tasks)
+        if self._is_result:
+            from purgatory.pipeline.source.results_source import ResultsReader, schema_of
+
+            known = schema_of(self._folder, self._table)
+            return ResultsReader(self._folder, self._table, chosen(known, schema))
         if self._is_redis:
             from purgatory.pipeline.source.redis_stream import RedisStreamReader
 
@@ -67,6 +78,8 @@ class PurgatoryDataSource(DataSource):
         """Return the writer of the table, which only appends."""
         if overwrite:
             raise ValueError('cannot overwrite: write with mode("append")')
+        if self._is_result:
+            raise ValueError(f"{self._table} is a result of the pipeline, which writes it")
         if self._is_jobs:
             from purgatory.pipeline.schedule import JobAdder, JobRows
             from purgatory.pipeline.source.jobs_source import JobsWriter
@@ -103,8 +116,21 @@ class PurgatoryDataSource(DataSource):
         return address
 
     @property
+    def _table(self) -> str:
+        name = self.options.get("table", "events")
+        if name not in ("events", "jobs", "outcomes", "waits") and not name.startswith("waits/"):
+            raise ValueError(
+                f"option table is {name!r}: give one of events, jobs, outcomes, waits, waits/NAME"
+            )
+        return "waits/by_kind" if name == "waits" else name
+
+    @property
+    def _is_result(self) -> bool:
+        return self._table not in ("events", "jobs")
+
+    @property
     def _is_jobs(self) -> bool:
-        return self._checked("table", "events", ("events", "jobs")) == "jobs"
+        return self._table == "jobs"
 
     @property
     def _is_redis(self) -> bool:

@@ -52,6 +52,7 @@ class JournalReader(DataSourceReader):
         self._folder = folder
         self._schema = schema
         self._on_bad_file = on_bad_file
+        self._columns = EVENTS
         self._filters: list[Filter] = []
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 # Spark's name
@@ -73,7 +74,7 @@ class JournalReader(DataSourceReader):
         """Read the files of a task."""
         # If there are no partitions, Spark asks for one that is None.
         if isinstance(partition, Files):
-            yield from read_files(partition, self._schema, self._filters)
+            yield from read_files(partition, self._schema, self._filters, self._columns)
 
 
 def good_files(folder: Folder, files: Iterable[File], on_bad_file: OnBadFile) -> list[File]:
@@ -107,20 +108,20 @@ def grouped(folder: Folder, files: Iterable[File]) -> list[Files]:
 
 
 def read_files(
-    files: Files, schema: pa.Schema, filters: Sequence[Filter] = ()
+    files: Files, schema: pa.Schema, filters: Sequence[Filter] = (), columns: pa.Schema = EVENTS
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the columns of `schema` of the rows that may match `filters`."""
+    """Yield the columns of `schema` of the rows that may match `filters`; files have `columns`."""
     folder = folder_at(files.folder)
     remote = folder if isinstance(folder, RemoteFolder) else None
     for path in files.paths:
         # The folder's date and hour are ignored: rows have their own times.
         dataset = ds.dataset(
             folder.named(path) if remote is None else remote.path(path),
-            schema=EVENTS,
+            schema=columns,
             format="parquet",
             filesystem=None if remote is None else remote.file_system,
         )
-        expression = arrow_expression(filters, EVENTS)
+        expression = arrow_expression(filters, columns)
         for batch in dataset.to_batches(columns=schema.names, filter=expression):
             if batch.num_rows:
                 yield batch
