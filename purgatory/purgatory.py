@@ -770,7 +770,7 @@ class Purgatory:
         every: Seconds | None = None,
         phase: Seconds = 0,
         cron: str | None = None,
-        timezone: str | tzinfo = "UTC",
+        timezone: str | tzinfo | None = None,
         catch_up: bool = True,
         **options: Unpack[HandlerOptions],
     ) -> Callable[[Callable[[JobContext], Result]], OptionalJobFunction[None, Result]]:
@@ -782,8 +782,8 @@ class Purgatory:
         The times of `every` are those that are `phase` seconds after a multiple of it since
         1970-01-01 UTC, in every process and after every restart: one second at least. The times of
         `cron` (minute, hour, day of the month, month, day of the week; needs the extra `cron`) are
-        on the clocks of `timezone`; `purgatory.jobs.cron.CronGrid` says what is when they are set.
-        `job.deadline` is the time that a run is for.
+        on the clocks of `timezone`, by default UTC; `purgatory.jobs.cron.CronGrid` says what is
+        when they are set. `job.deadline` is the time that a run is for.
 
         Each run is a job of its own: attempts and failures are as of any job, and end nothing but
         that run. It is stored as soon as the one before has begun, once the store can be reached.
@@ -799,6 +799,8 @@ class Purgatory:
             raise ValueError("a periodic job has either every= or cron=: give one of the two")
         if "max_running_per_key" in options:
             raise ValueError("runs of a periodic job share one key: give max_running instead")
+        if timezone if cron is None else phase:
+            raise ValueError("timezone= is for cron=, and phase= for every=")
         grid: Grid
         if cron is None:
             assert every is not None
@@ -808,7 +810,7 @@ class Purgatory:
         else:
             from purgatory.jobs.cron import CronGrid
 
-            grid = CronGrid(cron, timezone)
+            grid = CronGrid(cron, timezone or "UTC")
 
         def register(function: Callable[[JobContext], Result]) -> Any:
             registered = self._register(function, name, options)

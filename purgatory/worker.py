@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import importlib
 import importlib.util
@@ -26,6 +27,7 @@ logger = logging.getLogger("purgatory.worker")
 OK: Final = 0
 REFUSED: Final = 1
 WRONG_USAGE: Final = 2
+MAX_PORT: Final = 65_535
 # Of a client of the health port, for all of its request.
 _REQUEST_S: Final = 5.0
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -39,9 +41,15 @@ def add_command(commands: Any) -> None:
     """Add the command to the subparsers of `python -m purgatory`."""
     parser = commands.add_parser("worker", help="run the handlers of jobs, and serve nothing")
     parser.add_argument("target", metavar="MODULE:OBJECT", help="a Purgatory, or its application")
-    parser.add_argument("--port", type=int, help="for /healthz, /readyz and /metrics")
+    parser.add_argument("--port", type=_port, help="for /healthz, /readyz and /metrics")
     parser.add_argument("--host", default="127.0.0.1", help="the address of that port")
     parser.set_defaults(main=lambda options: main(options.target, options.host, options.port))
+
+
+def _port(text: str) -> int:
+    if not 0 <= (port := int(text)) <= MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{port} is none: give a number from 0 to {MAX_PORT}")
+    return port
 
 
 def main(target: str, host: str, port: int | None) -> int:

@@ -51,6 +51,7 @@ _EXTRAS: Final = {
     "postgresql": ("sqlalchemy", "alembic", "aiosqlite", "asyncpg"),
     "redis": ("redis",),
     "webhook": ("httpx",),
+    "cron": ("cronsim",),
     "journal": ("pyarrow",),
     "pipeline": ("pyspark", "duckdb", "pyarrow"),
     "metrics": ("prometheus_client",),

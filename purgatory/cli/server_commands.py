@@ -111,7 +111,12 @@ def worker(
         str, typer.Argument(metavar="MODULE:OBJECT", help="A Purgatory, or its application.")
     ],
     port: Annotated[
-        int | None, typer.Option(help="For /healthz, /readyz and /metrics; none by default.")
+        int | None,
+        typer.Option(
+            min=0,
+            max=worker_command.MAX_PORT,
+            help="For /healthz, /readyz and /metrics; none by default.",
+        ),
     ] = None,
     host: Annotated[str, typer.Option(help="The address of that port.")] = "127.0.0.1",
 ) -> int:

@@ -169,11 +169,12 @@ def test_what_cannot_be_run(
 def test_the_statuses_of_a_worker_that_cannot_start(tmp_path: Path) -> None:
     """1 without the tables, 2 for what is named wrongly; and no traceback."""
     (tmp_path / "shop.py").write_text(SHOP)
-    for target, status, message in (
+    for arguments, status, message in (
         ("shop:purgatory", 1, "the worker cannot start: "),
+        ("shop:app --port 65536", 2, "65535"),
         ("shop:bare", 2, "shop:bare: its purgatory has no job store"),
     ):
-        command = [sys.executable, "-m", "purgatory", "worker", target]
+        command = [sys.executable, "-m", "purgatory", "worker", *arguments.split()]
         found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert (found.returncode, "Traceback" in found.stderr) == (status, False), found.stderr
         assert message in found.stderr

@@ -212,11 +212,11 @@ class Handler:
         self.name = name
         self.bounds = _bounds(name, options)
         self.max_attempts = _count(name, options, "max_attempts", "starts")
-        self.retry = options.get("retry")
+        self.retry = _retry(name, options)
         self.series: Series | None = None
         """When it runs, if it is periodic."""
-        self._retried_errors = options.get("retried_errors", BaseException)
-        self._final_errors = options.get("final_errors", ())
+        self._retried_errors = _errors(name, options, "retried_errors", BaseException)
+        self._final_errors = _errors(name, options, "final_errors", ())
         self._timeout_s = _timeout_s(name, options)
         self._function = function
         called = _called(function)
@@ -355,6 +355,31 @@ def _count(
             f"{option} of handler {name!r} is {value!r}: give a number of {what} from 1{hint}"
         )
     found: int | None = value
+    return found
+
+
+def _retry(name: str, options: HandlerOptions) -> RetryPolicy | None:
+    retry: Any = options.get("retry")
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise TypeError(
+            f"retry of handler {name!r} is {retry!r}: give a RetryPolicy, which has the pauses; "
+            "max_attempts= says how often"
+        )
+    found: RetryPolicy | None = retry
+    return found
+
+
+def _errors(name: str, options: HandlerOptions, option: str, default: Errors) -> Errors:
+    errors: Any = options.get(option, default)
+    try:
+        # As an `except` would be; a wrong one would first be noticed with the first error.
+        issubclass(Exception, errors)
+    except TypeError as exc:
+        raise TypeError(
+            f"{option} of handler {name!r} is {errors!r}: give a class of errors, or a tuple of "
+            "classes"
+        ) from exc
+    found: Errors = errors
     return found
 
 

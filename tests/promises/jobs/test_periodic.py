@@ -237,6 +237,8 @@ async def test_declared_while_it_is_open(bench: Bench) -> None:
         ({"every": 0.5}, "every is 0.5 and phase is 0"),
         ({"every": 5, "phase": 5}, "phase is 5"),
         ({"every": float("nan")}, "cannot convert float NaN"),
+        ({"every": 5, "timezone": "Europe/Berlin"}, "timezone= is for cron="),
+        ({"cron": "* * * * *", "phase": 1}, "phase= for every="),
         ({"every": 5, "max_running_per_key": 1}, "give max_running instead"),
         ({"cron": "0 6 * * mon-fry"}, "cron is '0 6 \\* \\* mon-fry': Bad day-of-week"),
         ({"cron": "0 0 30 2 *"}, "cron is '0 0 30 2 \\*'"),

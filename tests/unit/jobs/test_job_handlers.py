@@ -372,6 +372,9 @@ def test_clients_may_name_what_is_allowed_to_them_only() -> None:
         ({"max_running": True}, "max_running of handler 'h' is True"),
         ({"timeout": 0}, "timeout of handler 'h' is 0"),
         ({"timeout": float("nan")}, "timeout of handler 'h' is nan"),
+        ({"retry": 3}, "retry of handler 'h' is 3: give a RetryPolicy"),
+        ({"final_errors": "ValueError"}, "final_errors of handler 'h' is 'ValueError'"),
+        ({"retried_errors": (OSError, 500)}, "retried_errors of handler 'h' is "),
         ({"attempts": 3}, "a handler has no option 'attempts'"),
     ],
 )
