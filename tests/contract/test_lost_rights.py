@@ -26,7 +26,7 @@ from purgatory.redis_server.server import RedisServer
 from purgatory.signals.model import EntryType, Idempotency
 from purgatory.signals.redis import RedisSignals
 from purgatory.signals.redis.entry_codec import AppendRequest
-from purgatory.signals.redis.records import PendingFireRecords
+from purgatory.signals.redis.records import NameClaims, PendingFireRecords
 from purgatory.signals.redis.shard_log import FireDeadlines, ShardLog
 from tests.contract.opened_redis_stores import LEASE_MS, added, claimed, opened, spec
 from tests.patience import until
@@ -82,7 +82,7 @@ async def _refused(server: ValkeyServer, operate: Callable[[], Awaitable[object]
 async def test_a_fire_that_lacks_a_right_has_not_fired(
     server: ValkeyServer, max_signals: int
 ) -> None:
-    """Plain, of an owner, in a batch, a history that ends, with a name, in two logs."""
+    """Plain, of an owner, in a batch, a history that ends, with a name, and the claim of one."""
     redis = RedisServer(_url(server), "signals", "x", 60)
     redis.open()
     limits = Limits(max_signals=max_signals, max_signals_per_key=4)
@@ -90,17 +90,17 @@ async def test_a_fire_that_lacks_a_right_has_not_fired(
         ShardLog(f"{{x}}:{number}:", redis, FireDeadlines(redis.timeout), shards=1, limits=limits)
         for number in range(2)
     )
+    claims = NameClaims([log, other], timeout_s=60)
     names = iter(range(1_000_000))
 
     def plain(owner: str | None = None) -> AppendRequest:
         return AppendRequest([(EntryType.FIRED, f"k{next(names) % 5}", b"1")], owner=owner)
 
-    def named(home: ShardLog | None = None) -> AppendRequest:
-        name = Idempotency(owner="o", name=f"n{next(names)}", fingerprint="f")
-        known_as = None if home is None else home.key_of_name(name)
-        return AppendRequest(
-            [(EntryType.FIRED, "k", b"1")], owner="o", idempotency=name, home=known_as
-        )
+    def name() -> Idempotency:
+        return Idempotency(owner="o", name=f"n{next(names)}", fingerprint="f")
+
+    def named() -> AppendRequest:
+        return AppendRequest([(EntryType.FIRED, "k", b"1")], owner="o", idempotency=name())
 
     batch = [(EntryType.FIRED, f"k{number}", b"1") for number in range(3)]
     operations: list[tuple[Callable[[], Awaitable[object]], set[str]]] = [
@@ -110,10 +110,7 @@ async def test_a_fire_that_lacks_a_right_has_not_fired(
         (lambda: log.append(AppendRequest(batch)), {"rpush", "xadd", "hset", "zadd"}),
         (lambda: log.append(AppendRequest([(EntryType.DROPPED, "k1", b"")])), {"xadd", "hset"}),
         (lambda: log.append(named()), {"rpush", "xadd", "set", "incrby"}),
-        (
-            lambda: ShardLog.append_together([(other, plain()), (log, named(other))]),
-            {"rpush", "xadd", "set", "incrby"},
-        ),
+        (lambda: claims.claim(1, name(), [0]), {"rpush", "set", "incrby"}),
     ]
     try:
         for operate, needed in operations:

@@ -46,8 +46,6 @@ class AppendRequest(NamedTuple):
     """A short name of the owner: owners share the log fairly; all without a name are one."""
     traceparent: str | None = None
     """The trace context of the entries."""
-    home: bytes | None = None
-    """The key in Redis under which another log of the same server is to know `idempotency`."""
 
     def entries(self, reply: AppendReply) -> list[LogEntry]:
         """Return what a reply says was appended: nothing if that is of an earlier request."""
@@ -217,19 +215,12 @@ def text_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def append_arguments(requests: Sequence[AppendRequest]) -> tuple[list[bytes], list[bytes]]:
-    """Return the keys of names in other logs, and the arguments of the script."""
-    keys: list[bytes] = []
+def append_arguments(requests: Sequence[AppendRequest]) -> list[bytes]:
+    """Return the arguments of the script."""
     arguments: list[bytes] = []
     for request in requests:
         name, after = request.idempotency, request.unless_after
-        if name is None:
-            arguments.append(b"")
-        else:
-            if request.home is not None:
-                keys.append(request.home)
-            arguments += name_arguments(name)
-            arguments.append(b"" if request.home is None else b"home")
+        arguments += (b"",) if name is None else name_arguments(name)
         arguments += (
             _share_of(request.owner, request.traceparent),
             b"" if after is None else b"%d" % after,
@@ -237,7 +228,7 @@ def append_arguments(requests: Sequence[AppendRequest]) -> tuple[list[bytes], li
         )
         for kind, key, value in request.items:
             arguments += (TYPES[kind], text_bytes(key), value)
-    return keys, arguments
+    return arguments
 
 
 def name_arguments(idempotency: Idempotency) -> tuple[bytes, bytes, bytes]:

@@ -1,5 +1,4 @@
--- The log of one shard of signals: KEYS are meta, log, keys and idle, all of one hash tag. Behind
--- them is the string of each name that is kept in its home, too.
+-- The log of one shard of signals: KEYS are meta, log, keys and idle, all of one hash tag.
 --
 -- meta    hash: epochs, server and shards (see `begin`), and counts: "head trimmed bytes count seq
 --         forgotten", the last two the highest number and offset of keys that `keys` has no longer;
@@ -15,9 +14,9 @@
 --                      for older ones than any that has an owner
 -- <tag>entries_by, <tag>bytes_by  sorted sets: owners, by the number and by the size of their entries
 -- <tag>repeat:<name>   string: an idempotent request, kept for some minutes: "fingerprint result",
---                      or "fingerprint @" if only other logs have its entries and this is the home
---                      of its name; "fingerprint @token until_ms logs" if it was claimed before it
---                      was appended to those, which takes until then at most
+--                      or "fingerprint @token until_ms logs" if this is the home of its name, and
+--                      it was claimed before it was appended to those logs, which takes until then
+--                      at most
 -- <tag>repeats:<owner> list, the oldest first: "size at_ms name" of the owner's kept requests; the
 --                      name is empty for what a kept one has grown by
 -- <tag>repeats_by      sorted set: owners, by the sum of these sizes
@@ -233,69 +232,69 @@ local function is_of_another(known, fingerprint)
   return known and string.sub(known, 1, #fingerprint + 1) ~= fingerprint .. ' '
 end
 
--- Requests with names: `there` is the tag of the log that keeps one.
+-- Requests with names.
 local made_repeats
 local function repeats()
   if made_repeats then return made_repeats end
 
   -- Forget some of an owner's oldest: those from before a time, or just one. Return how many, and one
   -- for looking.
-  local function forget(there, owner, limit, before_ms)
-    local names, freed, done = there .. 'repeats:' .. owner, 0, 0
+  local function forget(owner, limit, before_ms)
+    local names, freed, done = tag .. 'repeats:' .. owner, 0, 0
     local first = call('LINDEX', names, 0)
     while first and done < limit do
       local size, at_ms, name = string.match(first, '^(%d+) (%d+) (.*)$')
       at_ms = tonumber(at_ms)
       if before_ms and at_ms >= before_ms then
-        call('ZADD', there .. 'repeats_since', at_ms, owner)
+        call('ZADD', tag .. 'repeats_since', at_ms, owner)
         break
       end
       -- The string of one that has expired may be that of a newer request.
-      if name ~= '' and at_ms > now_ms - REPEAT_MS then call('DEL', there .. 'repeat:' .. name) end
+      if name ~= '' and at_ms > now_ms - REPEAT_MS then call('DEL', tag .. 'repeat:' .. name) end
       call('LPOP', names)
       freed, done = freed + size, done + 1
       first = call('LINDEX', names, 0)
     end
-    local left = tonumber(call('ZINCRBY', there .. 'repeats_by', -freed, owner))
+    local left = tonumber(call('ZINCRBY', tag .. 'repeats_by', -freed, owner))
     if not first then
       freed = freed + left
-      call('ZREM', there .. 'repeats_by', owner)
-      call('ZREM', there .. 'repeats_since', owner)
+      call('ZREM', tag .. 'repeats_by', owner)
+      call('ZREM', tag .. 'repeats_since', owner)
     end
-    call('DECRBY', there .. 'repeats_bytes', freed)
+    call('DECRBY', tag .. 'repeats_bytes', freed)
     return done + 1
   end
 
-  local function forget_expired(there, limit)
+  local function forget_expired(limit)
     while limit > 0 do
-      local first = call('ZRANGE', there .. 'repeats_since', 0, 0, 'WITHSCORES')
+      local first = call('ZRANGE', tag .. 'repeats_since', 0, 0, 'WITHSCORES')
       if not first[1] or tonumber(first[2]) > now_ms - REPEAT_MS then return end
-      limit = limit - forget(there, first[1], limit, now_ms - REPEAT_MS)
+      limit = limit - forget(first[1], limit, now_ms - REPEAT_MS)
     end
   end
 
   -- Make room for what was counted last: the owner of most forgets its oldest. Of equals, nobody makes
   -- room for another.
-  local function make_room(there, owner, size, total)
+  local function make_room(owner, size, total)
     local limit, maximum = REPEATS_AT_ONCE, max_bytes * REPEAT_PART
     if total <= maximum or lack_of_rights() then return end
-    forget_expired(there, limit)
-    while limit > 0 and tonumber(call('GET', there .. 'repeats_bytes')) > maximum do
-      local most = call('ZREVRANGE', there .. 'repeats_by', 0, 0, 'WITHSCORES')
-      local own = tonumber(call('ZSCORE', there .. 'repeats_by', owner) or size) - size
-      local second = most[1] == owner and call('ZREVRANGE', there .. 'repeats_by', 1, 1, 'WITHSCORES')
+    forget_expired(limit)
+    while limit > 0 and tonumber(call('GET', tag .. 'repeats_bytes')) > maximum do
+      local most = call('ZREVRANGE', tag .. 'repeats_by', 0, 0, 'WITHSCORES')
+      local own = tonumber(call('ZSCORE', tag .. 'repeats_by', owner) or size) - size
+      local second = most[1] == owner and call('ZREVRANGE', tag .. 'repeats_by', 1, 1, 'WITHSCORES')
       if second then most = second[1] and second or most end
       local is_own = most[1] == owner or own >= tonumber(most[2])
-      limit = limit - forget(there, is_own and owner or most[1], 1)
+      limit = limit - forget(is_own and owner or most[1], 1)
     end
   end
 
-  local function count_one(there, owner, name, size)
-    if call('RPUSH', there .. 'repeats:' .. owner, size .. ' ' .. now_ms .. ' ' .. name) == 1 then
-      call('ZADD', there .. 'repeats_since', now_ms, owner)
+  local function count_one(owner, name, size)
+    if call('RPUSH', tag .. 'repeats:' .. owner, size .. ' ' .. now_ms .. ' ' .. name) == 1 then
+      call('ZADD', tag .. 'repeats_since', now_ms, owner)
     end
-    call('ZINCRBY', there .. 'repeats_by', size, owner)
-    make_room(there, owner, size, call('INCRBY', there .. 'repeats_bytes', size))
+    call('ZINCRBY', tag .. 'repeats_by', size, owner)
+    make_room(owner, size, call('INCRBY', tag .. 'repeats_bytes', size))
   end
 
   -- Keep what a name stands for in the string `entry`; `known` is what it stood for.
@@ -304,9 +303,8 @@ local function repeats()
       call('SET', entry, value, 'KEEPTTL')
       return
     end
-    local there, size = string.sub(entry, 1, -#name - 8), #value + REPEAT_OVERHEAD
     call('SET', entry, value, 'PX', REPEAT_MS)
-    count_one(there, owner, name, size)
+    count_one(owner, name, #value + REPEAT_OVERHEAD)
   end
 
   -- Keep a response in place of the result, unless that was forgotten.
@@ -315,7 +313,7 @@ local function repeats()
     local known = call('GET', entry)
     if not known or is_of_another(known, fingerprint) then return end
     call('SET', entry, value, 'KEEPTTL')
-    if #value > #known then count_one(tag, owner, '', #value - #known) end
+    if #value > #known then count_one(owner, '', #value - #known) end
   end
 
   made_repeats = {forget_expired = forget_expired, keep = keep, keep_response = keep_response}
@@ -565,16 +563,15 @@ local function is_reported(reported, lost)
 end
 
 if command == 'append' then
-  local at, results, appended, woken, first, newest, homes = 5, {}, {}, {}, head + 1, '', 5
+  local at, results, appended, woken, first, newest = 5, {}, {}, {}, head + 1, ''
   -- How many entries of keys with a full history are removed yet.
   local room, now = TRIMMED_AT_ONCE, now_ms .. ''
   while at <= #ARGV do
     -- One request: its entries are appended all or none.
-    local name, owner, fingerprint, entry, home, home_known = ARGV[at]
+    local name, owner, fingerprint, entry = ARGV[at]
     if name ~= '' then
       owner, fingerprint, entry = ARGV[at + 1], ARGV[at + 2], tag .. 'repeat:' .. name
-      if ARGV[at + 3] ~= '' then home, homes = KEYS[homes], homes + 1 end
-      at = at + 3
+      at = at + 2
     end
     local share, unless_after, items = ARGV[at + 1], ARGV[at + 2], at + 4
     local sharer = #share == TRACE and '' or string.sub(share, 1, OWNER)
@@ -582,8 +579,7 @@ if command == 'append' then
     local result
     if name ~= '' then
       local known = call('GET', entry)
-      home_known = home and call('GET', home)
-      if is_of_another(known, fingerprint) or is_of_another(home_known, fingerprint) then
+      if is_of_another(known, fingerprint) then
         result = 'reused'
       elseif known then
         result = 'known ' .. string.sub(known, #fingerprint + 2)
@@ -641,9 +637,7 @@ if command == 'append' then
       count, bytes, shared.bytes = count + #seqs, bytes + size, shared.bytes + size
       result = before .. ' ' .. now .. ' ' .. table.concat(seqs, ',') .. ' '
       if name ~= '' then
-        local keep = repeats().keep
-        keep(entry, owner, name, fingerprint .. ' ' .. epoch .. ' ' .. result)
-        if home then keep(home, owner, name, fingerprint .. ' @', home_known) end
+        repeats().keep(entry, owner, name, fingerprint .. ' ' .. epoch .. ' ' .. result)
       end
       result, newest = 'ok ' .. result, sharer
     end
@@ -683,7 +677,7 @@ elseif command == 'read' then
     store_records()
     store_counts()
   end
-  if not lack then repeats().forget_expired(tag, TRIMMED_AT_ONCE) end
+  if not lack then repeats().forget_expired(TRIMMED_AT_ONCE) end
   local entries, size, from = {}, 0, after + 1
   repeat
     local page = call('XRANGE', log, from, '+', 'COUNT', math.min(limit - #entries, READ_AT_ONCE))
@@ -727,11 +721,10 @@ elseif command == 'last' then
   return table.concat(found, ' ')
 elseif command == 'claim' then
   -- Names, of requests that are appended to other logs after this, which is the home of the names.
-  local results, keys_at = {}, 5
+  local results = {}
   for at = 5, #ARGV, 7 do
     local name, owner, fingerprint, token = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
-    local held, entry = ARGV[at + 6], KEYS[keys_at]
-    keys_at = keys_at + 1
+    local held, entry = ARGV[at + 6], tag .. 'repeat:' .. name
     local known = call('GET', entry) or nil
     local found, until_ms, logs = string.match(known or '', ' @(%w+) (%d+) ([%d,]+)$')
     local result = 'claimed'
@@ -751,8 +744,9 @@ elseif command == 'claim' then
   return table.concat(results)
 elseif command == 'release' then
   -- A name whose request was refused, unless a repeat of that has claimed it meanwhile.
-  local held = string.match(call('GET', KEYS[5]) or '', ' @(%w+) %d+ [%d,]+$')
-  if held == ARGV[5] then call('DEL', KEYS[5]) end
+  local entry = tag .. 'repeat:' .. ARGV[5]
+  local held = string.match(call('GET', entry) or '', ' @(%w+) %d+ [%d,]+$')
+  if held == ARGV[6] then call('DEL', entry) end
   return ''
 elseif command == 'known' then
   -- Whether a name was appended here by another request.

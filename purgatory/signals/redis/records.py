@@ -72,8 +72,8 @@ class NameClaims:
 
         Raises SignalsError.
         """
-        log = self._logs[claim.home]
-        await log.run(b"release", claim.token, keys=[log.key_of_name(claim.idempotency)])
+        name, *_ = name_arguments(claim.idempotency)
+        await self._logs[claim.home].run(b"release", name, claim.token)
 
     async def drain(self) -> None:
         """Wait for the round trips under way."""
@@ -93,10 +93,8 @@ class NameClaims:
         return reply
 
     async def _claim_all(self, log: ShardLog, claims: Sequence[NameClaim]) -> list[bytes]:
-        keys: list[bytes] = []
         arguments: list[bytes] = []
         for claim in claims:
-            keys.append(log.key_of_name(claim.idempotency))
             arguments += (
                 *name_arguments(claim.idempotency),
                 claim.token,
@@ -104,7 +102,7 @@ class NameClaims:
                 self._pending_ms,
                 claim.held,
             )
-        return list(netstrings(await log.run(b"claim", *arguments, keys=keys)))
+        return list(netstrings(await log.run(b"claim", *arguments)))
 
 
 MAX_PENDING: Final = 100_000

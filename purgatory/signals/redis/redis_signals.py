@@ -9,7 +9,7 @@ from asyncio import Future
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple
 from zlib import crc32
 
 from purgatory.background import cancel_until_done
@@ -50,7 +50,6 @@ MAX_SHARDS: Final = 256
 # How long the next batch waits until the last one was applied here, if messages are late.
 _APPLIED_S: Final = 0.25
 
-_Result = TypeVar("_Result")
 # The result of appending to each log, and for each entry what it ended here.
 _Parts = list[tuple[AppendReply, list[Future[Ended]]]]
 
@@ -111,8 +110,6 @@ class RedisSignals:
         self._shards = shards
         self._timeout = self._server.timeout
         self._timeout_s = self._timeout.seconds
-        # The server has slots, and no step over several of them: so has one node of a cluster.
-        self._has_slots = self._server.is_cluster
         # For all logs: not in a cluster, which has several servers.
         self._connection: ScriptConnection | None = None
         self._followers: list[Follower] = []
@@ -308,9 +305,9 @@ class RedisSignals:
         nothing: the result is the response of the first request, or what that has appended if
         `remember` has stored none.
 
-        Entries of several logs are appended in one step. In a cluster, which has none for
-        several servers, the logs are appended to one after another: if that fails in between, a
-        repeat with the same `idempotency` appends what is left.
+        All or none in one log. Several logs, which may be on several servers, are appended to one
+        after another: if that fails in between, a repeat with the same `idempotency` appends what
+        is left.
 
         Each name of a request has a home, which is one of the logs: that knows it, too, so that
         requests with other keys in other logs are refused.
@@ -385,39 +382,29 @@ class RedisSignals:
     async def _append_parts(
         self, requests: Sequence[tuple[Follower, AppendRequest]], home: int | None, until_s: float
     ) -> _Parts:
-        """Append to each log, all or none on one server; stop at what was done before.
+        """Append to each log, one after another; stop at what was done before.
 
         The log `home`, which is none of them, is to know the name.
         """
-        if self._has_slots and (len(requests) > 1 or home is not None):
-            # A task of its own: a server may run the first step of its caller outside any.
-            in_turn = asyncio.create_task(self._append_in_turn(requests, home, until_s))
-            return await self._finish(in_turn)
-        follower, request = requests[0]
-        if home is not None and request.idempotency is not None:
-            known_as = self._logs[home].key_of_name(request.idempotency)
-            requests = [(follower, request._replace(home=known_as)), *requests[1:]]
-        return await self._append_at_once(requests)
+        if len(requests) == 1 and home is None:
+            return [await self._append_to(*requests[0])]
+        # A task of its own: a server may run the first step of its caller outside any. `close`
+        # waits for it as well.
+        in_turn = asyncio.create_task(self._append_in_turn(requests, home, until_s))
+        self._batches.add(in_turn)
+        in_turn.add_done_callback(self._batches.discard)
+        return await in_turn
 
-    async def _append_at_once(self, requests: Sequence[tuple[Follower, AppendRequest]]) -> _Parts:
-        """Append to one log, or to several of one server in one step, and apply the entries."""
-        for follower, _ in requests:
-            follower.applier.begin_append()
+    async def _append_to(
+        self, follower: Follower, request: AppendRequest
+    ) -> tuple[AppendReply, list[Future[Ended]]]:
+        """Append to one log, and apply the entries."""
+        follower.applier.begin_append()
         try:
-            if len(requests) == 1:
-                ((follower, request),) = requests
-                replies = [await follower.log.append(request)]
-            else:
-                parts = [(follower.log, request) for follower, request in requests]
-                batch = asyncio.create_task(ShardLog.append_together(parts))
-                replies = await self._finish(batch)
-            return [
-                (reply, follower.applier.apply_own(reply.epoch, request.entries(reply)))
-                for (follower, request), reply in zip(requests, replies, strict=True)
-            ]
+            reply = await follower.log.append(request)
+            return reply, follower.applier.apply_own(reply.epoch, request.entries(reply))
         finally:
-            for follower, _ in requests:
-                follower.applier.end_append()
+            follower.applier.end_append()
 
     async def _append_in_turn(
         self, requests: Sequence[tuple[Follower, AppendRequest]], home: int | None, until_s: float
@@ -432,7 +419,7 @@ class RedisSignals:
                     shards = [self.shard_of(request.items[0][1]) for _, request in requests]
                     claim = await self._claims.claim(home, idempotency, shards)
                 for follower, request in requests:
-                    appended += await self._append_at_once([(follower, request)])
+                    appended.append(await self._append_to(follower, request))
                     if appended[-1][0].response is not None:
                         break
         except TimeoutError as exc:
@@ -446,12 +433,6 @@ class RedisSignals:
                         await self._claims.release(claim)
             raise
         return appended
-
-    async def _finish(self, batch: asyncio.Task[_Result]) -> _Result:
-        """Return the result of a task that `close` waits for as well."""
-        self._batches.add(batch)
-        batch.add_done_callback(self._batches.discard)
-        return await batch
 
     async def remember(
         self, idempotency: Idempotency, keys: Sequence[str], response: bytes
@@ -554,7 +535,6 @@ class RedisSignals:
                 await asyncio.sleep(self._timeout_s)
                 continue
             break
-        self._has_slots |= settings.has_slots
         for warning in settings.warnings:
             logger.warning("signals: %s", warning, extra={"action": "signals-settings"})
         if settings.faults:

@@ -48,7 +48,6 @@ from purgatory.signals.redis.entry_codec import (
     append_replies,
     epochs_of,
     name_arguments,
-    name_reused,
     text_bytes,
 )
 from purgatory.signals.redis.script_connection import ScriptConnection, encoded
@@ -59,10 +58,6 @@ _TEXT: Final = b"local REPEAT_MS, REPEAT_PART = %d, %f\n%b" % (
     Path(__file__).with_name("log.lua").read_bytes(),
 )
 _SCRIPT: Final = RedisScript(_TEXT)
-_TOGETHER: Final = RedisScript(
-    b"local function append_one(KEYS, ARGV)\n%b\nend\n%b"
-    % (_TEXT, Path(__file__).with_name("together.lua").read_bytes())
-)
 _KEYS: Final = ("meta", "log", "keys", "idle")
 # Of one call: the server serves nobody else meanwhile.
 MAX_WEIGHT: Final = 500
@@ -192,7 +187,6 @@ class ShardLog:
         limits: Limits,
     ) -> None:
         self.tag = tag
-        self._tag = tag.encode()
         self.codec = EntryCodec(limits.max_value_bytes)
         # With the number of the client's database once it is connected.
         self.channel = f"{tag}appended"
@@ -257,9 +251,8 @@ class ShardLog:
 
     async def _append_at_once(self, request: AppendRequest) -> AppendReply | SignalsConflictError:
         """Append in this turn of the event loop, without a task."""
-        keys, parts = append_arguments([request])
-        arguments = self._arguments(b"append", *parts)
-        sent = self._send(arguments, keys)
+        arguments = self._arguments(b"append", *append_arguments([request]))
+        sent = self._send(arguments)
         self._under_way = done = asyncio.get_running_loop().create_future()
         until_s = self._deadlines.add(sent)
         text = None
@@ -268,7 +261,7 @@ class ShardLog:
                 text = await sent
             if text is None:
                 # A task of its own: a server may run the first step of its caller outside any.
-                run = partial(self._reply_to, sent, arguments, keys, None)
+                run = partial(self._reply_to, sent, arguments, None)
                 text = await asyncio.create_task(self._attempt(run, until_s))
         finally:
             self._under_way = None
@@ -322,34 +315,6 @@ class ShardLog:
         name, _, fingerprint = name_arguments(idempotency)
         return bool(await self.run(b"known", name, fingerprint))
 
-    def key_of_name(self, idempotency: Idempotency) -> bytes:
-        """Return the key in Redis under which this log knows the name."""
-        return b"%brepeat:%b" % (self._tag, idempotency.hash.encode())
-
-    @staticmethod
-    async def append_together(
-        parts: Sequence[tuple[ShardLog, AppendRequest]],
-    ) -> list[AppendReply]:
-        """Append to several logs of one server, all or none of the requests."""
-        first = parts[0][0]
-        keys: list[str | bytes] = []
-        arguments: list[bytes | int] = []
-        for log, request in parts:
-            more, each = append_arguments([request])
-            own = log._arguments(b"append", *each)
-            keys += (*log.keys, *more)
-            arguments += (len(log.keys) + len(more), len(own), *own)
-        texts = await first._attempt(
-            lambda client: _TOGETHER.run(client, keys, arguments, fsync_ms=first._fsync_ms)
-        )
-        if not texts:
-            raise name_reused()
-        replies = [append_replies(text)[0] for text in texts]
-        for reply in replies:
-            if isinstance(reply, SignalsConflictError):
-                raise reply
-        return [reply for reply in replies if isinstance(reply, AppendReply)]
-
     async def _append_all(
         self, requests: list[AppendRequest]
     ) -> list[AppendReply | SignalsConflictError]:
@@ -359,24 +324,18 @@ class ShardLog:
     async def _append_now(
         self, requests: Sequence[AppendRequest]
     ) -> list[AppendReply | SignalsConflictError]:
-        keys, arguments = append_arguments(requests)
-        text = await self.run(b"append", *arguments, keys=keys, fsync_ms=self._fsync_ms)
+        arguments = append_arguments(requests)
+        text = await self.run(b"append", *arguments, fsync_ms=self._fsync_ms)
         return append_replies(text)
 
-    async def run(
-        self,
-        command: bytes,
-        *arguments: bytes,
-        keys: Sequence[bytes] = (),
-        fsync_ms: int | None = None,
-    ) -> bytes:
-        """Return the script's reply to a command, given `keys` besides its own."""
+    async def run(self, command: bytes, *arguments: bytes, fsync_ms: int | None = None) -> bytes:
+        """Return the script's reply to a command."""
         parts = self._arguments(command, *arguments)
 
         async def run(client: Any) -> bytes:
             is_short = command in _SHORT and fsync_ms is None
-            sent = self._send(parts, keys) if is_short and self._can_send() else None
-            return await self._reply_to(sent, parts, keys, fsync_ms, client)
+            sent = self._send(parts) if is_short and self._can_send() else None
+            return await self._reply_to(sent, parts, fsync_ms, client)
 
         return await self._attempt(run)
 
@@ -384,23 +343,20 @@ class ShardLog:
         self,
         sent: Future[bytes | None] | None,
         arguments: Sequence[bytes],
-        keys: Sequence[bytes],
         fsync_ms: int | None,
         client: Any,
     ) -> bytes:
         """Return the reply to a script that was sent; run it by the client if that has to."""
         reply = None if sent is None else await sent
         if reply is None:
-            reply = await _SCRIPT.run(client, (*self.keys, *keys), arguments, fsync_ms=fsync_ms)
+            reply = await _SCRIPT.run(client, self.keys, arguments, fsync_ms=fsync_ms)
         return reply
 
     def _can_send(self) -> bool:
         return self._connection is not None and self._connection.is_open
 
-    def _send(self, arguments: Sequence[bytes], keys: Sequence[bytes]) -> Future[bytes | None]:
+    def _send(self, arguments: Sequence[bytes]) -> Future[bytes | None]:
         assert self._connection is not None
-        if keys:
-            return self._connection.send(_SCRIPT.command((*self.keys, *keys), arguments))
         count = len(self._command) + len(arguments)
         return self._connection.send_encoded(count, self._encoded_command + encoded(arguments))
 
