@@ -9,7 +9,7 @@ from typing import Final
 from purgatory.errors import name_of
 from purgatory.jobs.model.job import Job, JobOutcome
 from purgatory.jobs.worker.result_reporter import OnJobEnd
-from purgatory.operations.operation_listeners import JobRecorder, Listener, Recorder
+from purgatory.operations.operation_listeners import JobEvent, JobRecorder, Listener, Recorder
 from purgatory.outcome import Status
 
 logger = logging.getLogger("purgatory.jobs")
@@ -36,7 +36,7 @@ def on_job_end(listeners: Iterable[Listener | Recorder]) -> OnJobEnd | None:
     def on_end(job: Job) -> None:
         for recorder in recorders:
             try:
-                _record(recorder, job)
+                recorder.job_event(_event_of(job))
             except Exception:
                 logger.exception(
                     "%s failed with job %s",
@@ -48,16 +48,16 @@ def on_job_end(listeners: Iterable[Listener | Recorder]) -> OnJobEnd | None:
     return on_end
 
 
-def _record(recorder: JobRecorder, job: Job) -> None:
+def _event_of(job: Job) -> JobEvent:
     assert job.outcome is not None, job
-    recorder.job_event(
-        STATUS_OF[job.outcome],
+    return JobEvent(
+        status=STATUS_OF[job.outcome],
         job_id=job.id,
         handler=job.handler,
         state=job.state.value,
         deferred_at_ms=job.waiting_since_ms,
         deadline_ms=job.deadline_ms,
-        keys=job.keys,
+        keys=tuple(job.keys),
         key=job.fired_key,
         attempt=job.attempt,
         error=job.error,

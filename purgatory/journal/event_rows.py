@@ -23,38 +23,25 @@ from purgatory.journal.schema import (
     batch_of,
 )
 from purgatory.operations.event_buffer import GAP, RawEvent
-from purgatory.operations.operation_listeners import kind_of
+from purgatory.operations.operation_listeners import JobEvent, kind_of
 from purgatory.outcome import Status
 from purgatory.timer.clock import NS_PER_MS, Clock
 
 
-class JobEvent(NamedTuple):
+class RecordedJob(NamedTuple):
     """One call of `Journal.job_event`."""
 
-    status: Status
-    job_id: str
-    handler: str
-    state: str
-    keys: tuple[str, ...]
-    key: str | None
-    attempt: int
-    error: str | None
+    job: JobEvent
     at_ms: int
-    deferred_at_ms: int
-    deadline_ms: int
-    """All three by one clock, the store's if that is known: their differences count."""
+    """Its time, by the clock of the job's other times if that is known: their differences count."""
     at_ns: int
-    """The time of `at_ms`, monotonic as the times of operations are."""
-    lateness_ms: int | None = None
-    """Of its first start, by its store; None if unknown."""
-    round_number: int = 0
-    """How often the job had waited again."""
+    """The same time, monotonic as the times of operations are."""
 
     @property
     def operation_id(self) -> str:
         """The id of the operation: each round is one."""
-        number = self.round_number
-        return f"job:{self.job_id}:{number}" if number else f"job:{self.job_id}"
+        number = self.job.round_number
+        return f"job:{self.job.job_id}:{number}" if number else f"job:{self.job.job_id}"
 
 
 # As long as a random key should be, and the longest that BLAKE2b takes.
@@ -194,7 +181,7 @@ class EventRows:
         for event in events:
             if event is GAP:
                 self.note_gap()
-            elif isinstance(event, JobEvent):
+            elif isinstance(event, RecordedJob):
                 self._add_job(event)
             elif event[2] is _PENDING:
                 self._add_watched(event)
@@ -270,18 +257,18 @@ class EventRows:
             (number, CODES[status], kind, written, at_ns, watched_ns, deadline_us, by, labels)
         )
 
-    def _add_job(self, job: JobEvent) -> None:
+    def _add_job(self, recorded: RecordedJob) -> None:
+        job, at_ms, at_ns = recorded
         kind = f"job:{job.handler}"
         # By its id, so that every worker decides alike, after every restart.
         if self._sample and random.Random(job.job_id).random() >= self._sample.get(kind, 1.0):  # noqa: S311 - a sample, the same in every process
             self.sampled_out += 1
             return
         # Another clock dates the job: it says how long the job waited, and this process since when.
-        at_ns = job.at_ns
-        deferred_ns = at_ns - max(0, job.at_ms - job.deferred_at_ms) * NS_PER_MS
-        deadline_ns = at_ns + (job.deadline_ms - job.at_ms) * NS_PER_MS
+        deferred_ns = at_ns - max(0, at_ms - job.deferred_at_ms) * NS_PER_MS
+        deadline_ns = at_ns + (job.deadline_ms - at_ms) * NS_PER_MS
         self._jobs[len(self._rows)] = JobColumns(
-            operation_id=job.operation_id,
+            operation_id=recorded.operation_id,
             job_id=job.job_id,
             handler=job.handler,
             attempt=job.attempt,

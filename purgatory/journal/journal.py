@@ -7,16 +7,16 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from purgatory.journal.event_rows import EventRows, JobEvent, KeyRule
+from purgatory.journal.event_rows import EventRows, KeyRule, RecordedJob
 from purgatory.journal.labels import Label, Labels
 from purgatory.journal.sink import JournalStatistics, Sink, SinkThread
 from purgatory.operations.event_buffer import GAP, EventBuffer, RawEvent
-from purgatory.operations.operation_listeners import Record
+from purgatory.operations.operation_listeners import JobEvent, Record
 from purgatory.outcome import Status
 from purgatory.retry_policy import RetryPolicy
 from purgatory.timer.clock import Clock, Seconds, SystemClock, seconds_of
@@ -198,50 +198,16 @@ class Journal:
             for event in done
         )
 
-    def job_event(
-        self,
-        status: Status,
-        *,
-        job_id: str,
-        handler: str,
-        state: str,
-        deferred_at_ms: int,
-        deadline_ms: int,
-        keys: Iterable[str] = (),
-        key: str | None = None,
-        attempt: int = 0,
-        error: str | None = None,
-        lateness_ms: int | None = None,
-        round_number: int = 0,
-        at_ms: int | None = None,
-    ) -> None:
+    def job_event(self, event: JobEvent) -> None:
         """Record that a job was deferred (status "pending") or ended, as kind job:HANDLER.
 
         `Purgatory(listeners=[journal], jobs=...)` calls it for each job that ends in this process.
-        Times are milliseconds UTC of the store's clock; `at_ms`, its present time, is taken from
-        this process by default. `key` is the key that completed the job, and `lateness_ms` how late
-        an expired job started, by default how late this call is. A job that waits again has an
-        event for each round, an operation of its own. Call it on the purgatory's thread. Never
-        blocks.
+        `at_ms` is taken from this process by default, and `lateness_ms` of an expired job is by
+        default how late this call is. A job that waits again has an event for each round, an
+        operation of its own. Call it on the purgatory's thread. Never blocks.
         """
-        self._buffer.put(
-            JobEvent(
-                status=status,
-                job_id=job_id,
-                handler=handler,
-                state=state,
-                keys=tuple(keys),
-                key=key,
-                attempt=attempt,
-                error=error,
-                at_ms=self._clock.wall_ms() if at_ms is None else at_ms,
-                deferred_at_ms=deferred_at_ms,
-                deadline_ms=deadline_ms,
-                at_ns=self._clock.now_ns(),
-                lateness_ms=lateness_ms,
-                round_number=round_number,
-            )
-        )
+        at_ms = self._clock.wall_ms() if event.at_ms is None else event.at_ms
+        self._buffer.put(RecordedJob(event, at_ms, self._clock.now_ns()))
 
     def statistics(self) -> JournalStatistics:
         """Return the present counts."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterable
 from contextvars import Context
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -18,9 +17,8 @@ from purgatory.jobs.worker import JobStatistics
 from purgatory.json_value import decode_document
 from purgatory.metrics import catalog
 from purgatory.metrics.catalog import Metric
-from purgatory.operations.operation_listeners import Record
+from purgatory.operations.operation_listeners import JobEvent, Record
 from purgatory.operations.wait_histograms import OTHER, WAIT_BOUNDS_MS, Histogram, WaitTimes
-from purgatory.outcome import Status
 from purgatory.purgatory import Purgatory, Statistics
 
 FORMAT: Final = 1
@@ -160,29 +158,13 @@ class JobEnds:
         """The function that is called for each operation."""
         return self._times.record
 
-    def job_event(
-        self,
-        status: Status,
-        *,
-        job_id: str,
-        handler: str,
-        state: str,
-        deferred_at_ms: int,
-        deadline_ms: int,
-        keys: Iterable[str] = (),
-        key: str | None = None,
-        attempt: int = 0,
-        error: str | None = None,
-        lateness_ms: int | None = None,
-        round_number: int = 0,
-        at_ms: int | None = None,
-    ) -> None:
+    def job_event(self, event: JobEvent) -> None:
         """Count a job that ended; of a round of one that waits again, only how late it was."""
-        if state != JobState.WAITING:
-            series = self.label(handler), state
+        if event.state != JobState.WAITING:
+            series = self.label(event.handler), event.state
             self.counts[series] = self.counts.get(series, 0) + 1
-        if lateness_ms is not None:
-            self.lateness.add(lateness_ms)
+        if event.lateness_ms is not None:
+            self.lateness.add(event.lateness_ms)
 
     def label(self, handler: str) -> str:
         """Return the label of a handler: its name, or "other"."""

@@ -10,11 +10,18 @@ from purgatory.operations.delayed_operation import (
     DelayedOperationPurgatory,
     WatchStatistics,
 )
-from purgatory.operations.operation_listeners import JobRecorder, Listener, OperationEvent, Recorder
+from purgatory.operations.operation_listeners import (
+    JobEvent,
+    JobRecorder,
+    Listener,
+    OperationEvent,
+    Recorder,
+)
 
 __all__ = [
     "DelayedOperation",
     "DelayedOperationPurgatory",
+    "JobEvent",
     "JobRecorder",
     "Listener",
     "OperationEvent",

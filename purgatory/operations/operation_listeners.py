@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -30,6 +30,32 @@ class OperationEvent:
     """The time of the event on the timer's clock: monotonic milliseconds."""
     deadline_ms: int
     """When the operation expires, on the same clock, rounded up to a tick."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEvent:
+    """The end of a job, or of one of its rounds. Times are the store's, milliseconds UTC."""
+
+    status: Status
+    """What decided it."""
+    job_id: str
+    handler: str
+    state: str
+    """Final, or "waiting" if the job waits again."""
+    deferred_at_ms: int
+    """When the round began."""
+    deadline_ms: int
+    keys: tuple[str, ...] = ()
+    key: str | None = None
+    """The key that fired."""
+    attempt: int = 0
+    error: str | None = None
+    lateness_ms: int | None = None
+    """Of its first start; None if it never started."""
+    round_number: int = 0
+    """How often the job had waited again."""
+    at_ms: int | None = None
+    """When the round ended, as if the store's clock had not been set; None if that is unknown."""
 
 
 class Listener(Protocol):
@@ -65,32 +91,8 @@ class JobRecorder(Protocol):
     calls it after the store has recorded that. Cancelling the job again calls it again.
     """
 
-    def job_event(
-        self,
-        status: Status,
-        *,
-        job_id: str,
-        handler: str,
-        state: str,
-        deferred_at_ms: int,
-        deadline_ms: int,
-        keys: Iterable[str] = (),
-        key: str | None = None,
-        attempt: int = 0,
-        error: str | None = None,
-        lateness_ms: int | None = None,
-        round_number: int = 0,
-        at_ms: int | None = None,
-    ) -> None:
-        """Handle the end of a job, or of one of its rounds: `round_number`.
-
-        `state` is final, or "waiting" if the job waits again. Times are the store's, milliseconds
-        UTC; `deferred_at_ms` is when the round began, and `at_ms` when it ended, None if that is
-        unknown. If the store's clock was set meanwhile, `at_ms` is as if it had not been.
-
-        `status` is what decided the job, `key` the key that fired, and `lateness_ms` the lateness
-        of its first start, None if it never started.
-        """
+    def job_event(self, event: JobEvent, /) -> None:
+        """Handle `event`."""
         ...
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from purgatory import Purgatory, Status
+from purgatory import Purgatory
 from purgatory.errors import SignalsUnavailableError
 from purgatory.job_statistics import JobStatistics
 from purgatory.jobs import (
@@ -30,7 +30,7 @@ from purgatory.jobs import (
 from purgatory.jobs.model.steps import Fire, Step
 from purgatory.jobs.owed_fires import PendingFire
 from purgatory.jobs.stores.protocol import CLIENT_ORIGIN, StoredFire, TakenFire, TakenFires
-from purgatory.operations import OperationEvent
+from purgatory.operations import JobEvent, OperationEvent
 from purgatory.signals.model import EntryType
 from purgatory.testing import AutojumpEventLoop
 from tests.step_methods import MemorySteps
@@ -354,8 +354,8 @@ class Ends(list[tuple[str, str]]):
     def __call__(self, event: OperationEvent) -> None:
         """Of operations it notes nothing."""
 
-    def job_event(self, status: Status, **job: Any) -> None:
-        self.append((job["job_id"], job["state"]))
+    def job_event(self, event: JobEvent) -> None:
+        self.append((event.job_id, event.state))
 
 
 class Process:

@@ -8,9 +8,10 @@ import pytest
 
 from purgatory import DelayedOperation, Status
 from purgatory.journal import EVENT_SCHEMA, HashedKeys, KeyPrefixes
-from purgatory.journal.event_rows import EventRows, JobEvent
+from purgatory.journal.event_rows import EventRows, RecordedJob
 from purgatory.journal.labels import Labels
 from purgatory.journal.schema import SAMPLE_KEY, SCHEMA_VERSION, VERSION_KEY
+from purgatory.operations import JobEvent
 from purgatory.operations.event_buffer import RawEvent
 from purgatory.testing import MockClock
 
@@ -180,7 +181,7 @@ def test_keys_that_are_no_valid_text_are_written_somehow(clock: MockClock) -> No
     assert row["keys"] == ["7", "ä", "?", "('x',)"]
 
 
-def job(status: Status, **changes: Any) -> JobEvent:
+def job(status: Status, *, at_ns: int = 5_000_000_000, **changes: Any) -> RecordedJob:
     wall_ms = WALL_US // 1000
     fields: dict[str, Any] = {
         "status": status,
@@ -194,9 +195,10 @@ def job(status: Status, **changes: Any) -> JobEvent:
         "at_ms": wall_ms,
         "deferred_at_ms": wall_ms - 86_400_000,
         "deadline_ms": wall_ms + 2_000,
-        "at_ns": 5_000_000_000,
     }
-    return JobEvent(**fields | changes)
+    event = JobEvent(**fields | changes)
+    assert event.at_ms is not None
+    return RecordedJob(event, event.at_ms, at_ns)
 
 
 def test_a_job_is_dated_by_its_store_and_named_by_its_id(clock: MockClock) -> None:

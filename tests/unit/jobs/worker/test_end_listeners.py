@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from purgatory import Purgatory, Status
 from purgatory.jobs import Again, FailJobError, JobContext, MemoryJobStore
 from purgatory.journal import Journal, ParquetFiles
-from purgatory.operations import JobRecorder, OperationEvent
+from purgatory.operations import JobEvent, JobRecorder, OperationEvent
 from purgatory.testing import AutojumpEventLoop
 from tests.journal_batches import rows_in
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
@@ -34,8 +35,8 @@ class Ends(list[dict[str, Any]]):
     def __call__(self, event: OperationEvent) -> None:
         """Of operations it notes nothing."""
 
-    def job_event(self, status: Status, **job: Any) -> None:
-        self.append({"status": status, **job})
+    def job_event(self, event: JobEvent) -> None:
+        self.append(asdict(event))
 
     def words(self) -> list[tuple[str, str, int, str | None, str | None]]:
         return [
@@ -143,7 +144,7 @@ async def test_what_cannot_be_told_stops_nothing(
                 self.is_down = False
 
     class Broken(Ends):
-        def job_event(self, status: Status, **job: Any) -> None:
+        def job_event(self, event: JobEvent) -> None:
             raise ZeroDivisionError
 
     store = Silent(the_loop().clock.wall_ms)
