@@ -19,7 +19,6 @@ from fastapi import APIRouter, Header, Query
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from purgatory.errors import (
-    InvalidKeyError,
     InvalidValueError,
     PurgatoryError,
     SignalsConflictError,
@@ -56,7 +55,6 @@ from purgatory.fastapi.http.parameters import (
 )
 from purgatory.fastapi.http.requests import READ, Access, Action, RawRequest
 from purgatory.fastapi.http.responses import (
-    ALLOWED_KEY,
     ALLOWED_VALUE,
     Problem,
     RawResponse,
@@ -508,10 +506,7 @@ class KeyEndpoints:
     def _check(self, index: int, item: BatchItem) -> int:
         """Return the bytes of an item's value; raise Problem if it is invalid."""
         try:
-            check_key(item.key)
             return len(self._purgatory.signals.encode(item.value))
-        except InvalidKeyError as exc:
-            raise bad_field((index, "key"), exc.detail, ALLOWED_KEY) from exc
         except InvalidValueError as exc:
             raise bad_field((index, "value"), exc.detail, ALLOWED_VALUE) from exc
 

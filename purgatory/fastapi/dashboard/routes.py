@@ -27,7 +27,8 @@ from purgatory.fastapi.dashboard.wait_list import (
     parse_after,
 )
 from purgatory.fastapi.http.errors import problem_of_error
-from purgatory.fastapi.http.parameters import KeyText, Prefix, WholeNumber
+from purgatory.fastapi.http.json_bodies import KeyText
+from purgatory.fastapi.http.parameters import Prefix, WholeNumber
 from purgatory.fastapi.http.requests import READ, Access, Action, Permit, RawRequest
 from purgatory.fastapi.http.responses import (
     Problem,

@@ -37,17 +37,10 @@ KEY_ROOM: Final = 12 * MAX_KEY_LENGTH + 128
 # Bytes around a value in its body.
 ENVELOPE: Final = 1024
 
-# For OpenAPI; `check_key` validates keys, with its own messages.
 KEY_PATTERN = r"^[^\x00-\x1f\x7f-\x9f]+$"
-Key = Annotated[
-    str,
-    Field(
-        min_length=1,
-        max_length=256,
-        description="1-256 characters, none of them control.",
-        json_schema_extra={"pattern": KEY_PATTERN},
-    ),
-]
+KeyText = Annotated[str, Field(min_length=1, max_length=MAX_KEY_LENGTH, pattern=KEY_PATTERN)]
+"""A key, or what is written as keys are."""
+Key = Annotated[KeyText, Field(description="1-256 characters, none of them control.")]
 Cursor = Annotated[
     StrictStr,
     Field(

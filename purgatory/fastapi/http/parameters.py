@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl
 from fastapi import Path, params
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, WithJsonSchema
 
-from purgatory.fastapi.http.json_bodies import KEY_PATTERN, allowed_words
+from purgatory.fastapi.http.json_bodies import KEY_PATTERN, KeyText, allowed_words
 from purgatory.fastapi.http.requests import RawRequest, only_line
 from purgatory.fastapi.http.responses import Problem, bad_parameter, release_frames
 from purgatory.operations.watch_key import MAX_KEY_LENGTH
@@ -383,19 +383,16 @@ def whole_number(maximum: int) -> Any:
 
 
 Flag = Annotated[bool, BeforeValidator(_flag)]
-KeyText = Annotated[str, Field(min_length=1, max_length=MAX_KEY_LENGTH, pattern=KEY_PATTERN)]
-"""A key, or what is written as keys are."""
 Prefix = Annotated[
     str,
     Field(max_length=MAX_KEY_LENGTH, pattern=KEY_PATTERN.replace("+$", "*$"), examples=["order:"]),
 ]
+# `RawRequest.key` and `check_key` validate it, with their own messages.
 KeyInPath = Annotated[
-    str,
+    KeyText,
     Path(
         description="The key; a slash in it may be written as it is or percent-encoded.",
         examples=["order:42:paid"],
-        # For OpenAPI: `RawRequest.key` and `check_key` validate it, with their own messages.
-        json_schema_extra={"minLength": 1, "maxLength": MAX_KEY_LENGTH, "pattern": KEY_PATTERN},
     ),
 ]
 

@@ -13,16 +13,15 @@ from urllib.parse import parse_qsl, urlencode
 from fastapi import Header, Path, Query
 from pydantic import PlainValidator
 
-from purgatory.errors import BadCursorError, InvalidKeyError, PurgatoryError
+from purgatory.errors import BadCursorError, PurgatoryError
 from purgatory.fastapi.http.errors import problem_of_error
 from purgatory.fastapi.http.idempotency import IdempotencyKeyText, request_name
-from purgatory.fastapi.http.json_bodies import Location, bad_field
+from purgatory.fastapi.http.json_bodies import KeyText, bad_field
 from purgatory.fastapi.http.parameters import (
     ENTITY_TAGS_PATTERN,
     SEVERAL_LINES,
     EntityTags,
     Flag,
-    KeyText,
     WholeNumber,
     optional,
     parse_entity_tags,
@@ -30,7 +29,6 @@ from purgatory.fastapi.http.parameters import (
 )
 from purgatory.fastapi.http.requests import Access, Action, AsgiRequest, Permit, RawRequest
 from purgatory.fastapi.http.responses import (
-    ALLOWED_KEY,
     Problem,
     RawResponse,
     bad_parameter,
@@ -53,7 +51,6 @@ from purgatory.jobs import DuplicateJobError, InvalidPayloadError, Job, JobNotFo
 from purgatory.jobs.callbacks import CALLBACK, Callback
 from purgatory.jobs.model import Added, AddStatus, JobOptions, JobSpec
 from purgatory.jobs.model.job import owned_dedupe_key, owner_of, shown_dedupe_key
-from purgatory.operations.watch_key import check_key
 from purgatory.purgatory import Purgatory
 
 # As `new_job_id` makes them.
@@ -435,7 +432,6 @@ def job_spec(purgatory: Purgatory, body: JobBody, permit: Permit) -> JobSpec:
             f"a job has a handler or a callback, and {given} given",
             "exactly one of handler and callback",
         )
-    _check_keys(body)
     callback, handler, payload = body.callback, body.handler or CALLBACK, body.payload
     try:
         if callback is not None:
@@ -482,25 +478,6 @@ def _owned_key(name: str, key: str | None, permit: Permit) -> str | None:
             "a key that does not begin with ~, 16 hexadecimal digits and ~",
         )
     return key
-
-
-def _check_keys(body: JobBody) -> None:
-    """Raise Problem that names the first invalid key of a job, or its handler."""
-    named: list[tuple[Location, str]] = [
-        (("keys", index), key) for index, key in enumerate(body.keys)
-    ]
-    for name, key in (
-        ("dedupe_key", body.dedupe_key),
-        ("concurrency_key", body.concurrency_key),
-        ("handler", body.handler),
-    ):
-        if key is not None:
-            named.append(((name,), key))
-    for path, key in named:
-        try:
-            check_key(key)
-        except InvalidKeyError as exc:
-            raise bad_field(path, exc.detail, ALLOWED_KEY) from exc
 
 
 def add_problem(error: PurgatoryError, path: str) -> Problem:
