@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib.resources import files
 from typing import Annotated, Any, Final, Literal
@@ -106,18 +106,8 @@ class Actions:
             )
 
     async def _act(self, raw: RawRequest, body: ActionsBody, target: str) -> ActionResult:
-        act: Callable[[str, Any, str | None], Awaitable[str]] = {
-            "fire": self._fire,
-            "drop-key": self._drop_key,
-            "cancel-job": self._cancel_job,
-            "run-job": self._run_job,
-            "retry-job": self._retry_job,
-            "pause": self._pause,
-            "resume": self._resume,
-            "resume-all": self._resume_all,
-        }[body.action]
         try:
-            detail, is_done = await act(target, body.value, raw.permit.identity), True
+            detail, is_done = await self._done(raw, body, target), True
         except (PurgatoryError, Problem) as exc:
             problem = exc if isinstance(exc, Problem) else problem_of_error(exc)
             detail, is_done = problem.detail, False
@@ -144,36 +134,31 @@ class Actions:
             results.append(_reported(raw, "cancel-wait", target, detail, is_done=is_done))
         return results
 
-    async def _fire(self, key: str, value: Any, owner: str | None) -> str:
-        fired = await self._purgatory.fire(key, value, owner=owner)
-        jobs = f", and decided {fired.jobs} jobs" if fired.jobs else ""
-        return f"ended {fired.completed} waits of this worker{jobs}"
-
-    async def _drop_key(self, key: str, value: Any, owner: str | None) -> str:
-        return f"cancelled {await self._purgatory.cancel(key)} waits of this worker"
-
-    async def _cancel_job(self, job_id: str, value: Any, owner: str | None) -> str:
-        return f"it is {(await self._purgatory.jobs.cancel(job_id)).state}"
-
-    async def _run_job(self, job_id: str, value: Any, owner: str | None) -> str:
-        job = await self._purgatory.jobs.run_now(job_id)
-        if (await self._purgatory.jobs.paused()).covers(job.handler):
-            return f"its handler {job.handler} is paused: it starts once that is resumed"
-        return "it is due now"
-
-    async def _retry_job(self, job_id: str, value: Any, owner: str | None) -> str:
-        await self._purgatory.jobs.retry(job_id)
-        return "it is due now, with all its attempts"
-
-    async def _pause(self, handler: str, value: Any, owner: str | None) -> str:
-        await self._purgatory.jobs.pause(handler)
-        return "no more of its jobs are started, in any worker"
-
-    async def _resume(self, handler: str, value: Any, owner: str | None) -> str:
-        return f"{await self._purgatory.jobs.resume(handler)} jobs had waited for that"
-
-    async def _resume_all(self, target: str, value: Any, owner: str | None) -> str:
-        return f"{await self._purgatory.jobs.resume()} jobs had waited for that"
+    async def _done(self, raw: RawRequest, body: ActionsBody, target: str) -> str:
+        """Do the action on one target, and return what happened; raise PurgatoryError."""
+        purgatory = self._purgatory
+        match body.action:
+            case "fire":
+                fired = await purgatory.fire(target, body.value, owner=raw.permit.identity)
+                jobs = f", and decided {fired.jobs} jobs" if fired.jobs else ""
+                return f"ended {fired.completed} waits of this worker{jobs}"
+            case "drop-key":
+                return f"cancelled {await purgatory.cancel(target)} waits of this worker"
+            case "cancel-job":
+                return f"it is {(await purgatory.jobs.cancel(target)).state}"
+            case "run-job":
+                job = await purgatory.jobs.run_now(target)
+                if (await purgatory.jobs.paused()).covers(job.handler):
+                    return f"its handler {job.handler} is paused: it starts once that is resumed"
+                return "it is due now"
+            case "retry-job":
+                await purgatory.jobs.retry(target)
+                return "it is due now, with all its attempts"
+            case "pause":
+                await purgatory.jobs.pause(target)
+                return "no more of its jobs are started, in any worker"
+        resumed = await purgatory.jobs.resume(None if body.action == "resume-all" else target)
+        return f"{resumed} jobs had waited for that"
 
 
 def _reported(
