@@ -9,6 +9,7 @@ import pytest
 
 from tests.acceptance.client import Reply
 from tests.cases import cases
+from tests.nightly import NIGHTLY
 from tests.security.permissions import (
     ANONYMOUS,
     CASES,
@@ -44,13 +45,12 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 
 @pytest.fixture(
     scope="module",
-    # Who decides has nothing to do with the protocol: each once on the other, ours on both.
+    # Who decides has nothing to do with the protocol: by day, each is served in one way.
     params=[
-        (create_service, in_process),
-        (create_service, on_parking_protocol),
-        (create_application, in_process),
+        pytest.param((create_service, on_parking_protocol), id="service-parking"),
+        pytest.param((create_application, in_process), id="application"),
+        pytest.param((create_service, in_process), id="service", marks=NIGHTLY),
     ],
-    ids=lambda param: f"{param[0].__name__}-{param[1].__name__}",
 )
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     """The service with tokens, and an application with an `authorize` of its own."""
