@@ -5,6 +5,7 @@ import builtins
 import importlib
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +85,14 @@ def missing_paths(page: str) -> set[str]:
     files = set(
         re.findall(r"(?<![\w./*-])[a-z]\w*\.(?:py|pyx|pxd|lua)\b", " ".join(code_spans(page)))
     )
-    own = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")}
-    return {path for path in named if not list(ROOT.glob(path.rstrip("/")))} | (
-        files - own - OTHERS
-    )
+    missing = {path for path in named if not list(ROOT.glob(path.rstrip("/")))}
+    return missing | (files - own_files() - OTHERS)
+
+
+@cache
+def own_files() -> set[str]:
+    """Return the name of each file of the repository, which takes long to look through."""
+    return {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")}
 
 
 def missing_names(page: str) -> set[str]:
