@@ -14,6 +14,7 @@ from tests.acceptance.client import Connection, Reply
 from tests.acceptance.thread_server import ThreadServer
 from tests.bad_input.declared import Endpoint, post
 from tests.bad_input.refusals import check_refusal, errors_of
+from tests.nightly import IN_FULL
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("nothing_is_done")
@@ -167,6 +168,7 @@ async def _check_size(
     check_refusal(reply, status, slug, word, case=f"{endpoint} with {name}")
 
 
+@IN_FULL
 async def test_a_body_that_is_announced_and_too_large(
     server: ThreadServer, endpoints: list[Endpoint]
 ) -> None:
@@ -189,6 +191,7 @@ def _chunks() -> Iterable[bytes]:
         yield b"x" * 65_536
 
 
+@IN_FULL
 async def test_a_body_of_10_mb(server: ThreadServer) -> None:
     """413 names the limit, and reaches a client that sends everything before it reads."""
     for target in (FIRE, BATCH, WATCH):

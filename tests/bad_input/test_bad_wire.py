@@ -12,7 +12,11 @@ import pytest
 from tests.acceptance.client import Connection, Crowd
 from tests.acceptance.thread_server import ThreadServer
 from tests.bad_input.refusals import check_refusal
+from tests.nightly import IN_FULL
 from tests.patience import PATIENCE_S
+
+# What is odd here meets the parser of each server.
+pytestmark = IN_FULL
 
 WATCH = "GET /purgatory/watch/k?wait={wait} HTTP/1.1\r\nHost: h\r\n\r\n"
 FIRE = "POST /purgatory/keys/k HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n{body}"

@@ -18,7 +18,7 @@ from fastapi.responses import FileResponse
 
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, WaitSettings, install
-from tests.acceptance.thread_server import KINDS, ThreadServer, serve
+from tests.acceptance.thread_server import KINDS_BY_DAY, ThreadServer, serve
 from tests.browser.chromium import needs_chromium, start_browser
 from tests.event_source.node import NODE, NODE_MODULES, needs_node
 from tests.patience import PATIENCE_S
@@ -40,7 +40,7 @@ def reports() -> asyncio.Queue[Any]:
     return asyncio.Queue()
 
 
-@pytest.fixture(params=KINDS, ids=str)
+@pytest.fixture(params=KINDS_BY_DAY, ids=str)
 def server(request: pytest.FixtureRequest, reports: asyncio.Queue[Any]) -> Iterator[ThreadServer]:
     """A server whose streams are short: clients reconnect all the time."""
     app, purgatory = FastAPI(), Purgatory()
