@@ -207,40 +207,18 @@ quarantined_jobs = Table(
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _NAMES = tuple(name for name in Job.__slots__ if name not in ("keys", "fired_before"))
 _values_of = attrgetter(*_NAMES)
-_NUMBERS = (
-    "deadline_ms",
-    "due_ms",
-    "created_ms",
-    "max_attempts",
-    "attempt",
-    "epoch",
-    "lease_until_ms",
-    "leased_ms",
-    "version",
-    "needed",
-    "round",
-)
-_OPTIONAL_NUMBERS = ("round_ms", "ceiling_ms", "slot_ms", "lateness_ms", "finished_ms")
-_TEXTS = ("id", "handler", "payload_json", "keys_json")
-_OPTIONAL_TEXTS = (
-    "dedupe_key",
-    "concurrency_key",
-    "blocked_by",
-    "owner",
-    "fired_key",
-    "fired_json",
-    "fired_before_json",
-    "worker",
-    "error",
-    "traceparent",
-)
-_NONE = type(None)
+# Each raises an error of its own for what is none of its values.
+_CHOICES = ("state", "outcome", "on_fire", "misfire")
 # Exact types, which are fast to check for each value of each claimed job.
 _KINDS: dict[str, frozenset[type]] = {
-    **dict.fromkeys(_NUMBERS, frozenset({int})),
-    **dict.fromkeys(_OPTIONAL_NUMBERS, frozenset({int, _NONE})),
-    **dict.fromkeys(_TEXTS, frozenset({str})),
-    **dict.fromkeys(_OPTIONAL_TEXTS, frozenset({str, _NONE})),
+    column.name: frozenset(
+        {
+            int if isinstance(column.type, BigInteger) else str,
+            *((type(None),) if column.nullable else ()),
+        }
+    )
+    for column in jobs.c
+    if column.name not in _CHOICES
 }
 
 
