@@ -384,7 +384,9 @@ async def test_a_history_is_streamed_in_pieces(make_purgatory: Callable[..., Pur
             await purgatory.fire("k", f"{number:<5000}")
         headers = {"accept": "text/event-stream", "last-event-id": "0"}
         stream = Exchange("/purgatory/watch/k", headers).begin(app)
-        await until_in_turns(lambda: stream.sent and b'"19 ' in stream.sent[-1].get("body", b""))
+        await until_in_turns(
+            lambda: bool(stream.sent) and b'"19 ' in stream.sent[-1].get("body", b"")
+        )
         pieces = [message["body"] for message in stream.sent if message.get("body")]
         assert sum(map(len, pieces)) > 100_000
         assert max(map(len, pieces)) < PIECE + 6000
