@@ -180,7 +180,7 @@ def add_statistics_route(router: APIRouter, context: EndpointContext) -> None:
         """
         found = purgatory.statistics()
         if found.jobs is not None:
-            jobs = replace(found.jobs, states=await _job_states(purgatory))
+            jobs = replace(found.jobs, states=await job_states(purgatory))
             found = replace(found, jobs=jobs)
         return StatisticsResponse(found)
 
@@ -193,7 +193,8 @@ def add_statistics_route(router: APIRouter, context: EndpointContext) -> None:
     )
 
 
-async def _job_states(purgatory: Purgatory) -> dict[str, int] | None:
+async def job_states(purgatory: Purgatory) -> dict[str, int] | None:
+    """Return how many jobs are in each state; None if the store does not respond in time."""
     try:
         async with asyncio.timeout(STORE_TIMEOUT):
             return asdict(await purgatory.jobs.counts())

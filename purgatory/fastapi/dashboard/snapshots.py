@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from purgatory.errors import PurgatoryClosedError, PurgatoryError
 from purgatory.event_loop.inspection import Inspection, LevelBuckets
+from purgatory.fastapi.service_routes import job_states
 from purgatory.json_value import decode_json
 from purgatory.operations.wait_histograms import (
     LATENESS_BOUNDS_MS,
@@ -123,7 +124,6 @@ INTERVAL_S: Final = 1.0
 _TICK_S: Final = 0.1
 # For so long after the last question, outcomes and the lag of the event loop are noted.
 LOOKED_S: Final = 5.0
-_STORE_S: Final = 2.0
 # Counting jobs may be expensive: it takes at most this part of the time.
 _STORE_SHARE: Final = 0.05
 # Bytes of the texts of other workers, together.
@@ -269,11 +269,7 @@ class Snapshots:
         begun_s = loop.time()
         if not self._purgatory.has_jobs or begun_s < self._jobs_due_s:
             return self._job_states
-        try:
-            async with asyncio.timeout(_STORE_S):
-                self._job_states = asdict(await self._purgatory.jobs.counts())
-        except (PurgatoryError, TimeoutError):
-            self._job_states = None
+        self._job_states = await job_states(self._purgatory)
         took_s = loop.time() - begun_s
         self._jobs_due_s = begun_s + took_s / _STORE_SHARE
         return self._job_states
