@@ -11,6 +11,7 @@ import uvloop
 from purgatory.jobs import StoreUnavailableError
 from tests.chaos.signals.proxy import Proxy
 from tests.contract.opened_redis_stores import spec
+from tests.nightly import by_night
 from tests.step_methods import RedisSteps
 from tests.valkey_server import ValkeyServer
 
@@ -37,7 +38,7 @@ async def _cut_many(path: str) -> Counter[str]:
             except Exception as exc:
                 raised[repr(exc)] += 1
 
-        for number in range(120):
+        for number in range(by_night(120, 40)):
             adding = [asyncio.create_task(add()) for _ in range(3)]
             for _ in range(number % 20):
                 await asyncio.sleep(0)

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from tests.nightly import by_night
 from tests.ownership.generation_ledger import GenerationLedger
 from tests.ownership.simulation.storm import run_storm
 
@@ -11,9 +12,10 @@ from tests.ownership.simulation.storm import run_storm
 def test_no_generation_has_two_owners(caplog: pytest.LogCaptureFixture) -> None:
     """Whatever is killed, suspended, cut off, delayed or repeated; and members always return."""
     caplog.set_level(logging.CRITICAL)
-    report, faults = run_storm(seed=1, faults=50)
+    wanted = by_night(50, 20)
+    report, faults = run_storm(seed=1, faults=wanted)
     assert faults == []
-    assert report.faults.total() >= 50
+    assert report.faults.total() >= wanted
     assert report.owners > 10 and report.generations >= report.owners
 
 
