@@ -23,7 +23,7 @@ from purgatory.fastapi import (
 from purgatory.jobs import JobContext, MemoryJobStore
 from purgatory.operations import DelayedOperation
 from tests.acceptance.client import Connection, Reply
-from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+from tests.acceptance.thread_server import KINDS_BY_DAY, ServerKind, ThreadServer, serve
 from tests.patience import PATIENCE_S, until
 
 DOORS = ["watch", "events", "job", "park", "follow", "delayed", "poll"]
@@ -95,7 +95,7 @@ def _application(purgatory: Purgatory, authorize: Any) -> FastAPI:
 NAMING = pytest.mark.parametrize("authorize", [authorize, ALLOW_ANYONE], ids=["both", "client"])
 
 
-@pytest.fixture(params=KINDS, ids=str)
+@pytest.fixture(params=KINDS_BY_DAY, ids=str)
 def server(request: pytest.FixtureRequest, authorize: Any) -> Iterator[ThreadServer]:
     kind: ServerKind = request.param
     purgatory = Purgatory(jobs=MemoryJobStore())

@@ -11,14 +11,14 @@ from purgatory import Limits, Purgatory
 from purgatory.fastapi import BearerTokens, install
 from purgatory.fastapi.http import idempotency
 from tests.acceptance.client import Connection, Reply
-from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+from tests.acceptance.thread_server import KINDS_BY_DAY, ServerKind, ThreadServer, serve
 
 LOW, VICTIM = "token-of-low-for-tests", "token-of-victim-for-tests"
 TOKENS = BearerTokens.from_text(f"{LOW} fire:low:* wait:low:*; {VICTIM} fire:v:* wait:v:*")
 KEPT = 64 * 1024
 
 
-@pytest.fixture(params=KINDS, ids=str)
+@pytest.fixture(params=KINDS_BY_DAY, ids=str)
 def server(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ThreadServer]:

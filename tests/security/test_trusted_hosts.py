@@ -15,11 +15,11 @@ from purgatory.fastapi.access import MAX_REMEMBERED
 from purgatory.fastapi.http.requests import RawRequest
 from purgatory.fastapi.http.responses import Problem
 from tests.acceptance.client import Connection
-from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+from tests.acceptance.thread_server import KINDS_BY_DAY, ServerKind, ThreadServer, serve
 from tests.cases import cases
 
 
-@pytest.fixture(params=KINDS, ids=str)
+@pytest.fixture(params=KINDS_BY_DAY, ids=str)
 def server(request: pytest.FixtureRequest) -> Iterator[ThreadServer]:
     kind: ServerKind = request.param
     app, purgatory = FastAPI(), Purgatory()
