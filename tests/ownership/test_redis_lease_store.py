@@ -43,7 +43,7 @@ async def _lease(ownership: Ownership, name: str) -> Lease:
 async def test_what_survives_a_crash_of_the_server(tmp_path: Path) -> None:
     """Leases go on, scripts are sent again, and states are what was committed."""
     with ValkeyServer(tmp_path, appendfsync="always") as server:
-        async with Ownership(RedisLeaseStore(server.url), "http://a", timeout=0.2) as ownership:
+        async with Ownership(RedisLeaseStore(server.url), "http://a", timeout=1) as ownership:
             leases = [await _lease(ownership, f"n{number}") for number in range(600)]
             await ownership.commit(leases[0], b"state")
             server.kill()
