@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from purgatory.pipeline.__main__ import main
 from tests.pages.blocks import DOCS
 from tests.pipeline.synthetic import TABLES, Written, write
 
+NOTEBOOK = DOCS / "pipeline" / "results.ipynb"
 PAGE = (DOCS / "pipeline" / "tables.md").read_text(encoding="utf-8")
 SQL = re.findall(r"(?s)```sql\n(.+?)```", PAGE)
 LIKE_KINDS = {"by_key_prefix": {"key_prefix"}, "by_hour": {"kind", "hour"}, "polls": {"kind"}}
@@ -75,6 +77,23 @@ def test_duckdb_reads_them_as_views(
         kinds = connection.execute("SELECT count(*) FROM by_kind").fetchall()
     assert {tenant for tenant, _ in rows} == {"t0", "t1"}
     assert count == [(written.truth.operations,)] and kinds == [(len(written.truth.kinds),)]
+
+
+def test_the_notebook_runs(
+    results: tuple[Written, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its cells, in order, where `results` is; each query prints a table."""
+    monkeypatch.chdir(results[1].parent)
+    notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    namespace: dict[str, object] = {}
+    for cell in cells:
+        exec(cell, namespace)
+    printed = capsys.readouterr().out
+    assert printed.count("┌") == sum(".show()" in cell for cell in cells)
+    assert all(name in printed for name in ("share_expired", "t0", "t1", "completed_by"))
 
 
 def test_spark_registers_them_as_a_hive_table(
