@@ -118,6 +118,14 @@ def test_the_page_is_bounded_whatever_the_journal() -> None:
     assert len(as_script(data)) < 800_000
 
 
+def test_a_single_lateness_is_a_step_from_zero() -> None:
+    """A point alone would be a chart without a line."""
+    late = [{"kind": KINDS[0], "bucket": 1_000, "count": 3}]
+    [found, *others] = chart_data(replace(with_timeline([]), lateness_counts=late))["lateness"]
+    assert found == [[bucket_start(1_000), bucket_end(1_000)], [0, 1]]
+    assert others == [[[], []]] * len(others)
+
+
 def test_peaks_are_the_highest_of_each_step() -> None:
     """Of the minutes that a point of the chart sums up, by kind."""
     rows = [

@@ -268,7 +268,7 @@ def test_a_bad_file_can_end_it(
 
 
 def test_the_title_has_the_time_that_is_covered(out: tuple[Path, str]) -> None:
-    """A page that is kept says by itself which hours it is on."""
+    """A page that is kept says by itself which minutes it is on, not the hours they are in."""
     title = re.search("<title>(.*)</title>", page_of(out))
     assert title is not None
-    assert title[1].endswith(", 2026-11-20 06:00 to 2026-11-20 07:59 UTC")
+    assert title[1].endswith(", 2026-11-20 06:00 to 2026-11-20 07:29 UTC")

@@ -184,11 +184,12 @@ def _lateness(findings: Findings, kinds: Sequence[str]) -> list[list[list[float]
 def _cumulated(counts: Iterable[tuple[int, int]]) -> list[list[float]]:
     ordered = sorted(counts)
     total = sum(count for _, count in ordered)
-    times: list[float] = []
-    shares: list[float] = []
+    # From zero: a single value is a step, of which a point alone would draw nothing.
+    times: list[float] = [bucket_start(ordered[0][0])] if ordered else []
+    shares: list[float] = [0.0] if ordered else []
     for (bucket, _), upto in zip(ordered, accumulate(count for _, count in ordered), strict=True):
         share = upto / total
-        if not shares or share - shares[-1] >= min(1 / MAX_CURVE, (1 - shares[-1]) / 4):
+        if share - shares[-1] >= min(1 / MAX_CURVE, (1 - shares[-1]) / 4):
             times.append(bucket_end(bucket))
             shares.append(_rounded(share))
     return [times, shares]

@@ -195,8 +195,8 @@ def percentiles_chart(findings: Findings) -> Chart | None:
         name="percentiles",
         title="Waits over time",
         summary="Percentiles of the waits that ended, by the start of the wait; logarithmic. The "
-        "page computes them from counts, within 9 %. Those by hour in the table are within 0.2 %: "
-        f"the last {len(latest)} rows of waits/by_hour." + findings.left_out,
+        "page computes them from counts, within 9 %. Those by hour in the table are within 0.2 %, "
+        "the latest of waits/by_hour." + findings.left_out,
         header=("hour (UTC)", "kind", *PERCENTS),
         rows=tuple(
             (f"{datetime.fromtimestamp(hour, UTC):%Y-%m-%d %H:%M}", kind, *map(duration, waits))

@@ -6,6 +6,7 @@ import base64
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from html import escape
 from importlib.resources import files
 
@@ -33,6 +34,7 @@ from purgatory.pipeline.report.tables import (
     waits_table,
 )
 from purgatory.pipeline.report.verdict import Verdict
+from purgatory.pipeline.rollups.rollup_files import hour_start
 from purgatory.pipeline.sql.selection import Examples
 
 _STYLES = ("uplot.css", "report.css")
@@ -129,10 +131,15 @@ def _hash(content: str) -> str:
 
 
 def _covered(findings: Findings) -> str:
-    """Return the hours in which the operations began to wait."""
-    hours = sorted(findings.manifest.hours)
-    first, last = (hour.replace("T", " ") for hour in (hours[0], hours[-1]))
-    return f"{first}:00 to {last}:59 UTC"
+    """Return the minutes in which the operations began to wait, or the steps of the charts."""
+    hours = [hour_start(hour) for hour in sorted(findings.manifest.hours)]
+    first, last = hours[0], hours[-1] + timedelta(minutes=59)
+    started = findings.timeline.start_s
+    if len(started):
+        end_s = int(started.max()) + findings.timeline.width_s - 60
+        first = max(first, datetime.fromtimestamp(int(started.min()), UTC))
+        last = min(last, datetime.fromtimestamp(end_s, UTC))
+    return f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC"
 
 
 def _head(findings: Findings, parts: Sequence[Part], title: str, selected: str) -> str:
