@@ -131,9 +131,9 @@ class Log:
         # By index: a slice would copy the rest of the log.
         for index in range(self._index(offset), len(self._batches)):
             batch = self._batches[index]
-            max_bytes -= len(batch.data)
-            if batch.last_offset >= end_offset:
+            if not offset <= batch.last_offset < end_offset:
                 break
+            max_bytes -= len(batch.data)
             if max_bytes < 0 and (found or not at_least_one):
                 break
             found.append(batch.data)

@@ -201,6 +201,14 @@ async def test_consumers_read_what_is_committed_and_followers_all(broker: Broker
     assert consumer.records == {A: SIZE}
 
 
+async def test_a_fetch_at_the_end_reads_nothing(broker: Broker) -> None:
+    """Nor does it read again what lies before its offset, whatever other partitions have."""
+    broker.produce({A: batch(), B: batch()}, acks=1)
+    for name in (A, B):
+        broker.follow(1, 1, 2, name=name)
+    assert broker.fetch({A: 1, B: 0}).records == {A: 0, B: SIZE}
+
+
 async def test_a_fetch_of_a_client_that_has_left_reads_nothing(broker: Broker) -> None:
     """It is cancelled, and not responded to."""
     told = broker.fetch({A: 0}, max_wait_ms=60_000)
