@@ -26,6 +26,17 @@ _MS: Final = timedelta(milliseconds=1)
 
 Response = Mapping[str, Any]
 Build = Callable[[Any], Any]
+Skip = Callable[[bytes, int], int]
+
+_WIDTHS: Final[dict[str | None, int]] = {
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "timedelta_i32": 4,
+    "timedelta_i64": 8,
+}
 
 _EMPTY: Final[dict[str, object]] = {
     "string": "",
@@ -52,9 +63,10 @@ def read_head(frame: bytes) -> tuple[int, int, int]:
 
 def read_request(frame: bytes, key: int, version: int) -> tuple[str, Any]:
     """Return client id and request; raise BadRequest."""
-    read_header, read = _readers(key, version)
+    read_header, skip, read = _readers(key, version)
     try:
         header, size = read_header(frame, 0)
+        skip(frame, size)
         request, _ = read(frame, size)
     except Exception as exc:
         # Besides its own errors, kio raises those of slices, integers and dates.
@@ -81,9 +93,99 @@ def milliseconds(duration: timedelta) -> int:
 
 
 @cache
-def _readers(key: int, version: int) -> tuple[Any, Any]:
+def _readers(key: int, version: int) -> tuple[Any, Skip, Any]:
     schema = load_request_schema(key, version)
-    return entity_reader(schema.__header_schema__), entity_reader(schema)
+    return entity_reader(schema.__header_schema__), _skipper(schema), entity_reader(schema)
+
+
+@cache
+def _skipper(schema: Any) -> Skip:
+    """Return a function from where an object of `schema` begins to where it ends.
+
+    It raises unless every length fits into the frame: kio allocates an array as long as a client
+    says, and aborts the process if there is not so much memory.
+    """
+    hints, is_flexible = get_type_hints(schema), schema.__flexible__
+    steps: list[int | Skip] = []
+    for field in fields(schema):
+        # What is tagged comes last, and has its own length.
+        if "tag" not in field.metadata:
+            kind, hint = field.metadata.get("kafka_type"), hints[field.name]
+            nested = _nested(hint)
+            step = _skipper(nested) if nested is not None else _skip_value(kind, is_flexible)
+            is_array = nested is not None or _is_tuple(hint)
+            steps.append(_skip_array(step, is_flexible) if is_array else step)
+
+    def skip(frame: bytes, at: int) -> int:
+        for step in steps:
+            at = at + step if isinstance(step, int) else step(frame, at)
+        if is_flexible:
+            count, at = _varint(frame, at)
+            for _ in range(count):
+                _, at = _varint(frame, at)
+                size, at = _varint(frame, at)
+                at = _within(frame, at, size)
+        return _within(frame, at, 0)
+
+    return skip
+
+
+def _skip_value(kind: str | None, is_flexible: bool) -> int | Skip:
+    if kind not in ("string", "bytes", "records"):
+        return _WIDTHS[kind]
+    width = 2 if kind == "string" else 4
+
+    def skip(frame: bytes, at: int) -> int:
+        size, at = _length(frame, at, 0 if is_flexible else width)
+        return _within(frame, at, size)
+
+    return skip
+
+
+def _skip_array(item: int | Skip, is_flexible: bool) -> Skip:
+    def skip(frame: bytes, at: int) -> int:
+        count, at = _length(frame, at, 0 if is_flexible else 4)
+        if isinstance(item, int):
+            return _within(frame, at, count * item)
+        # Each item has a byte at least.
+        _within(frame, at, count)
+        for _ in range(count):
+            at = item(frame, at)
+        return at
+
+    return skip
+
+
+def _length(frame: bytes, at: int, width: int) -> tuple[int, int]:
+    """Return a length of `width` bytes, or a varint one more than it, and where it ends."""
+    if width:
+        size = int.from_bytes(frame[at : at + width], signed=True)
+        at += width
+    else:
+        size, at = _varint(frame, at)
+        size -= 1
+    if size < -1:
+        raise ValueError(f"a length of {size}")
+    # What is null has nothing.
+    return max(size, 0), at
+
+
+def _varint(frame: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    # Five bytes have the 32 bits of it.
+    for shift in range(0, 35, 7):
+        byte = frame[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise ValueError("a varint of more than five bytes")
+
+
+def _within(frame: bytes, at: int, size: int) -> int:
+    if at + size > len(frame):
+        raise ValueError(f"{size} more bytes after {at} of {len(frame)}")
+    return at + size
 
 
 @cache

@@ -151,6 +151,9 @@ async def test_unknown_versions(broker: KafkaBroker, caplog: pytest.LogCaptureFi
         b"\0\0\0\x0a\0\1\0\x0b\0\0\0\1\0\x09",
         b"\0\0\0\x20\0\x0b\0\x09\0\0\0\1\xff\xff" + b"\xff" * 22,
         b"\0\0\0\x10\0\x01\0\x0b\0\0\0\1\xff\xff" + b"\x7f" * 6,
+        # An array of 2**31 - 1 topics, and of 2**32 - 2.
+        b"\0\0\0\x0e\0\x03\0\1\0\0\0\1\xff\xff\x7f\xff\xff\xff",
+        b"\0\0\0\x29\0\x01\0\x0c\0\0\0\1\xff\xff\0" + bytes(25) + b"\xff\xff\xff\xff\x0f",
     ],
 )
 async def test_garbage_closes_the_connection(
