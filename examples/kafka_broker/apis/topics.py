@@ -10,6 +10,8 @@ from examples.kafka_broker.errors import ErrorCode
 from examples.kafka_broker.log.partition import BROKER_ID, Partition
 
 CLUSTER_ID: Final = "purgatory"
+# Of one request, as in Kafka (ReplicationControlManager.MAX_PARTITIONS_PER_BATCH).
+_MAX_NEW_PARTITIONS: Final = 10_000
 _NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 
 
@@ -58,13 +60,17 @@ def _partition(number: int, partition: Partition) -> dict[str, Any]:
 def create(broker: Broker, call: Call) -> None:
     """Create topics; every one has the replicas and settings of the broker."""
     results = []
-    for topic in call.request.topics:
-        replicas = broker.replica_manager.settings.replicas
-        count = len(topic.assignments) or (
-            1 if topic.num_partitions == -1 else topic.num_partitions
-        )
+    replicas = broker.replica_manager.settings.replicas
+    counts = [
+        len(topic.assignments) or (1 if topic.num_partitions == -1 else topic.num_partitions)
+        for topic in call.request.topics
+    ]
+    is_too_large = sum(max(0, count) for count in counts) > _MAX_NEW_PARTITIONS
+    for topic, count in zip(call.request.topics, counts, strict=True):
         error = ErrorCode.NONE
-        if not _NAME.fullmatch(topic.name):
+        if is_too_large:
+            error = ErrorCode.POLICY_VIOLATION
+        elif not _NAME.fullmatch(topic.name):
             error = ErrorCode.INVALID_TOPIC_EXCEPTION
         elif topic.name in broker.replica_manager.topics:
             error = ErrorCode.TOPIC_ALREADY_EXISTS

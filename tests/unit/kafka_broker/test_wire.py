@@ -16,7 +16,7 @@ from examples.kafka_broker.wire.codec import _builder
 from tests.cases import cases
 from tests.unit.kafka_broker.batches import batch
 
-HEARTBEAT, PRODUCE, FETCH, API_VERSIONS = 12, 0, 1, 18
+PRODUCE, FETCH, API_VERSIONS, CREATE_TOPICS = 0, 1, 18, 19
 
 
 class Client:
@@ -124,6 +124,23 @@ async def test_a_produce_without_acks_has_no_response(broker: KafkaBroker) -> No
         )
         refused = await client.call(PRODUCE, 9, **produce(batch(), acks=2))
         assert refused.responses[0].partition_responses[0].error_code == 21
+
+
+async def test_what_topics_are_created(broker: KafkaBroker) -> None:
+    """Each has its own error; a request for too many partitions creates none."""
+
+    async def create(**counts: int) -> dict[str, int]:
+        topics = [
+            {"name": name, "num_partitions": count, "replication_factor": -1}
+            for name, count in counts.items()
+        ]
+        response = await client.call(CREATE_TOPICS, 7, topics=topics, timeout=1000)
+        return {each.name: each.error_code for each in response.topics}
+
+    async with connected(broker) as client:
+        assert await create(a=2, b=-1, c=-5, orders=1) == {"a": 0, "b": 0, "c": 37, "orders": 36}
+        assert await create(d=1, e=2**31 - 1) == {"d": 44, "e": 44}
+        assert broker.replica_manager.topics.keys() == {"orders", "a", "b"}
 
 
 async def test_unknown_versions(broker: KafkaBroker, caplog: pytest.LogCaptureFixture) -> None:
