@@ -6,22 +6,24 @@ Over real connections, on each kind of server.
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from fastapi import FastAPI, Header, HTTPException
+from pydantic import ValidationError
 
+from app.__main__ import main
+from app.main import create_app as create_service
+from app.settings import Settings
 from purgatory import Limits, Purgatory
 from purgatory.fastapi import AccessesDep, BearerTokens, create_health_router, install
 from tests.acceptance.client import Connection, Reply
-from tests.acceptance.process_server import ROOT, serve_service
+from tests.acceptance.process_server import serve_service
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve, serve_endpoints
-from tests.patience import PATIENCE_S
 
 EVERYTHING = "token-that-may-do-everything"
 SHOP = "token-of-the-shop-which-fires"
@@ -185,19 +187,6 @@ async def test_a_dependency_of_ones_own(kind: ServerKind) -> None:
             assert _is_problem(answer, 413, "body-too-large")
 
 
-def _python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PURGATORY_")}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        env={**kept, **variables},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-
-
 def test_the_service_refuses_to_listen_beyond_loopback_without_a_token(
     start_refused: Callable[[dict[str, str]], str],
 ) -> None:
@@ -245,14 +234,18 @@ def test_settings_that_are_no_good_are_said_without_the_secret(
     assert any(name in said.partition(" is ")[0] for name in variables), said
 
 
-def test_the_settings_show_no_secret_wherever_they_are_printed() -> None:
+def test_the_settings_show_no_secret_wherever_they_are_printed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Another server's traceback of them, too."""
-    tokens = {"PURGATORY_TOKENS": f"{EVERYTHING} *"}
-    made = _python("-c", "from app.settings import Settings; print(repr(Settings()))", **tokens)
-    code = "from app.main import create_app; create_app()"
-    failed = _python("-c", code, **tokens, PURGATORY_DEFAULT_WAIT="60")
-    assert "SecretStr" in made.stdout and "Traceback" in failed.stderr
-    assert EVERYTHING not in made.stdout + failed.stderr
+    monkeypatch.setenv("PURGATORY_TOKENS", f"{EVERYTHING} *")
+    made = repr(Settings())
+    monkeypatch.setenv("PURGATORY_DEFAULT_WAIT", "60")
+    with pytest.raises(ValidationError) as failed:
+        create_service()
+    printed = "".join(traceback.format_exception(failed.value))
+    assert "SecretStr" in made and "DEFAULT_WAIT" in printed
+    assert EVERYTHING not in made + printed
 
 
 @pytest.mark.parametrize("way", ["tokens", "file", "anonymous"])
@@ -279,11 +272,15 @@ async def test_the_service_listens_to_others_when_told_how(way: str, tmp_path: P
         assert EVERYTHING not in said and BUYER not in said
 
 
-def test_a_new_token_from_the_command_line() -> None:
+def test_a_new_token_from_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The token once, and the line for the file; a scope that is none is refused."""
-    made = _python("-m", "app", "token", "wait:a*", "operate")
-    token, entry = (line.partition(":")[2].strip() for line in made.stdout.splitlines())
+    monkeypatch.setattr(sys, "argv", ["app", "token", "wait:a*", "operate"])
+    assert main() == 0
+    made = capsys.readouterr().out
+    token, entry = (line.partition(":")[2].strip() for line in made.splitlines())
     assert entry.endswith(" wait:a* operate") and token not in entry
     assert len(BearerTokens.from_text(entry)) == 1
-    refused = _python("-m", "app", "token", "read")
-    assert refused.returncode == 2 and "wait:PREFIX*" in refused.stderr
+    monkeypatch.setattr(sys, "argv", ["app", "token", "read"])
+    assert main() == 2 and "wait:PREFIX*" in capsys.readouterr().err

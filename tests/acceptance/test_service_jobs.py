@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from app.settings import Settings
 from purgatory import Purgatory
 from purgatory.jobs import JobContext, JobState
 from purgatory.jobs.callbacks import verify_signature
@@ -94,33 +95,17 @@ def test_a_store_that_is_none_stops_the_start(
     assert f"{scheme}://***@{rest.rpartition('@')[2]}" in said or "@" not in url
 
 
-def test_the_default_is_a_file_in_the_data_directory(tmp_path: Path) -> None:
+async def test_the_default_is_a_file_in_the_data_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The folder is made; the tables are made when it is opened."""
-    code = """
-import asyncio
-from app.settings import Settings
-
-async def main():
+    monkeypatch.delenv("PURGATORY_JOBS_URL")
+    monkeypatch.setenv("PURGATORY_DATA_DIR", str(tmp_path / "a" / "b"))
     store = Settings().job_store()
     await store.open()
-    print(await store.counts())
+    assert (await store.counts()).waiting == 0
     await store.close()
-
-asyncio.run(main())
-"""
-    data_dir = tmp_path / "a" / "b"
-    environment = {"PURGATORY_DATA_DIR": str(data_dir), "PATH": ""}
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    assert "waiting=0" in result.stdout
-    assert (data_dir / "jobs.sqlite3").exists()
+    assert (tmp_path / "a" / "b" / "jobs.sqlite3").exists()
 
 
 async def test_a_callback_to_a_private_address_is_refused(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from purgatory.__main__ import main
 from purgatory.jobs import JobState
 from purgatory.jobs.clients import SyncJobClient
 from purgatory.jobs.sql import SqlJobStore, migrate
-from purgatory.worker import WrongTargetError, load
 from tests.cases import cases
 from tests.patience import PATIENCE_S
 
@@ -155,26 +155,32 @@ def test_of_a_purgatory_alone(folder: Path) -> None:
     ],
 )
 def test_what_cannot_be_run(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, target: str, message: str
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    target: str,
+    message: str,
 ) -> None:
-    """It is said in a sentence."""
+    """It is said in a sentence; the exit status is 2."""
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "path", sys.path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
     monkeypatch.delitem(sys.modules, "shop", raising=False)
-    with pytest.raises(WrongTargetError, match=message):
-        load(target)
+    assert main(["worker", target]) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1, said
     sys.modules.pop("shop", None)
 
 
-def test_the_statuses_of_a_worker_that_cannot_start(tmp_path: Path) -> None:
-    """1 without the tables, 2 for what is named wrongly; and no traceback."""
+def test_a_port_that_is_none_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    """The message has the highest one."""
+    assert main(["worker", "shop:app", "--port", "65536"]) == 2
+    assert "65535" in capsys.readouterr().err
+
+
+def test_a_worker_without_its_tables_cannot_start(tmp_path: Path) -> None:
+    """The exit status is 1; and no traceback."""
     (tmp_path / "shop.py").write_text(SHOP)
-    for arguments, status, message in (
-        ("shop:purgatory", 1, "the worker cannot start: "),
-        ("shop:app --port 65536", 2, "65535"),
-        ("shop:bare", 2, "shop:bare: its purgatory has no job store"),
-    ):
-        command = [sys.executable, "-m", "purgatory", "worker", *arguments.split()]
-        found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        assert (found.returncode, "Traceback" in found.stderr) == (status, False), found.stderr
-        assert message in found.stderr
+    command = [sys.executable, "-m", "purgatory", "worker", "shop:purgatory"]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (found.returncode, "Traceback" in found.stderr) == (1, False), found.stderr
+    assert "the worker cannot start: " in found.stderr
