@@ -33,8 +33,15 @@ async def _run() -> None:
     async with KafkaBroker({"orders": 1}, replicas=3, clock=current_clock()) as broker:
         print(f"{'':<46}{'CPU':>12}  {'virtual time':>12}")
         await _storm(broker.coordinator)
-        _sizes(broker, "the storm")
-        await _fetches(broker)
+        after_storm = _sizes(broker)
+        parked = await _fetches(broker)
+        print(
+            f"\n{'NumDelayedOperations / PurgatorySize':<46}"
+            + "".join(map(_cell, broker.purgatories))
+        )
+        print(f"{'after the storm':<46}{after_storm}")
+        print(f"{'while the fetches are parked':<46}{parked}")
+        print(f"{'at the end':<46}{_sizes(broker)}")
 
 
 async def _storm(coordinator: Coordinator) -> None:
@@ -60,7 +67,8 @@ async def _storm(coordinator: Coordinator) -> None:
     assert {(each.error, each.generation) for each in again} == {(ErrorCode.NONE, 2)}
 
 
-async def _fetches(broker: KafkaBroker) -> None:
+async def _fetches(broker: KafkaBroker) -> str:
+    """Return the sizes of the purgatories while the fetches are parked."""
     manager, name = broker.replica_manager, ("orders", 0)
     request = FetchRequest(positions={name: FetchPosition(0)}, max_wait_ms=3_600_000)
     responses: list[object] = []
@@ -70,7 +78,8 @@ async def _fetches(broker: KafkaBroker) -> None:
         manager.fetch(request, responses.append)
     bytes_each = (tracemalloc.get_traced_memory()[0] - before) / FETCHES
     tracemalloc.stop()
-    _sizes(broker, f"{FETCHES} fetches are parked, {bytes_each / 1024:.1f} KiB each")
+    print(f"{f'{FETCHES} fetches are parked':<46}{bytes_each / 1024:>6.1f} KiB/1")
+    sizes = _sizes(broker)
     with _measured("one record completes them all", FETCHES):
         manager.produce({name: _batch()}, acks=-1, timeout_ms=1000, respond=_ignore)
         # More than a few are tried in slices.
@@ -79,6 +88,7 @@ async def _fetches(broker: KafkaBroker) -> None:
     with _measured(f"{FETCHES} produces with acks=all, on three replicas", FETCHES):
         for _ in range(FETCHES):
             manager.produce({name: _batch()}, acks=-1, timeout_ms=1000, respond=_ignore)
+    return sizes
 
 
 @contextmanager
@@ -90,13 +100,14 @@ def _measured(what: str, count: int) -> Iterator[None]:
     print(f"{what:<46}{micros:>7.1f} us/1  {loop.time() - began:>10.3f} s")
 
 
-def _sizes(broker: KafkaBroker, after: str) -> None:
-    """Print NumDelayedOperations and PurgatorySize, as Kafka calls them."""
-    sizes = []
-    for kind, purgatory in broker.purgatories.items():
-        found = purgatory.statistics()
-        sizes.append(f"{kind} {found.parked}/{found.watched}")
-    print(f"  after {after}, operations/watches: {', '.join(sizes)}")
+def _sizes(broker: KafkaBroker) -> str:
+    """Return NumDelayedOperations and PurgatorySize of each kind, as Kafka calls them."""
+    found = [purgatory.statistics() for purgatory in broker.purgatories.values()]
+    return "".join(_cell(f"{each.parked}/{each.watched}") for each in found)
+
+
+def _cell(text: str) -> str:
+    return f"{text:>12}"
 
 
 def _cpu() -> float:
