@@ -17,6 +17,7 @@ from tests.cases import cases
 from tests.unit.kafka_broker.batches import batch
 
 PRODUCE, FETCH, API_VERSIONS, CREATE_TOPICS = 0, 1, 18, 19
+JOIN_GROUP, LEAVE_GROUP, DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS = 11, 13, 15, 16, 42
 
 
 class Client:
@@ -141,6 +142,29 @@ async def test_what_topics_are_created(broker: KafkaBroker) -> None:
         assert await create(a=2, b=-1, c=-5, orders=1) == {"a": 0, "b": 0, "c": 37, "orders": 36}
         assert await create(d=1, e=2**31 - 1) == {"d": 44, "e": 44}
         assert broker.replica_manager.topics.keys() == {"orders", "a", "b"}
+
+
+async def test_groups_of_any_name_and_number(broker: KafkaBroker) -> None:
+    """They are joined with an hour for a rebalance, listed, described, and deleted when empty."""
+    names = ["g" * 300, "line\nfeed", *map(str, range(201))]
+    async with connected(broker) as client:
+        joined = {}
+        for name in names:
+            fields = {"session_timeout": 1_800_000, "rebalance_timeout": 3_600_000}
+            fields |= {"group_id": name, "protocol_type": "consumer"}
+            fields |= {"protocols": [{"name": "range", "metadata": b""}]}
+            joined[name] = await client.call(JOIN_GROUP, 2, **fields)
+        assert {each.error_code for each in joined.values()} == {0}
+        listed = await client.call(LIST_GROUPS, 4)
+        assert {each.group_id for each in listed.groups} == set(names)
+        described = await client.call(DESCRIBE_GROUPS, 5, groups=[*names[:2], "none"])
+        states = ["CompletingRebalance", "CompletingRebalance", "Dead"]
+        assert [each.group_state for each in described.groups] == states
+        for name in names[1:]:
+            await client.call(LEAVE_GROUP, 2, group_id=name, member_id=joined[name].member_id)
+        deleted = await client.call(DELETE_GROUPS, 1, groups_names=[*names, "none"])
+        assert [each.error_code for each in deleted.results] == [68, *[0] * 202, 69]
+        assert len((await client.call(LIST_GROUPS, 4)).groups) == 1
 
 
 async def test_unknown_versions(broker: KafkaBroker, caplog: pytest.LogCaptureFixture) -> None:
