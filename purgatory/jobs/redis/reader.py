@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from purgatory.job_errors import CorruptJobError
 from purgatory.jobs.model.job import BlockedBy, Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import (
@@ -21,47 +19,11 @@ from purgatory.jobs.redis.record import (
     ALL_HANDLERS,
     KEY_SEPARATOR,
     SEPARATOR,
-    decode_job,
     names_field,
     step_of,
 )
 from purgatory.jobs.redis.shards import RedisShard, RedisShards
 from purgatory.redis_server.script import netstrings
-
-_logger = logging.getLogger("purgatory.jobs.redis")
-
-
-class JobRecords:
-    """Decodes the records in the replies of shards."""
-
-    def __init__(self, shards: RedisShards) -> None:
-        self._shards = shards
-
-    async def decode(self, found: bytes) -> Job:
-        """Return the job in `id NUL record`; raise CorruptJobError once it is quarantined."""
-        try:
-            return decode_job(found)
-        except CorruptJobError as exc:
-            _logger.error("%s", exc, extra={"action": "jobs.redis.quarantine"})
-            _, _, record = found.partition(b"\0")
-            step = step_of("quarantine", exc.job_id, exc.reason) + b"\0" + record
-            await self._shards.ask_all(step)
-            raise
-
-    async def job(self, found: bytes) -> Job | None:
-        """Return the job in a reply; None if the reply is empty or the record corrupt."""
-        if not found:
-            return None
-        try:
-            return await self.decode(found)
-        except CorruptJobError:
-            return None
-
-    async def jobs(self, several: Iterable[bytes]) -> list[Job]:
-        """Return the jobs in several replies."""
-        jobs = [await self.job(found) for found in several]
-        return [job for job in jobs if job is not None]
-
 
 # A corrupt record may have anything there.
 _BLOCKED_BY = {str(each): each for each in BlockedBy}
@@ -72,9 +34,8 @@ MAX_COUNTED: Final = 100_000
 class RedisReader:
     """The queries of a RedisJobStore: each merges what the shards found."""
 
-    def __init__(self, shards: RedisShards, records: JobRecords, limits: JobLimits) -> None:
+    def __init__(self, shards: RedisShards, limits: JobLimits) -> None:
         self._shards = shards
-        self._records = records
         self.limits: JobLimits = limits
 
     async def now_ms(self) -> int:
@@ -89,7 +50,7 @@ class RedisReader:
     async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
         """Return jobs by id; None for an id without a job."""
         found = await self._shards.ask_each([step_of("get", job_id) for job_id in job_ids])
-        return [await self._records.job(record) for record in found]
+        return [await self._shards.job(record) for record in found]
 
     async def query(self, where: JobFilter, *, after: str | None = None, limit: int) -> JobPage:
         """Return a page of the jobs that match, having looked at a batch at most."""
@@ -101,7 +62,7 @@ class RedisReader:
         for reply in await self._shards.ask_all(step):
             end, *found = netstrings(reply)
             ends.append(end.decode())
-            jobs += await self._records.jobs(found)
+            jobs += await self._shards.jobs(found)
         # A shard has looked no further down than this: what others have below is of later pages.
         end_id = max(ends)
         jobs = sorted((job for job in jobs if job.id >= end_id), key=_id, reverse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from binascii import crc32
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -14,14 +15,16 @@ from redis.exceptions import AuthenticationError, AuthorizationError, NoScriptEr
 from purgatory.errors import PurgatoryClosedError
 from purgatory.group_commit import GroupCommit
 from purgatory.job_errors import (
+    CorruptJobError,
     StoreError,
     StoreNotReadyError,
     StoreOutOfSpaceError,
     StoreReadOnlyError,
     StoreUnavailableError,
 )
+from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.spec import JobSpec
-from purgatory.jobs.redis.record import names_field, step_of
+from purgatory.jobs.redis.record import decode_job, names_field, step_of
 from purgatory.redis_server.script import (
     CONNECTION_ERRORS,
     FsyncTimeoutError,
@@ -31,6 +34,8 @@ from purgatory.redis_server.script import (
     reply_text,
 )
 from purgatory.redis_server.server import RedisServer
+
+_logger = logging.getLogger("purgatory.jobs.redis")
 
 # The ways out of a server that takes no writes.
 _READ_ONLY = {
@@ -250,7 +255,10 @@ def step_error(result: bytes) -> Exception:
 
 
 class RedisShards:
-    """Asks one shard, or each. Every method raises PurgatoryClosedError unless connected."""
+    """Asks one shard, or each, and decodes the jobs in the replies.
+
+    What asks raises PurgatoryClosedError unless connected.
+    """
 
     def __init__(self, shards: Iterable[RedisShard]) -> None:
         self.all = list(shards)
@@ -298,6 +306,31 @@ class RedisShards:
             if is_error(result):
                 raise step_error(result)
         return results
+
+    async def decode(self, found: bytes) -> Job:
+        """Return the job in `id NUL record`; raise CorruptJobError once it is quarantined."""
+        try:
+            return decode_job(found)
+        except CorruptJobError as exc:
+            _logger.error("%s", exc, extra={"action": "jobs.redis.quarantine"})
+            _, _, record = found.partition(b"\0")
+            step = step_of("quarantine", exc.job_id, exc.reason) + b"\0" + record
+            await self.ask_all(step)
+            raise
+
+    async def job(self, found: bytes) -> Job | None:
+        """Return the job in a reply; None if the reply is empty or the record corrupt."""
+        if not found:
+            return None
+        try:
+            return await self.decode(found)
+        except CorruptJobError:
+            return None
+
+    async def jobs(self, several: Iterable[bytes]) -> list[Job]:
+        """Return the jobs in several replies."""
+        jobs = [await self.job(found) for found in several]
+        return [job for job in jobs if job is not None]
 
     async def shares(
         self, within_ms: int, limit: int, handlers: Sequence[str] | None

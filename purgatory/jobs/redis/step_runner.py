@@ -1,4 +1,4 @@
-"""Running steps: jobs are added in the shard where they belong, replies are decoded."""
+"""Running steps: each kind in the shards where its jobs belong."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from purgatory.jobs.model.steps import (
 )
 from purgatory.jobs.model.transitions import added
 from purgatory.jobs.redis.changes import ChangeListeners
-from purgatory.jobs.redis.reader import JobRecords, RedisReader
+from purgatory.jobs.redis.reader import RedisReader
 from purgatory.jobs.redis.record import (
     KEY_SEPARATOR,
     SEPARATOR,
@@ -63,24 +63,32 @@ from purgatory.jobs.redis.shards import RedisShard, RedisShards, is_error, step_
 from purgatory.redis_server.script import netstrings
 
 
-class JobAdder:
-    """Runs `Add` steps."""
+class RedisSteps(RedisReader):
+    """The steps of a RedisJobStore, kind by kind."""
 
-    def __init__(
-        self,
-        shards: RedisShards,
-        records: JobRecords,
-        reader: RedisReader,
-        listeners: ChangeListeners,
-        limits: JobLimits,
-    ) -> None:
-        self._shards = shards
-        self._records = records
-        self._reader = reader
+    def __init__(self, shards: RedisShards, limits: JobLimits, listeners: ChangeListeners) -> None:
+        super().__init__(shards, limits)
         self._listeners = listeners
-        self._limits = limits
+        self._runs: Mapping[
+            type[Step[Any]], Callable[[Sequence[Any]], Coroutine[Any, Any, list[Any]]]
+        ] = {
+            Add: self._add_all,
+            Fire: self._decide,
+            CancelForKey: self._decide,
+            Claim: self._claim_all,
+            Pause: self._pause_all,
+            Resume: self._resume_all,
+            Prune: self._prune_all,
+        }
 
-    async def add(self, steps: Sequence[Add]) -> list[Added | JobError]:
+    # No coroutine of its own, as in WorkerStore: a frame less for each step of each job.
+    def _run(self, kind: type[Step[Any]], steps: Sequence[Any]) -> Coroutine[Any, Any, list[Any]]:
+        """Return the results of steps of one kind."""
+        return self._runs.get(kind, self._apply)(steps)
+
+    # Adding
+
+    async def _add_all(self, steps: Sequence[Add]) -> list[Added | JobError]:
         """Return for each step what was done, or why it was refused."""
         specs = [step.spec for step in steps]
         results: dict[int, Added | JobError] = {}
@@ -118,7 +126,7 @@ class JobAdder:
             job_id, _, fingerprint = reply.decode().partition(SEPARATOR)
             if reply and fingerprint != request.fingerprint:
                 others[index] = job_id
-        jobs = await self._reader.get(list(others.values())) if others else []
+        jobs = await self.get(list(others.values())) if others else []
         return {
             index: IdempotencyConflictError(job)
             for index, job in zip(others, jobs, strict=True)
@@ -148,8 +156,8 @@ class JobAdder:
         self, shard: RedisShard, part: list[tuple[int, bytes]], replies: list[bytes]
     ) -> None:
         """Add again what this shard's share has no room for, if the shares of others have."""
-        counts = await self._reader.counts()
-        room = self._limits.max_waiting - counts.waiting - counts.running
+        counts = await self.counts()
+        room = self.limits.max_waiting - counts.waiting - counts.running
         full = [index for index, reply in enumerate(replies) if reply == b"full"][: max(0, room)]
         again = await shard.run([with_room(part[index][1]) for index in full])
         for index, reply in zip(full, again, strict=True):
@@ -162,54 +170,21 @@ class JobAdder:
             status, _, rest = rest.partition(b"\0")
         elif status == b"added":
             # What the script stored is what this makes of the same clock.
-            job = added(spec, int(rest), self._limits)
+            job = added(spec, int(rest), self.limits)
             self._listeners.notify(job.id, None)
             return Added(job, AddStatus.ADDED)
         if status == b"full":
-            raise StoreFullError.of_limit(self._limits.max_waiting)
+            raise StoreFullError.of_limit(self.limits.max_waiting)
         if status == b"deadline":
-            spec.deadline.resolve(int(rest), self._limits)
+            spec.deadline.resolve(int(rest), self.limits)
         if is_error(reply):
             raise step_error(reply)
-        job = await self._records.decode(rest)
+        job = await self._shards.decode(rest)
         if status == b"duplicate":
             raise DuplicateJobError(job)
         if status == b"reused":
             raise IdempotencyConflictError(job)
         return Added(job, AddStatus(status.decode()), is_repeat)
-
-
-class StepRunner:
-    """Runs the steps of one caller, kind by kind."""
-
-    def __init__(
-        self,
-        shards: RedisShards,
-        records: JobRecords,
-        reader: RedisReader,
-        adder: JobAdder,
-        limits: JobLimits,
-    ) -> None:
-        self._shards = shards
-        self._records = records
-        self._reader = reader
-        self._limits = limits
-        self._runs: Mapping[
-            type[Step[Any]], Callable[[Sequence[Any]], Coroutine[Any, Any, list[Any]]]
-        ] = {
-            Add: adder.add,
-            Fire: self._decide,
-            CancelForKey: self._decide,
-            Claim: self._claim_all,
-            Pause: self._pause_all,
-            Resume: self._resume_all,
-            Prune: self._prune_all,
-        }
-
-    # No coroutine of its own, as in WorkerStore: a frame less for each step of each job.
-    def run(self, kind: type[Step[Any]], steps: Sequence[Any]) -> Coroutine[Any, Any, list[Any]]:
-        """Return the results of steps of one kind."""
-        return self._runs.get(kind, self._apply)(steps)
 
     # Steps on one job
 
@@ -217,9 +192,9 @@ class StepRunner:
         kind = type(steps[0])
         if kind is Start and len(self._shards.all) > 1:
             steps = [replace(step, bounds=self._share(step.bounds)) for step in steps]
-        replies = await self._shards.ask_each([job_step(step, self._limits) for step in steps])
+        replies = await self._shards.ask_each([job_step(step, self.limits) for step in steps])
         if kind in (Start, FireJob, WaitAgain):
-            return [await self._records.job(reply) for reply in replies]
+            return [await self._shards.job(reply) for reply in replies]
         if kind not in _PARTICIPLES:
             return [bool(reply) for reply in replies]
         return [
@@ -232,8 +207,8 @@ class StepRunner:
             return JobNotFoundError(step.id)
         try:
             if status == b"deadline":
-                step.deadline.resolve(int(rest), self._limits)
-            job = await self._records.decode(rest)
+                step.deadline.resolve(int(rest), self.limits)
+            job = await self._shards.decode(rest)
         except StoreError:
             raise
         except JobError as exc:
@@ -251,7 +226,7 @@ class StepRunner:
         # One shard after another, as the limit is for all of them together.
         for shard in self._shards.all:
             limited = [
-                key_step(step, self._limits.cut(step.limit) - so_far.count)
+                key_step(step, self.limits.cut(step.limit) - so_far.count)
                 for step, so_far in zip(steps, fired, strict=True)
             ]
             for index, reply in enumerate(await shard.run(limited)):
@@ -264,11 +239,11 @@ class StepRunner:
         return [await self._claim(step) for step in steps]
 
     async def _claim(self, step: Claim) -> Claimed:
-        limit = self._limits.cut(step.limit)
+        limit = self.limits.cut(step.limit)
         if len(self._shards.all) == 1:
             return await self._claim_from(step, {self._shards.all[0]: limit})
         step = replace(step, bounds=tuple(filter(None, map(self._share, step.bounds))))
-        now_ms = await self._reader.now_ms()
+        now_ms = await self.now_ms()
         jobs: list[Job] = []
         if step.bounds or step.clock_ms is not None:
             # Where nothing but blocked jobs is due, too, there may be slots for these; and where
@@ -293,7 +268,7 @@ class StepRunner:
         for reply in replies:
             now_ms, cut, *found = netstrings(reply)
             clocks.append(int(now_ms))
-            jobs += await self._records.jobs(found)
+            jobs += await self._shards.jobs(found)
             is_cut = is_cut or bool(cut)
         return Claimed(min(clocks), jobs, is_cut)
 
@@ -319,7 +294,7 @@ class StepRunner:
         """Look at a batch of paused jobs after the other until one has some to release."""
         last = ""
         while True:
-            asked = step_of("resume", step.handler, self._limits.cut(step.limit), last)
+            asked = step_of("resume", step.handler, self.limits.cut(step.limit), last)
             reply = await self._shards.ask(shard, asked)
             count, more, last = reply.decode().split(SEPARATOR)
             if int(count) or not more:
@@ -331,7 +306,7 @@ class StepRunner:
         return [await self._prune(step) for step in steps]
 
     async def _prune(self, step: Prune) -> int:
-        limit = self._limits.cut(step.limit)
+        limit = self.limits.cut(step.limit)
         total = 0
         finished: list[tuple[int, str]] = []
         for reply in await self._shards.ask_all(step_of("first_finished", limit)):

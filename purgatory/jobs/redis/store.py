@@ -10,17 +10,16 @@ from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import MAX_REQUESTS
 from purgatory.jobs.model.steps import Result, Step
 from purgatory.jobs.redis.changes import ChangeListeners, ChangeSubscription
-from purgatory.jobs.redis.reader import JobRecords, RedisReader
 from purgatory.jobs.redis.record import BUCKET_WIDTH_MS, SEPARATOR, step_of
 from purgatory.jobs.redis.shards import RedisShard, RedisShards, no_reply_error
-from purgatory.jobs.redis.step_runner import JobAdder, StepRunner
+from purgatory.jobs.redis.step_runner import RedisSteps
 from purgatory.jobs.stores.protocol import CloseOnce, StoreListener
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client
 from purgatory.redis_server.server import RedisServer, ServerSettings
 from purgatory.timer.clock import Seconds
 
 
-class RedisJobStore(RedisReader):
+class RedisJobStore(RedisSteps):
     """A `JobStore` in Redis 6.2 or Valkey.
 
     A job's record lies in the hash of the minute that it is due in, and a claim goes through those
@@ -58,21 +57,17 @@ class RedisJobStore(RedisReader):
             url_or_client, "jobs", prefix, timeout, fsync="fsync=True", is_fsynced=fsync
         )
         self._timeout = self._server.timeout
-        self._listeners = ChangeListeners()
+        listeners = ChangeListeners()
         parts = RedisShards(
             RedisShard(
                 f"{{{prefix}:jobs:{number}}}:",
                 settings=self._script_settings,
                 server=self._server,
-                on_reply=self._listeners.on_reply,
+                on_reply=listeners.on_reply,
             )
             for number in range(shards)
         )
-        limits = JobLimits() if limits is None else limits
-        records = JobRecords(parts)
-        super().__init__(parts, records, limits)
-        adder = JobAdder(parts, records, self, self._listeners, limits)
-        self._runner = StepRunner(parts, records, self, adder, limits)
+        super().__init__(parts, JobLimits() if limits is None else limits, listeners)
         self._subscription: ChangeSubscription | None = None
         self._closing = CloseOnce(self._close)
 
@@ -138,10 +133,10 @@ class RedisJobStore(RedisReader):
         self._shards.require_open()
         # Most calls: each coroutine and each list counts.
         if len(steps) == 1:
-            return await self._runner.run(type(steps[0]), steps)
+            return await self._run(type(steps[0]), steps)
         results: list[Result] = []
         for kind, several in groupby(steps, type):
-            results += await self._runner.run(kind, list(several))
+            results += await self._run(kind, list(several))
         return results
 
     def may_wait_on(self, key: str) -> bool:
