@@ -135,7 +135,7 @@ class ExcessJobs:
             batch, self._jobs = self._jobs[: self._store.batch], self._jobs[self._store.batch :]
             returns = [GiveBack(job.claim, hold_ms=self._hold_ms(job, now_ms)) for job in batch]
             try:
-                self._counters.put_off += sum(await self._store.give_back(returns))
+                self._counters.put_off += sum(await self._store.run(returns))
             except Exception:
                 # Their leases must not be renewed for ever.
                 self._forget(batch)

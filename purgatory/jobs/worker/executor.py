@@ -258,7 +258,7 @@ class JobExecutor:
             if end is None:
                 self._reporter.note_lost(job, "it was started, and its handler is not called")
             elif isinstance(end[0], NextRound):
-                after = await leased.end_by(end[0].step, self._store.wait_again)
+                after = await leased.end_by(end[0].step, self._store)
                 # First: what is counted next may end the job.
                 self._reporter.note_round(job, after)
                 if after is not None:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
 from purgatory.jobs.handlers.fair_slots import Lane
 from purgatory.jobs.model.job import Job, JobClaim, JobState
 from purgatory.jobs.model.limits import Bounds
-from purgatory.jobs.model.steps import Finish, GiveBack, WaitAgain
+from purgatory.jobs.model.steps import HolderStep, Result
 from purgatory.jobs.worker.worker_store import StoreClock, WorkerStore
 from purgatory.timer import ScheduledCall, SystemTimer
 from purgatory.timer.clock import NS_PER_MS
 from purgatory.turn_budget import TurnBudget
 
 logger = logging.getLogger("purgatory.jobs")
-
-Ending = TypeVar("Ending", Finish, GiveBack, WaitAgain)
-Result = TypeVar("Result")
 
 
 class LeasedJob:
@@ -75,11 +71,13 @@ class LeasedJob:
         self.is_lost = False
         """Another worker has it, while it runs here."""
 
-    async def end_by(self, step: Ending, run: Callable[[Ending], Awaitable[Result]]) -> Result:
+    async def end_by(self, step: HolderStep[Result], store: WorkerStore) -> Result:
         """Return the result of the step that ends the claim: of the claim that the job has now."""
         while True:
             claim = self.claim
-            result = await run(step if step.claim == claim else replace(step, claim=claim))
+            [result] = await store.run(
+                [step if step.claim == claim else replace(step, claim=claim)]
+            )
             if result or self.claim == claim:
                 return result
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from purgatory.job_statistics import Recovery
 from purgatory.jobs.model.job import Job, JobState, Misfire
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.model.steps import Finish, GiveBack
+from purgatory.jobs.model.steps import Finish, GiveBack, Miss
 from purgatory.jobs.worker.result_reporter import ResultReporter
 from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.jobs.worker.worker_store import WorkerStore
@@ -104,7 +104,7 @@ class JobRecovery:
     async def _skip(self, jobs: list[Job]) -> int:
         if not jobs:
             return 0
-        done = await self._store.miss([job.claim for job in jobs])
+        done = await self._store.run([Miss(job.claim) for job in jobs])
         skipped = [job for job, is_missed in zip(jobs, done, strict=True) if is_missed]
         for job in skipped:
             self._reporter.notify_missed(job)
@@ -114,7 +114,7 @@ class JobRecovery:
         if not jobs:
             return 0
         return sum(
-            await self._store.give_back(
+            await self._store.run(
                 [GiveBack(job.claim, delay_ms=random.randint(0, self._spread_ms)) for job in jobs]  # noqa: S311 - spreads load
             )
         )

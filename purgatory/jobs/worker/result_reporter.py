@@ -99,26 +99,16 @@ class ResultReporter:
         self, job: Job, leased: LeasedJob, end: Finish | GiveBack, error: BaseException | None
     ) -> None:
         """Record a run's result, or that the job is to be tried again after `error`."""
-        if isinstance(end, Finish):
-            is_recorded = await leased.end_by(end, self._finish)
-            if is_recorded:
-                self._note_end(job, end)
-        else:
-            is_recorded = await leased.end_by(end, self._give_back)
+        is_recorded = await leased.end_by(end, self._store)
+        if isinstance(end, GiveBack):
             self._counters.retried += is_recorded
+        elif is_recorded:
+            self._note_end(job, end)
         if not is_recorded:
             shown = "done" if error is None else error_text(error)
             self.note_lost(job, f"the result of its run here ({shown}) does not count")
         elif error is not None:
             log_failed_attempt(job, error, end)
-
-    async def _finish(self, end: Finish) -> bool:
-        [is_recorded] = await self._store.finish([end])
-        return is_recorded
-
-    async def _give_back(self, end: GiveBack) -> bool:
-        [is_recorded] = await self._store.give_back([end])
-        return is_recorded
 
     def note_round(self, job: Job, after: Job | None) -> None:
         """Count a run that ended with another wait; `after` is the job then, None if lost."""
@@ -153,7 +143,7 @@ class ResultReporter:
 
         The others are with another worker by now.
         """
-        done = await self._store.finish(results)
+        done = await self._store.run(results)
         for job, result, is_recorded in zip(jobs, results, done, strict=True):
             if is_recorded:
                 self._note_end(job, result)

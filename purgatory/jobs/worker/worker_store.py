@@ -22,15 +22,12 @@ from purgatory.jobs.model.steps import (
     CLOCK_SLACK_MS,
     Claim,
     Claimed,
-    Finish,
     GiveBack,
-    Miss,
     Prune,
     Renew,
     Result,
     Start,
     Step,
-    WaitAgain,
     accepted,
 )
 from purgatory.jobs.stores.protocol import JobStore
@@ -268,7 +265,7 @@ class WorkerStore:
             clock_ms = self.clock.now_ms() if self.clock.is_set else 0
             self.put_off_look()
         step = Claim(self._worker, within_ms, limit, self.lease_ms, handlers, bounds, clock_ms)
-        [claimed] = await self._run("claim", [step])
+        [claimed] = await self.run([step])
         self.clock.note(claimed.now_ms, asked_ns)
         return claimed
 
@@ -281,7 +278,9 @@ class WorkerStore:
 
         A claim that the store was too busy to look at is neither: ask again.
         """
-        renewed = await self._run("renew", [Renew(claim, self.lease_ms) for claim in claims])
+        if not claims:
+            return []
+        renewed = await self.run([Renew(claim, self.lease_ms) for claim in claims])
         return [claim for claim, result in zip(claims, renewed, strict=True) if result is False]
 
     async def renew_one(self, claim: JobClaim) -> bool:
@@ -291,7 +290,7 @@ class WorkerStore:
             [result] = await self._store.run([Renew(claim, self.lease_ms)])
             return accepted(result)
 
-        return await self._retry.call("renew", ask)
+        return await self._retry.call("Renew", ask)
 
     async def start(
         self, claim: JobClaim, attempt: int, bounds: Bounds | None = None
@@ -307,25 +306,12 @@ class WorkerStore:
             asked_ns = self.clock.local_ns()
             return self._store.run([Start(claim, self.lease_ms, attempt, bounds)])
 
-        [job] = await self._retry.call("start", ask)
+        [job] = await self._retry.call("Start", ask)
         return job, asked_ns
 
-    def finish(self, results: Sequence[Finish]) -> Awaitable[list[bool]]:
-        """Record how jobs ended; return for each whether it is recorded."""
-        return self._run("finish", results)
-
-    def miss(self, claims: Sequence[JobClaim]) -> Awaitable[list[bool]]:
-        """Record that jobs were missed; return for each whether it is recorded."""
-        return self._run("miss", [Miss(claim) for claim in claims])
-
-    def give_back(self, returns: Sequence[GiveBack]) -> Awaitable[list[bool]]:
-        """Release jobs; return for each whether this call did it."""
-        return self._run("give_back", returns)
-
-    async def wait_again(self, step: WaitAgain) -> Job | None:
-        """Let a job wait again, and return it; None if the claim is lost."""
-        [job] = await self._run("wait_again", [step])
-        return job
+    def run(self, steps: Sequence[Step[Result]]) -> Awaitable[list[Result]]:
+        """Return the results of steps of one kind, at least one."""
+        return self._retry.call(type(steps[0]).__name__, lambda: self._store.run(steps))
 
     async def give_back_once(self, returns: Sequence[GiveBack]) -> list[bool]:
         """Release jobs without repeating the step; raises what the store raises."""
@@ -333,8 +319,5 @@ class WorkerStore:
 
     async def prune(self, *, finished_before_ms: int, keep: int) -> bool:
         """Delete a batch of old jobs; return True iff more may be left."""
-        [pruned] = await self._run("prune", [Prune(finished_before_ms, keep, self.batch)])
+        [pruned] = await self.run([Prune(finished_before_ms, keep, self.batch)])
         return pruned == self.batch
-
-    def _run(self, name: str, steps: Sequence[Step[Result]]) -> Awaitable[list[Result]]:
-        return self._retry.call(name, lambda: self._store.run(steps))
