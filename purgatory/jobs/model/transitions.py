@@ -268,27 +268,11 @@ def _renew(job: Job, step: Renew, now_ms: int, limits: JobLimits) -> Job:
 
 def _finish(job: Job, step: Finish, now_ms: int, limits: JobLimits) -> Job:
     error = bounded_error(step.error, limits.max_error_length)
-    return changed(
-        job,
-        state=step.state,
-        finished_ms=now_ms,
-        lease_until_ms=0,
-        slot_ms=None,
-        error=job.error if error is None else error,
-        version=job.version + 1,
-    )
+    return _ended(job, step.state, now_ms, error=job.error if error is None else error)
 
 
 def _miss(job: Job, step: Miss, now_ms: int, limits: JobLimits) -> Job:
-    return changed(
-        job,
-        state=JobState.CANCELLED,
-        outcome=JobOutcome.MISSED,
-        finished_ms=now_ms,
-        lease_until_ms=0,
-        slot_ms=None,
-        version=job.version + 1,
-    )
+    return _ended(job, JobState.CANCELLED, now_ms, outcome=JobOutcome.MISSED)
 
 
 def _give_back(job: Job, step: GiveBack, now_ms: int, limits: JobLimits) -> Job:
@@ -313,14 +297,7 @@ def _give_back(job: Job, step: GiveBack, now_ms: int, limits: JobLimits) -> Job:
 
 def _wait_again(job: Job, step: WaitAgain, now_ms: int, limits: JobLimits) -> Job:
     if step.is_replaced:
-        return changed(
-            job,
-            state=JobState.DONE,
-            finished_ms=now_ms,
-            lease_until_ms=0,
-            slot_ms=None,
-            version=job.version + 1,
-        )
+        return _ended(job, JobState.DONE, now_ms)
     deadline_ms = step.deadline.near(now_ms, limits)
     return changed(
         _released(job),
@@ -340,6 +317,19 @@ def _wait_again(job: Job, step: WaitAgain, now_ms: int, limits: JobLimits) -> Jo
         lateness_ms=None,
         round=job.round + 1,
         round_ms=now_ms,
+    )
+
+
+def _ended(job: Job, state: JobState, now_ms: int, **changes: object) -> Job:
+    """Return a job that its holder has ended, and keeps its epoch: the same step may come again."""
+    return changed(
+        job,
+        state=state,
+        finished_ms=now_ms,
+        lease_until_ms=0,
+        slot_ms=None,
+        version=job.version + 1,
+        **changes,
     )
 
 

@@ -554,6 +554,12 @@ local function free(job)
   job[LEASE], job[SLOT_MS], job[BLOCKED_BY] = 0, '', ''
 end
 
+-- Ends a job for its holder, which keeps its epoch: the same step may come again.
+local function finish(job, state)
+  job[STATE], job[ENDED], job[LEASE], job[SLOT_MS] = state, now, 0, ''
+  change(job)
+end
+
 local function held(id, epoch)
   local job = read(id)
   if job and job[EPOCH] == tonumber(epoch) and job[LEASE] > 0 then
@@ -1149,11 +1155,10 @@ function steps.finish(step)
   if job[STATE] ~= 'running' or job[LEASE] == 0 then
     return ''
   end
-  job[STATE], job[ENDED], job[LEASE], job[SLOT_MS] = step[4], now, 0, ''
   if step[5] ~= '' then
     job[ERROR] = step[5]
   end
-  change(job)
+  finish(job, step[4])
   return '1'
 end
 
@@ -1168,9 +1173,8 @@ function steps.miss(step)
   if not is_undecided(job) or job[LEASE] == 0 then
     return ''
   end
-  job[STATE], job[OUTCOME], job[ENDED], job[LEASE] = 'cancelled', 'missed', now, 0
-  job[SLOT_MS] = ''
-  change(job)
+  job[OUTCOME] = 'missed'
+  finish(job, 'cancelled')
   return '1'
 end
 
@@ -1207,8 +1211,7 @@ function steps.wait_again(step)
   local rival = slot ~= '' and call('HGET', DEDUPE, slot)
   rival = rival and read(rival)
   if rival and is_undecided(rival) and rival[DEDUPE_KEY] == slot then
-    job[STATE], job[ENDED], job[LEASE], job[SLOT_MS] = 'done', now, 0, ''
-    change(job)
+    finish(job, 'done')
     return found(job)
   end
   leave_queries(job)
