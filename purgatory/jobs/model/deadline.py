@@ -66,11 +66,7 @@ class Deadline:
 
         Raises InvalidDeadlineError if it is too far in the past or in the future.
         """
-        if self.at_ms is None:
-            assert self.delay_ms is not None
-            deadline_ms = now_ms + self.delay_ms
-        else:
-            deadline_ms = self.at_ms
+        deadline_ms = self._since(now_ms)
         late_ms = now_ms - deadline_ms
         if late_ms > limits.past_tolerance_ms:
             raise InvalidDeadlineError(
@@ -89,12 +85,13 @@ class Deadline:
 
     def near(self, now_ms: int, limits: JobLimits) -> int:
         """Return the deadline as `resolve` does, but never before now or beyond the limit."""
-        if self.at_ms is None:
-            assert self.delay_ms is not None
-            deadline_ms = now_ms + self.delay_ms
-        else:
-            deadline_ms = self.at_ms
-        return min(max(deadline_ms, now_ms), now_ms + limits.max_delay_ms)
+        return min(max(self._since(now_ms), now_ms), now_ms + limits.max_delay_ms)
+
+    def _since(self, now_ms: int) -> int:
+        if self.at_ms is not None:
+            return self.at_ms
+        assert self.delay_ms is not None
+        return now_ms + self.delay_ms
 
     @property
     def _param(self) -> str:
