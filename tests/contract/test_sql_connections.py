@@ -113,7 +113,7 @@ async def test_a_cancelled_caller_leaves_no_connection(
     while is_cancelled:
         number += 1
         engine = database.engine()
-        subject = Database(database.url if is_ours else engine, is_fast=True)
+        subject = Database(database.url if is_ours else engine)
         try:
             await CancelledAt(getattr(subject, method)(read_one), number, is_after=is_after)
             is_cancelled = False

@@ -85,10 +85,10 @@ class Database:
     explicitly, since SQLite needs to know which kind. `read` raises the errors of a store only.
     """
 
-    def __init__(self, url_or_engine: str | URL | AsyncEngine, *, is_fast: bool = False) -> None:
+    def __init__(self, url_or_engine: str | URL | AsyncEngine) -> None:
         """Take the engine as it is, or make one of the URL; connect to nothing yet.
 
-        `is_fast`: given the URL of a SQLite file, write in a thread, and read in another. Raises
+        Given the URL of a SQLite file, write in a thread, and read in another. Raises
         ValueError for another URL than that of a database of jobs, ImportError if its driver is
         missing.
         """
@@ -110,7 +110,7 @@ class Database:
         self._reading_thread: SqliteThread | None = None
         self._look_up: SqliteLookUp | None = None
         self._file = OpenFile(self._engine.url)
-        if is_fast and self._is_ours and self.statements.dialect.is_sqlite:
+        if self._is_ours and self.statements.dialect.is_sqlite:
             self._thread = SqliteThread(self._engine.url, busy_seconds=BUSY_SECONDS)
             self._reading_thread = SqliteThread(self._engine.url, busy_seconds=BUSY_SECONDS)
             self._look_up = SqliteLookUp(self._engine.url, self._file)

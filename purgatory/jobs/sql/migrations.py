@@ -64,7 +64,7 @@ async def migrate(url_or_engine: str | URL | AsyncEngine, revision: str = "head"
     """
     # A thread of ours has ended when this returns. The driver's may not, if it could not connect,
     # and then it complains of an event loop that is closed.
-    database = Database(url_or_engine, is_fast=True)
+    database = Database(url_or_engine)
     while not _turn.acquire(blocking=False):  # noqa: ASYNC110 - an Event is of one loop, this of all
         await asyncio.sleep(_LOOK_AGAIN_S)
     try:

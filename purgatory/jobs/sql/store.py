@@ -54,7 +54,7 @@ class SqlJobStore(SqlReader):
 
         Raises ValueError for another database than these two, and for SQLite in memory.
         """
-        database = Database(url_or_engine, is_fast=True)
+        database = Database(url_or_engine)
         clock = DatabaseClock(database.statements.dialect, now_ms)
         super().__init__(database, clock, JobLimits() if limits is None else limits)
         self._commit = self._group_commit(database.write, clock)
