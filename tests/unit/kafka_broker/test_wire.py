@@ -150,7 +150,8 @@ async def test_groups_of_any_name_and_number(broker: KafkaBroker) -> None:
     async with connected(broker) as client:
         joined = {}
         for name in names:
-            fields = {"session_timeout": 1_800_000, "rebalance_timeout": 3_600_000}
+            fields: dict[str, Any] = {"session_timeout": 1_800_000}
+            fields |= {"rebalance_timeout": 3_600_000}
             fields |= {"group_id": name, "protocol_type": "consumer"}
             fields |= {"protocols": [{"name": "range", "metadata": b""}]}
             joined[name] = await client.call(JOIN_GROUP, 2, **fields)
