@@ -22,6 +22,15 @@ T = TypeVar("T")
 # RFC 9112, and stricter: no line folding, no bare line feed.
 _LINES: Final = re.compile(rb"(?:\r\n[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\x00-\x08\x0a-\x1f\x7f]*)*")
 _LINE: Final = re.compile(rb"\r\n([^:]+):[ \t]*([^\r]*)")
+# A block with any other header may hold credentials, and only its hash is kept.
+_WITHOUT_CREDENTIALS: Final = frozenset(
+    b"accept accept-charset accept-encoding accept-language cache-control connection "
+    b"content-encoding content-length content-type dnt expect host http2-settings if-match "
+    b"if-none-match keep-alive origin pragma prefer priority proxy-connection sec-ch-ua "
+    b"sec-ch-ua-mobile sec-ch-ua-platform sec-fetch-dest sec-fetch-mode sec-fetch-site "
+    b"sec-fetch-user sec-gpc te transfer-encoding upgrade upgrade-insecure-requests "
+    b"user-agent".split()
+)
 # llhttp takes both for the same. Anything but one of these options is for llhttp to read.
 _CONNECTION: Final = frozenset({b"connection", b"proxy-connection"})
 _CONNECTION_OPTIONS: Final = frozenset({b"close", b"keep-alive"})
@@ -69,6 +78,11 @@ class HeaderLines:
         self.is_plain: bool = self._read_framing(block)
         """False if uvicorn's parser has to find the end of the request, or to refuse it."""
 
+    @property
+    def may_hold_credentials(self) -> bool:
+        """Return False iff every header is one that holds none."""
+        return not self.names <= _WITHOUT_CREDENTIALS
+
     def named(self, name: bytes, block: bytes) -> list[str]:
         """Return every header of that lower-case name."""
         places = self._places.get(name, ())
@@ -105,30 +119,38 @@ class HeaderReader:
     """Parses header blocks, with a cache.
 
     A client sends the same block with each of its requests, and so do many clients of one make.
-    The cache has blocks by their hash: they may hold credentials.
+    Credentials are not in the cache: blocks that may hold some are in it by their hash.
     """
 
-    __slots__ = ("_known",)
+    __slots__ = ("_hashed", "_known")
 
     def __init__(self) -> None:
         """Begin with an empty cache."""
-        # {hash of a block: what was found in it}
+        # {block: ...} and {hash of a block: ...}
         self._known: dict[bytes, HeaderLines] = {}
+        self._hashed: dict[bytes, HeaderLines] = {}
 
     def __len__(self) -> int:
         """Return the number of blocks in the cache."""
-        return len(self._known)
+        return len(self._known) + len(self._hashed)
 
     def read(self, block: bytes) -> HeaderLines | None:
         """Return where the headers of `block` are; None if it is not well-formed."""
+        found = self._known.get(block)
+        if found is not None:
+            return found
         digest = blake2b(block).digest()
-        found = self._known.get(digest)
+        found = self._hashed.get(digest)
         if found is None and _LINES.fullmatch(block) is not None:
             found = HeaderLines(block)
             if len(block) <= MAX_REMEMBERED_BYTES:
-                if len(self._known) >= MAX_REMEMBERED:
+                if len(self) >= MAX_REMEMBERED:
                     self._known.clear()
-                self._known[digest] = found
+                    self._hashed.clear()
+                if found.may_hold_credentials:
+                    self._hashed[digest] = found
+                else:
+                    self._known[block] = found
         return found
 
 
