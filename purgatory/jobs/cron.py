@@ -49,6 +49,9 @@ class CronGrid:
     def after(self, wall_ms: int) -> int:
         """Return the first time that is later than `wall_ms`, in wall milliseconds."""
         local = utc(wall_ms).astimezone(self._zone).replace(tzinfo=None)
+        found_ms = utc_ms(next(CronSim(self._expression, local)).replace(tzinfo=self._zone))
+        if self._is_steady(wall_ms) and self._is_steady(found_ms):
+            return found_ms
         found_ms, last = 0, datetime.max
         # From before and to after an hour that comes twice, whose times are not in order.
         for shown in CronSim(self._expression, local - _MARGIN):
@@ -58,6 +61,12 @@ class CronGrid:
                 if at_ms > wall_ms and (not found_ms or at_ms < found_ms):
                     found_ms, last = at_ms, shown + _MARGIN
         return found_ms
+
+    def _is_steady(self, wall_ms: int) -> bool:
+        """Return True iff the clocks are not set around this time."""
+        at = utc(wall_ms)
+        before, after = (each.astimezone(self._zone) for each in (at - _MARGIN, at + _MARGIN))
+        return before.utcoffset() == after.utcoffset()
 
     def _times(self, shown: datetime) -> Iterator[int]:
         """Yield when the clocks show this; of a time that they leave out, the first one after."""

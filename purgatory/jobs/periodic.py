@@ -18,7 +18,7 @@ from typing import Final
 from purgatory.background import BackgroundLoop, OutageLog
 from purgatory.job_errors import DuplicateJobError, JobError, StoreError
 from purgatory.jobs.handlers.registry import JobHandlers
-from purgatory.jobs.handlers.series import MARK, Series, run_time
+from purgatory.jobs.handlers.series import MARK, RunTime, Series, run_time
 from purgatory.jobs.model.deadline import utc
 from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.queries import JobFilter
@@ -34,12 +34,19 @@ logger = logging.getLogger("purgatory.jobs")
 POLL_MS: Final = 60_000
 # While a run is due that no process has started, as its handler is paused or has no slot.
 RETRY: Final = RetryPolicy(first_ms=50, max_ms=5_000)
-# A run that nobody has started for so long is of a series that no process declares any more.
+# A run that nobody has started for so long after the next time is of a series that no process
+# declares any more.
 ABANDONED_MS: Final = 24 * 3_600 * 1_000
+# By then, each process that declares a series has looked at its run.
+_LOOKED_AT_MS: Final = POLL_MS + 30_000
 CLEAN_EVERY_MS: Final = 3_600 * 1_000
 _MAX_LOOK_MS: Final = 1_000
 # Of one run: a process of another version may do the same at the same time.
 _MAX_MOVES: Final = 3
+# Of a series that are looked at for the last one, by ids, which are in the order of times.
+_RECENT: Final = 5
+# For the next runs, when it is closed.
+_FINISH_S: Final = 0.5
 
 
 class PeriodicRegistrar:
@@ -49,7 +56,9 @@ class PeriodicRegistrar:
     began may have died. A run that ends, and how, is no matter to it.
 
     If what is stored is not the next time by this process, the code has changed: the process that
-    was started last moves it. During a deploy, times of both versions may have runs.
+    was started last moves it. During a deploy, times of both versions may have runs. That process
+    may have ended since: another one moves a run that is far away to so soon a time that it can
+    move it back before.
     """
 
     def __init__(
@@ -91,11 +100,11 @@ class PeriodicRegistrar:
             self._begin()
 
     async def stop(self) -> None:
-        """Store nothing more. Idempotent."""
+        """Store what is missing, and nothing more. Idempotent."""
         self._handlers.on_series = None
         if self._timer is not None:
             self._timer.cancel()
-        await self._loop.stop()
+        await self._loop.stop(_FINISH_S)
 
     def _begin(self) -> None:
         # In an empty context: not in that of the request that declares one.
@@ -115,28 +124,49 @@ class PeriodicRegistrar:
             self._put_off_cleaning(now_ms)
         asked = [each for each in self._handlers.series if is_poll or each.look_ms <= now_ms]
         times = [each.grid.after(now_ms) for each in asked]
-        specs = [self._spec(each, at_ms) for each, at_ms in zip(asked, times, strict=True)]
+        specs = [
+            self._spec(each, at_ms, self._began_ms)
+            for each, at_ms in zip(asked, times, strict=True)
+        ]
         results = await self._store.run([Add(spec) for spec in specs])
         is_left = False
-        error: JobError | None = None
+        error: StoreError | None = None
         for series, spec, at_ms, result in zip(asked, specs, times, results, strict=True):
             series.on_run = partial(self._look_now, series)
-            if isinstance(result, JobError) and not isinstance(result, DuplicateJobError):
-                # Not in the way of the others.
+            # What cannot be stored is not in the way of the others.
+            if isinstance(result, StoreError):
                 error = result
                 continue
-            job = await self._settled(result, spec, at_ms, now_ms)
+            if isinstance(result, JobError) and not isinstance(result, DuplicateJobError):
+                self._note_refused(series, result)
+                series.look_ms = now_ms + POLL_MS
+                continue
+            series.refused = None
+            job = await self._settled(result, spec, series, at_ms, now_ms)
+            if isinstance(result, Added) and not result.is_repeat:
+                job = await self._caught_up(series, job, now_ms)
             is_overdue = job.is_undecided and job.deadline_ms <= now_ms
-            is_left = is_left or is_overdue
+            is_left = is_left or (is_overdue and job.blocked_by is None)
             series.look_ms = now_ms + POLL_MS if is_overdue else _look_ms(series, job, at_ms)
+            series.stored_ms = at_ms
         if now_ms >= self._clean_ms:
             self._put_off_cleaning(now_ms)
             await self._cancel_abandoned(now_ms)
+        self._set_timer()
         if error is not None:
             raise error
         self._outage.end()
-        self._set_timer()
         return is_left
+
+    def _note_refused(self, series: Series, error: JobError) -> None:
+        if series.refused != str(error):
+            series.refused = str(error)
+            logger.error(
+                "the next run of periodic job %r is refused: %s",
+                series.handler.name,
+                error,
+                extra={"action": "periodic-refused"},
+            )
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -147,15 +177,17 @@ class PeriodicRegistrar:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(pause_ms / 1_000, self._loop.wake)
 
-    def _spec(self, series: Series, at_ms: int) -> JobSpec:
+    def _spec(self, series: Series, at_ms: int, since_ms: int, *, is_due: bool = False) -> JobSpec:
         handler = series.handler
-        payload = {"at": at_ms, "since": self._began_ms, "grid": str(series.grid)}
+        next_ms = series.grid.after(at_ms)
+        payload = {"at": at_ms, "since": since_ms, "next": next_ms, "grid": str(series.grid)}
         spec = JobSpec.of(
             handler.name,
             payload,
             wall_ms=at_ms,
             limits=self._store.limits,
-            at=utc(at_ms),
+            delay=0 if is_due else None,
+            at=None if is_due else utc(at_ms),
             dedupe_key=series.dedupe_key,
             concurrency_key=MARK,
             max_attempts=handler.max_attempts,
@@ -167,26 +199,64 @@ class PeriodicRegistrar:
         return replace(spec, request=spec.request._replace(fingerprint=MARK))
 
     async def _settled(
-        self, result: Added | JobError, spec: JobSpec, at_ms: int, now_ms: int
+        self, result: Added | JobError, spec: JobSpec, series: Series, at_ms: int, now_ms: int
     ) -> Job:
-        """Return the run that is stored, moved to this time if an earlier version has stored it."""
+        """Return the run that is stored, moved if another version has stored it."""
         job = _job_of(result)
         for _ in range(_MAX_MOVES):
             run = run_time(job)
-            if run is not None and (run.at_ms == at_ms or run.since_ms > self._began_ms):
+            if run is not None and run.at_ms == at_ms:
                 break
             if job.is_undecided and job.deadline_ms <= now_ms:
                 break
+            if run is not None and job.is_undecided and run.since_ms > self._began_ms:
+                # Of a later version, if one of its processes is left.
+                soon_ms = series.grid.after(now_ms + _LOOKED_AT_MS)
+                if run.at_ms <= soon_ms:
+                    break
+                at_ms, spec = soon_ms, self._spec(series, soon_ms, run.since_ms)
             if isinstance(result, Added):
                 # Of a run that was stored for this time, and has been moved since.
+                recent = await self._recent(series)
+                for each, run in recent:
+                    if run.at_ms == at_ms:
+                        return each
                 assert spec.request is not None
-                name = spec.of_request(None, spec.request.name, job.id).request
+                # The same in each process, and another one after each move.
+                runs = [f"{each.id} {each.version}" for each, _ in recent]
+                name = spec.of_request(None, spec.request.name, *runs).request
                 assert name is not None
                 spec = replace(spec, request=name._replace(fingerprint=MARK))
             on_conflict = OnConflict.REPLACE if job.is_undecided else OnConflict.ERROR
             [result] = await self._store.run([Add(replace(spec, on_conflict=on_conflict))])
             job = _job_of(result)
         return job
+
+    async def _caught_up(self, series: Series, job: Job, now_ms: int) -> Job:
+        """Return the run that was just stored, moved to the first time that had none, if any.
+
+        All processes may have ended, or the store been away, since the run before it began.
+        """
+        grid = series.grid
+        if not series.catch_up or (series.stored_ms and grid.after(series.stored_ms) > now_ms):
+            return job
+        had_ms = [
+            _had_ms(each, run)
+            for each, run in await self._recent(series)
+            if each.id != job.id and run.grid == str(grid)
+        ]
+        missed_ms = grid.after(max(had_ms, default=now_ms))
+        if missed_ms > now_ms:
+            return job
+        spec = self._spec(series, missed_ms, self._began_ms, is_due=True)
+        [result] = await self._store.run([Add(replace(spec, on_conflict=OnConflict.REPLACE))])
+        return _job_of(result)
+
+    async def _recent(self, series: Series) -> list[tuple[Job, RunTime]]:
+        """Return the last few runs of a series by the times that they were first stored for."""
+        where = JobFilter(handler=series.handler.name, concurrency_key=MARK)
+        page = await self._store.query(where, limit=_RECENT)
+        return [(job, run) for job in page.jobs if (run := run_time(job)) is not None]
 
     def _put_off_cleaning(self, now_ms: int) -> None:
         # It looks at all runs in the history: seldom, and not all processes at once.
@@ -200,10 +270,10 @@ class PeriodicRegistrar:
             steps = [
                 Cancel(job.id, if_version=job.version)
                 for job in page.jobs
-                if run_time(job) is not None
-                and job.handler not in self._handlers
+                if (run := run_time(job)) is not None
+                and not self._handlers.knows(job.handler)
                 and job.blocked_by is None
-                and job.deadline_ms < now_ms - ABANDONED_MS
+                and max(run.next_ms, job.deadline_ms) < now_ms - ABANDONED_MS
             ]
             for result in await self._store.run(steps) if steps else []:
                 if isinstance(result, Job) and self._on_end is not None:
@@ -219,6 +289,12 @@ def _look_ms(series: Series, job: Job, at_ms: int) -> int:
     pause_ms = min(_MAX_LOOK_MS, series.grid.after(at_ms) - at_ms)
     # Not all processes at once.
     return next_ms + int(pause_ms * random.uniform(0.25, 0.5))  # noqa: S311 - spreads load
+
+
+def _had_ms(job: Job, run: RunTime) -> int:
+    """Return until when a run is the one of all times: until it began, or was decided otherwise."""
+    ended_ms = job.finished_ms if job.state is JobState.CANCELLED else None
+    return max(run.at_ms, job.deadline_ms + (job.lateness_ms or 0), ended_ms or 0)
 
 
 def _job_of(result: Added | JobError) -> Job:

@@ -15,9 +15,10 @@ from purgatory.jobs.model import JobFilter
 from tests.promises.kit import START_MS, Bench, Process, now_ms
 from tests.properties.test_scheduler_laws import in_virtual_time, new_bench
 
-DISTANCES = (5, 7)
-# How long it takes until no lease of a process that died, and no outage, is left.
-SETTLED_S = 30
+DISTANCES = (5, 7, 600)
+# How long it takes until no lease of a process that died, no outage, and no run of a later version
+# that has gone is left.
+SETTLED_S = 200
 CALM_S = 70
 
 events = st.lists(
@@ -39,7 +40,7 @@ async def stored(bench: Bench) -> list[Job]:
 
 async def happen(bench: Bench, up: list[tuple[int, Process]], kind: str, number: int) -> None:
     if kind == "start":
-        every_s = DISTANCES[number % 2]
+        every_s = DISTANCES[number % len(DISTANCES)]
         process = await bench.process({}, periodic={"every": every_s, "max_attempts": 2})
         up.append((every_s, process))
     elif up:
@@ -56,23 +57,28 @@ async def happen(bench: Bench, up: list[tuple[int, Process]], kind: str, number:
 
 
 @settings(max_examples=60)
-@given(script=events, last=st.integers(0, 1))
-def test_each_time_has_one_job_and_the_last_version_stays(script: list[Any], last: int) -> None:
-    """Whatever happens, no time has two; once it is calm, each time of the last one has its run."""
+@given(script=events, stays=st.integers(0, 2), last=st.integers(0, 2))
+def test_each_time_has_one_job_and_one_version_stays(
+    script: list[Any], stays: int, last: int
+) -> None:
+    """Whatever happens, no time has two; once it is calm, each time of that one has its run.
+
+    Also if another one was started last, and has gone.
+    """
 
     async def scenario() -> None:
         bench = new_bench()
         await bench.database.open()
         up: list[tuple[int, Process]] = []
         async with bench.stack:
-            for kind, number, pause_s in [*script, ("start", last, 1)]:
+            for kind, number, pause_s in [*script, ("start", stays, 1), ("start", last, 1)]:
                 await happen(bench, up, kind, number)
                 await asyncio.sleep(pause_s)
-            last_s, _ = up[-1]
+            stays_s, _ = up[-2]
             for _, process in up:
                 process.link.mend()
             for every_s, process in up:
-                if every_s != last_s:
+                if every_s != stays_s:
                     await process.close()
             # At no time of a run.
             await asyncio.sleep(SETTLED_S + 0.5 - now_ms() % 1_000 / 1_000)
@@ -82,7 +88,7 @@ def test_each_time_has_one_job_and_the_last_version_stays(script: list[Any], las
         times = Counter(run.at_ms for run in runs if run is not None)
         assert max(times.values()) == 1 and len(runs) == len(times)
         distances = {at_ms for at_ms in times if at_ms > calm_ms}
-        step = last_s * 1_000
+        step = stays_s * 1_000
         first = calm_ms + step - calm_ms % step
         assert distances == set(range(first, now_ms() + step, step))
         ran = Counter(at_s for at_s, _ in bench.ticks)

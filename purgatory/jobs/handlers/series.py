@@ -66,6 +66,10 @@ class Series:
     """A run that no process has started at its time is started later; else it is missed."""
     look_ms: int = 0
     """When to store the run after the one that is stored."""
+    stored_ms: int = 0
+    """The time of the run that was stored last; 0 before the first look."""
+    refused: str | None = None
+    """Why the store does not take the next run."""
     on_run: Callable[[], object] = lambda: None
     """Called as one of its runs begins here."""
 
@@ -90,6 +94,9 @@ class RunTime(NamedTuple):
     """The time of the series that it is for."""
     since_ms: int
     """When the process that stored it began: of two versions, the later one decides."""
+    next_ms: int
+    """The time after it."""
+    grid: str
 
 
 def run_time(job: Job) -> RunTime | None:
@@ -97,8 +104,8 @@ def run_time(job: Job) -> RunTime | None:
     if job.dedupe_key != _key_of(job.handler) or job.owner is not None:
         return None
     match job.payload:
-        case {"at": int(at_ms), "since": int(since_ms)}:
-            return RunTime(at_ms, since_ms)
+        case {"at": int(at_ms), "since": int(since_ms), "next": int(next_ms), "grid": str(grid)}:
+            return RunTime(at_ms, since_ms, next_ms, grid)
     return None
 
 

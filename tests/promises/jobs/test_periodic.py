@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from purgatory import Purgatory
-from purgatory.job_errors import NoJobStoreError
+from purgatory.job_errors import InvalidJobError, NoJobStoreError
 from purgatory.jobs import Job, JobState
 from purgatory.jobs.handlers.series import MARK
 from purgatory.jobs.model.queries import JobFilter
@@ -171,6 +172,98 @@ async def test_of_two_versions_the_later_decides(bench: Bench) -> None:
     assert len(bench.ticks) - count >= 8
     assert len(set(bench.ticks.times)) == len(bench.ticks)
     await back.close()
+
+
+@pytest.mark.parametrize("is_restart", [False, True])
+async def test_the_version_that_stays_goes_on(bench: Bench, is_restart: bool) -> None:
+    """Though a process of another one, a trial or one of before, was started last, and is gone."""
+    rare = {"every": timedelta(days=30)}
+    if is_restart:
+        other = await bench.process({}, periodic=rare)
+        await asyncio.sleep(10)
+    await bench.process({}, periodic=FIVE)
+    await asyncio.sleep(10)
+    if is_restart:
+        await other.crash()
+    other = await bench.process({}, periodic=rare)
+    await asyncio.sleep(150)
+    assert now_ms() - START_MS > 100_000 + 1_000 * bench.ticks.times[-1]
+    await other.close()
+    await asyncio.sleep(160)
+    gone = len(bench.ticks)
+    await asyncio.sleep(100)
+    assert len(bench.ticks) - gone == 20
+    assert len(set(bench.ticks.times)) == len(bench.ticks)
+
+
+@pytest.mark.parametrize("ends", ["close", "crash"])
+async def test_a_process_that_ends_as_a_run_begins_takes_no_time_along(
+    bench: Bench, ends: str
+) -> None:
+    """Though nobody is there to store the next run, and the next time passes before one is."""
+    day = {"every": timedelta(days=1)}
+    process = await bench.process({}, periodic=day)
+    await asyncio.sleep(1)
+    [pending] = await waiting(bench)
+    at_s = (pending.deadline_ms - START_MS) // 1_000
+    rule: dict[str, Any] = {"ask_s": 0.02} if ends == "close" else {"error": ConnectionError}
+    process.link.on("Add", **rule)
+    await asyncio.sleep((pending.deadline_ms - now_ms()) / 1_000 + 0.01)
+    assert bench.ticks.times == [at_s]
+    await (process.crash() if ends == "crash" else process.close())
+    assert len(await waiting(bench)) == (ends == "close")
+    await asyncio.sleep(2.5 * 86_400)
+    await bench.process({}, periodic=day)
+    await asyncio.sleep(60)
+    # One of the two times that had no run, and then the next one.
+    assert bench.ticks.times == [at_s, at_s + 86_400]
+    [pending] = await waiting(bench)
+    assert (pending.deadline_ms - START_MS) // 1_000 == at_s + 3 * 86_400
+
+
+async def test_a_run_that_is_refused_is_in_no_other_ones_way(bench: Bench) -> None:
+    """It is said once, and looked at again after a minute."""
+    process = await bench.process({}, periodic=FIVE)
+    process.purgatory.periodic("other", every=1)(bench.ticks.run)
+    run = process.link.run
+
+    async def refusing(steps: Sequence[Any]) -> list[Any]:
+        names = [getattr(getattr(step, "spec", None), "handler", "") for step in steps]
+        results = zip(names, await run(steps), strict=True)
+        return [InvalidJobError("no") if name == "other" else each for name, each in results]
+
+    process.link.run = refusing  # type: ignore[method-assign]
+    await asyncio.sleep(300)
+    assert set(range(10, 300, 5)) <= set(bench.ticks.times)
+    assert bench.actions("periodic-refused") == ["periodic-refused"]
+
+
+async def test_the_pause_of_one_series_costs_nothing_beside_another(bench: Bench) -> None:
+    """Its run is not asked for again and again."""
+    process = await bench.process({}, periodic={"every": 60})
+    process.purgatory.periodic("other", every=1)(bench.ticks.run)
+    await process.jobs.pause("tick")
+    await asyncio.sleep(100)
+    since_ms = now_ms()
+    await asyncio.sleep(60)
+    assert process.link.count("Add", since_ms=since_ms) < 80
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_a_series_of_another_service_waits_for_it(bench: Bench, is_known: bool) -> None:
+    """For its interval and a day, and for longer if it is known to be handled elsewhere."""
+    away = await bench.process({}, periodic={"every": timedelta(days=1)})
+    await asyncio.sleep(1)
+    await away.close()
+    [pending] = await waiting(bench)
+    other = await bench.process({})
+    other.purgatory.periodic("other", every=3_600)(bench.ticks.run)
+    if is_known:
+        other.purgatory.handled_elsewhere(["tick"])
+    await asyncio.sleep((pending.deadline_ms - now_ms()) / 1_000 + 1.9 * 86_400)
+    assert (await bench.job(pending)).is_undecided
+    await asyncio.sleep(0.2 * 86_400)
+    assert (await bench.job(pending)).is_undecided == is_known
 
 
 async def test_a_series_that_is_no_longer_declared_ends(bench: Bench) -> None:
