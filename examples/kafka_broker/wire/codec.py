@@ -103,7 +103,8 @@ def _skipper(schema: Any) -> Skip:
     """Return a function from where an object of `schema` begins to where it ends.
 
     It raises unless every length fits into the frame: kio allocates an array as long as a client
-    says, and aborts the process if there is not so much memory.
+    says, and aborts the process if there is not so much memory. It also raises for an array that is
+    null and may not be, which kio takes.
     """
     hints, is_flexible = get_type_hints(schema), schema.__flexible__
     steps: list[int | Skip] = []
@@ -114,7 +115,8 @@ def _skipper(schema: Any) -> Skip:
             nested = _nested(hint)
             step = _skipper(nested) if nested is not None else _skip_value(kind, is_flexible)
             is_array = nested is not None or _is_tuple(hint)
-            steps.append(_skip_array(step, is_flexible) if is_array else step)
+            is_nullable = type(None) in get_args(hint)
+            steps.append(_skip_array(step, is_flexible, is_nullable) if is_array else step)
 
     def skip(frame: bytes, at: int) -> int:
         for step in steps:
@@ -142,9 +144,9 @@ def _skip_value(kind: str | None, is_flexible: bool) -> int | Skip:
     return skip
 
 
-def _skip_array(item: int | Skip, is_flexible: bool) -> Skip:
+def _skip_array(item: int | Skip, is_flexible: bool, is_nullable: bool) -> Skip:
     def skip(frame: bytes, at: int) -> int:
-        count, at = _length(frame, at, 0 if is_flexible else 4)
+        count, at = _length(frame, at, 0 if is_flexible else 4, -1 if is_nullable else 0)
         if isinstance(item, int):
             return _within(frame, at, count * item)
         # Each item has a byte at least.
@@ -156,7 +158,7 @@ def _skip_array(item: int | Skip, is_flexible: bool) -> Skip:
     return skip
 
 
-def _length(frame: bytes, at: int, width: int) -> tuple[int, int]:
+def _length(frame: bytes, at: int, width: int, minimum: int = -1) -> tuple[int, int]:
     """Return a length of `width` bytes, or a varint one more than it, and where it ends."""
     if width:
         size = int.from_bytes(frame[at : at + width], signed=True)
@@ -164,7 +166,7 @@ def _length(frame: bytes, at: int, width: int) -> tuple[int, int]:
     else:
         size, at = _varint(frame, at)
         size -= 1
-    if size < -1:
+    if size < minimum:
         raise ValueError(f"a length of {size}")
     # What is null has nothing.
     return max(size, 0), at

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from kio.serial import entity_reader, entity_writer
 
 from examples.kafka_broker.apis import APIS
 from examples.kafka_broker.broker import KafkaBroker
-from examples.kafka_broker.wire.codec import _builder
+from examples.kafka_broker.wire.codec import BadRequest, _builder
+from examples.kafka_broker.wire.connection import Connection
 from tests.cases import cases
 from tests.unit.kafka_broker.batches import batch
 
@@ -209,6 +211,30 @@ async def test_garbage_closes_the_connection(
         except ConnectionResetError:
             pass
         assert (await other.call(FETCH, 11, **fetch(0))).error_code == 0
+    assert "Traceback" not in caplog.text
+
+
+async def test_any_bytes_are_handled_or_refused(
+    broker: KafkaBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of every API: they neither raise anything else nor end the process."""
+    random, connection = Random(1), Connection(broker._handle, set())
+    handled = set()
+    for _ in range(20_000):
+        key, api = random.choice(list(APIS.items()))
+        version = random.randint(api.min_version, api.max_version)
+        head = key.to_bytes(2) + version.to_bytes(2) + b"\0\0\0\1" + b"\0\0"
+        tags = b"\0" * load_request_schema(key, version).__flexible__
+        # Small lengths, null ones, and very large ones.
+        some = [*[0] * random.randrange(40), 1, 2, 3, 127, 255, 255, random.randrange(256)]
+        body = bytes(random.choices(some, k=random.randrange(60)))
+        try:
+            broker._handle(connection, head + tags + body, lambda response: None)
+        except BadRequest:
+            continue
+        handled.add(key)
+    await asyncio.sleep(3600)
+    assert handled == APIS.keys()
     assert "Traceback" not in caplog.text
 
 
