@@ -13,7 +13,7 @@ from purgatory import DelayedOperation
 
 _SIZE: Final = Struct(">i")
 MAX_REQUEST_BYTES: Final = 100 * 2**20
-# What a client may send on while a request of it is parked.
+# What a client may send on while a request of it is parked, or while it does not read.
 _MAX_BUFFERED: Final = 64 * 1024
 
 logger = logging.getLogger("examples.kafka_broker")
@@ -52,17 +52,14 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End what is parked: nobody is there for the response."""
         self._connections.discard(self)
-        self._is_busy = True
+        self._buffer.clear()
         if self._parked is not None:
             self._parked.cancel()
 
     def data_received(self, data: bytes) -> None:
         """Take a request, if it is complete and its turn."""
         self._buffer += data
-        if not self._is_busy:
-            self._next()
-        elif len(self._buffer) > _MAX_BUFFERED:
-            self._transport.pause_reading()
+        self._next()
 
     def pause_writing(self) -> None:
         """Take no request: the client does not read."""
@@ -71,15 +68,23 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Take the next request."""
         self._is_full = False
-        if not self._is_busy:
-            self._next()
+        self._next()
 
     def close(self) -> None:
         """Close the connection at once."""
         self._transport.abort()
 
     def _next(self) -> None:
-        if self._is_busy or self._is_full or len(self._buffer) < _SIZE.size:
+        """Take a request, if it is complete and its turn; read on unless too much waits for it."""
+        if not self._is_busy and not self._is_full:
+            self._take()
+        if (self._is_busy or self._is_full) and len(self._buffer) > _MAX_BUFFERED:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _take(self) -> None:
+        if len(self._buffer) < _SIZE.size:
             return
         (size,) = _SIZE.unpack_from(self._buffer)
         if not 0 < size <= MAX_REQUEST_BYTES:
@@ -111,12 +116,12 @@ class Connection(asyncio.Protocol):
             return
         if frame is not None:
             self._transport.write(frame)
+        # Not at once: this is called back by what the other requests of a group wait for.
+        asyncio.get_running_loop().call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
         self._is_busy = False
-        if self._buffer:
-            # Not at once: this is called back by what the other requests of a group wait for.
-            asyncio.get_running_loop().call_soon(self._next)
-        if not self._transport.is_reading():
-            self._transport.resume_reading()
+        self._next()
 
     def _refuse(self, reason: str) -> None:
         logger.info(

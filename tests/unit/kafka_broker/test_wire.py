@@ -261,7 +261,7 @@ async def test_a_client_that_leaves_takes_its_fetch_along(broker: KafkaBroker) -
 
 
 async def test_a_client_that_does_not_read_is_not_read_from(broker: KafkaBroker) -> None:
-    """A broker holds one response for it, however many requests it has sent."""
+    """A broker holds one response and few requests for it, however many it has sent."""
     data = batch(payload=b"x" * 500_000)
     async with connected(broker) as client:
         for _ in range(2):
@@ -270,10 +270,14 @@ async def test_a_client_that_does_not_read_is_not_read_from(broker: KafkaBroker)
         transport.pause_reading()
         for _ in range(40):
             client.send(FETCH, 11, fetch(0, offset=1))
+        client.writer.write(100_000 * b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff")
         await asyncio.sleep(10)
         (connection,) = broker.connections
+        # And what one read brings.
+        assert len(connection._buffer) <= 2**16 + 2**18
         assert 0 < connection._transport.get_write_buffer_size() <= len(data) + 1000
         transport.resume_reading()
         for _ in range(40):
             response = await client.read(FETCH, 11)
             assert len(response.responses[0].partitions[0].records) == len(data)
+        transport.abort()
