@@ -23,7 +23,7 @@ from examples.kafka_broker.wire.codec import (
     read_request,
     write_response,
 )
-from examples.kafka_broker.wire.connection import Connection, Respond
+from examples.kafka_broker.wire.connection import Connection, Respond, logger
 from purgatory import DelayedOperation, Limits, Purgatory
 from purgatory.timer import Clock
 
@@ -155,8 +155,14 @@ class KafkaBroker:
 
         def send(response: Response | None) -> None:
             found = None
-            if response is not None:
-                found = write_response(key, version, correlation_id, response)
+            try:
+                if response is not None:
+                    found = write_response(key, version, correlation_id, response)
+            except Exception:
+                # Not raised: the other requests of a group are responded to in the same turn.
+                logger.exception("a response failed", extra={"action": "kafka-response-failed"})
+                connection.close()
+                return
             respond(found)
 
         call = Call(request, version, client_id, connection.client_host, send)

@@ -116,7 +116,8 @@ class Coordinator:
 
     def _join_new(self, group: Group, request: JoinRequest, respond: Join) -> ErrorCode:
         prefix = request.client_id if request.instance_id is None else request.instance_id
-        request = replace(request, member_id=f"{prefix}-{uuid4()}")
+        # Cut off, as with the rest it is to be a string of the protocol again.
+        request = replace(request, member_id=f"{prefix[:255]}-{uuid4()}")
         if request.instance_id in group.static_members:
             self._replace(group, request, respond)
         elif request.requires_known_id and request.instance_id is None:

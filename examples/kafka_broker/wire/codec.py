@@ -23,6 +23,7 @@ from kio.static.constants import uuid_zero
 _HEAD: Final = Struct(">hhi")
 _SIZE: Final = Struct(">i")
 _MS: Final = timedelta(milliseconds=1)
+_MAX_STRING_BYTES: Final = 2**15 - 1
 
 Response = Mapping[str, Any]
 Build = Callable[[Any], Any]
@@ -139,6 +140,9 @@ def _skip_value(kind: str | None, is_flexible: bool) -> int | Skip:
 
     def skip(frame: bytes, at: int) -> int:
         size, at = _length(frame, at, 0 if is_flexible else width)
+        # As in Kafka: it could not be returned in a version that is not flexible.
+        if kind == "string" and size > _MAX_STRING_BYTES:
+            raise ValueError(f"a string of {size} bytes")
         return _within(frame, at, size)
 
     return skip

@@ -13,7 +13,7 @@ from kio.serial import entity_reader, entity_writer
 
 from examples.kafka_broker.apis import APIS
 from examples.kafka_broker.broker import KafkaBroker
-from examples.kafka_broker.wire.codec import BadRequest, _builder
+from examples.kafka_broker.wire.codec import BadRequest, _builder, write_response
 from examples.kafka_broker.wire.connection import Connection
 from tests.cases import cases
 from tests.unit.kafka_broker.batches import batch
@@ -29,12 +29,12 @@ class Client:
         self.reader = reader
         self.writer = writer
 
-    def send(self, key: int, version: int, fields: dict[str, Any]) -> None:
+    def send(self, key: int, version: int, fields: dict[str, Any], client_id: str = "test") -> None:
         schema: Any = load_request_schema(key, version)
         header = schema.__header_schema__
         ids = {"request_api_key": key, "request_api_version": version, "correlation_id": 1}
         frame = _Frame()
-        entity_writer(header)(frame, header(**ids, client_id="test"))  # type: ignore[arg-type]
+        entity_writer(header)(frame, header(**ids, client_id=client_id))  # type: ignore[arg-type]
         entity_writer(schema)(frame, _builder(schema)(fields))  # type: ignore[arg-type]
         self.writer.write(len(frame.data).to_bytes(4) + frame.data)
 
@@ -88,6 +88,16 @@ def produce(data: bytes, acks: int = -1) -> dict[str, Any]:
         "acks": acks,
         "timeout": 30_000,
         "topic_data": [{"name": "orders", "partition_data": parts}],
+    }
+
+
+def join(group_id: str) -> dict[str, Any]:
+    return {
+        "session_timeout": 1_800_000,
+        "rebalance_timeout": 3_600_000,
+        "group_id": group_id,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
     }
 
 
@@ -152,11 +162,7 @@ async def test_groups_of_any_name_and_number(broker: KafkaBroker) -> None:
     async with connected(broker) as client:
         joined = {}
         for name in names:
-            fields: dict[str, Any] = {"session_timeout": 1_800_000}
-            fields |= {"rebalance_timeout": 3_600_000}
-            fields |= {"group_id": name, "protocol_type": "consumer"}
-            fields |= {"protocols": [{"name": "range", "metadata": b""}]}
-            joined[name] = await client.call(JOIN_GROUP, 2, **fields)
+            joined[name] = await client.call(JOIN_GROUP, 2, **join(name))
         assert {each.error_code for each in joined.values()} == {0}
         listed = await client.call(LIST_GROUPS, 4)
         assert {each.group_id for each in listed.groups} == set(names)
@@ -168,6 +174,35 @@ async def test_groups_of_any_name_and_number(broker: KafkaBroker) -> None:
         deleted = await client.call(DELETE_GROUPS, 1, groups_names=[*names, "none"])
         assert [each.error_code for each in deleted.results] == [68, *[0] * 202, 69]
         assert len((await client.call(LIST_GROUPS, 4)).groups) == 1
+
+
+async def test_a_member_with_a_very_long_client_id(broker: KafkaBroker) -> None:
+    """It joins as others do, and its member id fits into a string."""
+    async with connected(broker) as client, connected(broker) as other:
+        client.send(JOIN_GROUP, 3, join("g"), "x" * (2**15 - 1))
+        other.send(JOIN_GROUP, 3, join("g"))
+        joined = [await each.read(JOIN_GROUP, 3) for each in (client, other)]
+        assert {each.leader for each in joined} == {joined[0].member_id}
+        # No older version can return a string that is longer.
+        client.send(JOIN_GROUP, 9, join("g" * 2**15))
+        assert await client.reader.read() == b""
+
+
+async def test_a_response_that_fails_is_of_one_member(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection is closed, and the others of the group have theirs."""
+
+    def write(key: int, version: int, *args: Any) -> bytes:
+        assert version != 3
+        return write_response(key, version, *args)
+
+    monkeypatch.setattr("examples.kafka_broker.broker.write_response", write)
+    async with connected(broker) as client, connected(broker) as other:
+        client.send(JOIN_GROUP, 3, join("g"))
+        other.send(JOIN_GROUP, 2, join("g"))
+        assert await client.reader.read() == b""
+        assert (await other.read(JOIN_GROUP, 2)).generation_id == 1
 
 
 async def test_unknown_versions(broker: KafkaBroker, caplog: pytest.LogCaptureFixture) -> None:
