@@ -22,9 +22,10 @@ def metadata(broker: Broker, call: Call) -> None:
     if names is None or (not names and call.version == 0):
         names = list(topics)
     if getattr(request, "allow_auto_topic_creation", True):
-        for name in names:
-            if name not in topics and _NAME.fullmatch(name):
-                broker.create_topic(name)
+        missing = [name for name in names if name not in topics and _NAME.fullmatch(name)]
+        # The client asks again for those that are still unknown.
+        for name in dict.fromkeys(missing[:_MAX_NEW_PARTITIONS]):
+            broker.create_topic(name)
     call.respond(
         {
             "brokers": [{"node_id": BROKER_ID, "host": broker.host, "port": broker.port}],

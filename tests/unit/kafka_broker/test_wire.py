@@ -18,7 +18,7 @@ from examples.kafka_broker.wire.connection import Connection
 from tests.cases import cases
 from tests.unit.kafka_broker.batches import batch
 
-PRODUCE, FETCH, API_VERSIONS, CREATE_TOPICS = 0, 1, 18, 19
+PRODUCE, FETCH, METADATA, API_VERSIONS, CREATE_TOPICS = 0, 1, 3, 18, 19
 JOIN_GROUP, LEAVE_GROUP, DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS = 11, 13, 15, 16, 42
 
 
@@ -154,6 +154,18 @@ async def test_what_topics_are_created(broker: KafkaBroker) -> None:
         assert await create(a=2, b=-1, c=-5, orders=1) == {"a": 0, "b": 0, "c": 37, "orders": 36}
         assert await create(d=1, e=2**31 - 1) == {"d": 44, "e": 44}
         assert broker.replica_manager.topics.keys() == {"orders", "a", "b"}
+
+
+async def test_a_request_creates_so_many_topics(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that it has named first; the others when it is repeated."""
+    monkeypatch.setattr("examples.kafka_broker.apis.topics._MAX_NEW_PARTITIONS", 2)
+    topics = [{"name": name} for name in ("a", "orders", "b", "c")]
+    async with connected(broker) as client:
+        for errors in ([0, 0, 0, 3], [0, 0, 0, 0]):
+            response = await client.call(METADATA, 8, topics=topics)
+            assert [each.error_code for each in response.topics] == errors
 
 
 async def test_groups_of_any_name_and_number(broker: KafkaBroker) -> None:
