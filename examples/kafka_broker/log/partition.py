@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from examples.kafka_broker.errors import ErrorCode
@@ -17,6 +17,8 @@ BROKER_ID: Final = 0
 _SEQUENCES: Final = 2**31
 # Batches that an idempotent producer may repeat: as many as it may have in flight.
 _REPEATABLE: Final = 5
+# Producers that a partition knows: beyond it, it forgets the one that has been silent for longest.
+_MAX_PRODUCERS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,7 @@ class Replica:
 
 @dataclass(slots=True)
 class _Producer:
-    """The last batches of an idempotent producer."""
+    """The last batches of an idempotent producer, without their bytes."""
 
     epoch: int
     batches: deque[Batch] = field(default_factory=lambda: deque(maxlen=_REPEATABLE))
@@ -124,7 +126,11 @@ class Partition:
                 replica.behind_since_ms = now_ms
         self.log.append(batch)
         if batch.producer_id != NO_PRODUCER:
-            self._producers[batch.producer_id].batches.append(batch)
+            producer = self._producers.pop(batch.producer_id)
+            producer.batches.append(replace(batch, data=b""))
+            self._producers[batch.producer_id] = producer
+            if len(self._producers) > _MAX_PRODUCERS:
+                del self._producers[next(iter(self._producers))]
         self.advance()
         return batch
 

@@ -1,6 +1,7 @@
 """Produce and fetch of a replicated log in virtual time: cases 31 and 32, and its replicas."""
 
 import asyncio
+import tracemalloc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -271,6 +272,24 @@ async def test_an_idempotent_producer_may_repeat(broker: Broker) -> None:
     ]:
         assert produce(epoch, sequence) == expected
     assert broker.partition().log.end_offset == 6
+
+
+async def test_many_idempotent_producers(purgatory: Purgatory) -> None:
+    """A partition knows the last thousand, and keeps no bytes of theirs beyond its retention."""
+    broker = Broker(purgatory, retention_bytes=100_000, replicas=1, min_insync_replicas=1)
+
+    def produce(number: int) -> int:
+        data = batch(payload=b"x" * 10_000, producer=(number, 0, 0))
+        offset: int = broker.produce({A: data}, acks=1).answers[0][A].base_offset
+        return offset
+
+    tracemalloc.start()
+    try:
+        assert [produce(number) for number in range(1_001)] == list(range(1_001))
+        assert tracemalloc.get_traced_memory()[0] < 2 * 2**20
+    finally:
+        tracemalloc.stop()
+    assert (produce(1), produce(0)) == (1, 1_001)
 
 
 # The ISR, and leaders.
