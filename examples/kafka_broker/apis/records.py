@@ -14,7 +14,7 @@ from examples.kafka_broker.log.delayed_operations import (
     Produced,
 )
 from examples.kafka_broker.log.partition import TopicPartition
-from examples.kafka_broker.wire.codec import milliseconds
+from examples.kafka_broker.wire.codec import BadRequest, milliseconds
 from purgatory import DelayedOperation
 
 _ACKS: Final = (-1, 0, 1)
@@ -30,10 +30,14 @@ def produce(broker: Broker, call: Call) -> DelayedOperation | None:
     }
 
     def respond(results: Mapping[TopicPartition, Produced]) -> None:
-        found = [(name, _produced(name, result)) for name, result in results.items()]
-        # With acks=0 the client expects nothing.
-        response = {"responses": by_topic(found, "name", "partition_responses")}
-        call.respond(response if request.acks else None)
+        if request.acks:
+            found = [(name, _produced(name, result)) for name, result in results.items()]
+            call.respond({"responses": by_topic(found, "name", "partition_responses")})
+            return
+        # The client expects no response: as in Kafka, it learns of an error by a new connection.
+        if any(result.error for result in results.values()):
+            raise BadRequest("a produce with acks=0 that failed")
+        call.respond(None)
 
     error = ErrorCode.NONE
     if request.acks not in _ACKS:

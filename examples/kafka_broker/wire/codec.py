@@ -51,7 +51,7 @@ _EMPTY: Final[dict[str, object]] = {
 
 
 class BadRequest(Exception):
-    """What a client sent is no request of this protocol: its connection is closed."""
+    """A request that no response can be given to, as a rule garbage: its connection is closed."""
 
 
 def read_head(frame: bytes) -> tuple[int, int, int]:

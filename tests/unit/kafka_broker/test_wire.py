@@ -137,6 +137,9 @@ async def test_a_produce_without_acks_has_no_response(broker: KafkaBroker) -> No
         )
         refused = await client.call(PRODUCE, 9, **produce(batch(), acks=2))
         assert refused.responses[0].partition_responses[0].error_code == 21
+        # An error closes the connection, so that the client asks who leads.
+        client.send(PRODUCE, 9, produce(b"no batch", acks=0))
+        assert await client.reader.read() == b""
 
 
 async def test_what_topics_are_created(broker: KafkaBroker) -> None:
