@@ -107,11 +107,16 @@ class KafkaBroker:
         await self._stack.aclose()
 
     def crash_member(self, client_id: str) -> None:
-        """Let the client of that id vanish, as by the loss of its power: no heartbeat arrives."""
+        """Let the client of that id vanish, as by the loss of its power: no heartbeat arrives.
+
+        Raises LookupError if no such client is connected.
+        """
+        found = [each for each in self.connections if each.client_id == client_id]
+        if not found:
+            raise LookupError(f"no client with the id {client_id!r} is connected")
         self._crashed.add(client_id)
-        for connection in self.connections:
-            if connection.client_id == client_id:
-                connection.is_cut_off = True
+        for connection in found:
+            connection.is_cut_off = True
 
     def pause_follower(self, replica_id: int) -> None:
         """Let a replica fetch nothing, so that acks=all waits for it until it has left the ISR."""

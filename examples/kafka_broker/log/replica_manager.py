@@ -51,6 +51,7 @@ class ReplicaManager:
         self.followers: dict[int, dict[TopicPartition, Follower]] = {
             number: {} for number in range(1, settings.replicas)
         }
+        self.paused: set[int] = set()
         self._purgatories = purgatories
         self._shrinking: dict[TopicPartition, DelayedIsrShrink] = {}
 
@@ -143,15 +144,17 @@ class ReplicaManager:
 
     def pause_follower(self, replica_id: int) -> None:
         """Let a follower fetch nothing more, as if its broker hung."""
-        for follower in self.followers[replica_id].values():
-            follower.is_paused = True
+        followers = self.followers[replica_id]
+        self.paused.add(replica_id)
+        for follower in followers.values():
             follower.stop()
 
     def resume_follower(self, replica_id: int) -> None:
-        """Let it fetch again."""
-        for follower in self.followers[replica_id].values():
-            follower.is_paused = False
-            follower.fetch()
+        """Let it fetch again, if it is paused."""
+        if replica_id in self.paused:
+            self.paused.remove(replica_id)
+            for follower in self.followers[replica_id].values():
+                follower.fetch()
 
     def now_ms(self) -> int:
         """Return the time of the purgatories."""
@@ -223,7 +226,6 @@ class Follower:
     def __init__(self, replica_id: int, name: TopicPartition, leader: ReplicaManager) -> None:
         """Begin with an empty log."""
         self.log = Log()
-        self.is_paused = False
         self._epoch = 0
         self._replica_id = replica_id
         self._name = name
@@ -232,7 +234,7 @@ class Follower:
 
     def fetch(self) -> None:
         """Fetch from the end of the log, now or as soon as there is more."""
-        if not self.is_paused:
+        if self._replica_id not in self._leader.paused:
             position = FetchPosition(self.log.end_offset, 2**31, self._epoch)
             request = FetchRequest(
                 positions={self._name: position},

@@ -329,6 +329,25 @@ async def test_replicas_in_memory_follow(broker: Broker) -> None:
         broker.manager.pause_follower(replica_id)
 
 
+async def test_a_paused_follower_fetches_no_topic_at_all(broker: Broker) -> None:
+    """Those that are created later included; and one that runs is not resumed once more."""
+    new = ("new", 0)
+    broker.manager.create_topic("new", 1)
+    told = broker.produce({new: batch()})
+    assert told.is_waiting
+    before = broker.purgatory.parked
+    for _ in range(2):
+        broker.manager.resume_follower(1)
+    # Those of three partitions.
+    assert broker.purgatory.parked == before + 3
+    broker.manager.resume_follower(2)
+    assert told.errors == {new: OK}
+    for replica_id in (1, 2):
+        broker.manager.pause_follower(replica_id)
+    with pytest.raises(KeyError):
+        broker.manager.pause_follower(3)
+
+
 async def test_what_a_follower_had_of_a_lost_epoch_acknowledges_nothing(broker: Broker) -> None:
     """It was truncated here, and something else has been appended at the same offset."""
     broker.produce({A: batch()}, acks=1)

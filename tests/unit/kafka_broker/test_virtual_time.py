@@ -65,6 +65,8 @@ async def test_a_member_that_vanishes_is_removed_after_its_session(broker: Kafka
         broker.crash_member("b")
         await until(lambda: shares([a]) == list(range(6)))
         assert 45 - 3 <= now() - began <= 45 + 3 + 0.1
+        with pytest.raises(LookupError, match="'c'"):
+            broker.crash_member("c")
 
 
 async def test_acks_all_waits_for_a_slow_replica(broker: KafkaBroker, producer: Any) -> None:
