@@ -56,18 +56,6 @@ class BrokerThread:
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
-    def crash_member(self, client_id: str) -> None:
-        """See KafkaBroker."""
-        self.call(lambda broker: broker.crash_member(client_id))
-
-    def pause_follower(self, replica_id: int) -> None:
-        """See KafkaBroker."""
-        self.call(lambda broker: broker.pause_follower(replica_id))
-
-    def resume_follower(self, replica_id: int) -> None:
-        """See KafkaBroker."""
-        self.call(lambda broker: broker.resume_follower(replica_id))
-
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
