@@ -89,14 +89,11 @@ class Partition:
         self.epoch_start_offset = 0
         self.isr = set(range(settings.replicas))
         self.replicas = {number: Replica(now_ms) for number in range(1, settings.replicas)}
-        self.is_offline = False
         self._settings = settings
         self._producers: dict[int, _Producer] = {}
 
     def check_leader(self, leader_epoch: int = -1) -> ErrorCode:
         """Return an error unless this broker leads, in that epoch if one is given."""
-        if self.is_offline:
-            return ErrorCode.KAFKA_STORAGE_ERROR
         if self.leader != BROKER_ID:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if -1 < leader_epoch < self.leader_epoch:

@@ -134,14 +134,6 @@ class ReplicaManager:
                     followers[name].follow(partition)
         return error
 
-    def fail_storage(self, name: TopicPartition) -> None:
-        """Take a partition offline, as the failure of a disk would."""
-        partition = self.find(name)
-        assert partition is not None
-        partition.is_offline = True
-        self._disarm(name)
-        self._check(name)
-
     def pause_follower(self, replica_id: int) -> None:
         """Let a follower fetch nothing more, as if its broker hung."""
         followers = self.followers[replica_id]

@@ -128,14 +128,14 @@ async def test_what_is_pending_at_the_timeout_has_timed_out(purgatory: Purgatory
     broker.follow(1, 1, 2, name=B)
 
 
-async def test_a_partition_that_fails_or_loses_its_leader_settles(broker: Broker) -> None:
+async def test_a_partition_that_loses_its_leader_settles(broker: Broker) -> None:
     """The others are waited for all the same, and each has its own status."""
     told = broker.produce({A: batch(), B: batch(), ("b", 0): batch()})
-    broker.manager.fail_storage(A)
+    broker.manager.change_leader(A, 1, 1)
     assert told.is_waiting
     broker.manager.change_leader(B, 1, 1)
     unknown = {("b", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-    assert told.errors == {A: ErrorCode.KAFKA_STORAGE_ERROR, B: NOT_LEADER, **unknown}
+    assert told.errors == {A: NOT_LEADER, B: NOT_LEADER, **unknown}
 
 
 async def test_a_produce_and_a_fetch_of_very_many_partitions(
@@ -171,7 +171,6 @@ async def test_a_fetch_waits_for_min_bytes_over_its_partitions(broker: Broker) -
 @pytest.mark.parametrize(
     ("happen", "error"),
     [
-        pytest.param(lambda manager: manager.fail_storage(A), 56, id="storage"),
         pytest.param(lambda manager: manager.change_leader(A, 1, 1), 6, id="led elsewhere"),
         pytest.param(lambda manager: manager.change_leader(A, 0, 1), 74, id="fenced"),
         pytest.param(lambda manager: manager.delete_topic("a"), 3, id="deleted"),
