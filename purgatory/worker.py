@@ -114,10 +114,9 @@ async def _work(
     loop = asyncio.get_running_loop()
 
     def stop(number: int, frame: object) -> None:
-        if stopped.is_set():
-            # Twice: at once.
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
+        # The next one ends the process at once, even while a handler holds the loop.
+        for each in _STOP_SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
         loop.call_soon_threadsafe(stopped.set)
 
     # Before the application's lifespan, which calls on what is there.

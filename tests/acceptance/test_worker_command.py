@@ -68,11 +68,35 @@ bare = Purgatory()
 number = 1
 """
 
+STUCK = """
+import threading
+from pathlib import Path
+
+from purgatory import Purgatory
+from purgatory.jobs import JobContext, WorkerSettings
+from purgatory.jobs.sql import SqlJobStore
+
+purgatory = Purgatory(
+    jobs=SqlJobStore("sqlite:///jobs.db"), job_settings=WorkerSettings(grace_ms=100)
+)
+
+
+def hold() -> None:
+    Path("began").touch()
+    threading.Event().wait()
+
+
+@purgatory.handler("hold-loop")
+async def hold_loop(job: JobContext) -> None:
+    hold()
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with an application, and its tables."""
     (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "stuck.py").write_text(STUCK)
     asyncio.run(migrate(f"sqlite:///{tmp_path}/jobs.db"))
     return tmp_path
 
@@ -141,6 +165,30 @@ def test_of_a_purgatory_alone(folder: Path) -> None:
         assert line == "Purgatory worker runs note (Ctrl+C stops it)\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == 0
+
+
+@contextmanager
+def stuck_worker(folder: Path, handler: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a worker whose job of `handler` has begun, and never ends."""
+    with (
+        SyncJobClient(SqlJobStore(f"sqlite:///{folder}/jobs.db")) as client,
+        worker(folder, "stuck:purgatory") as (process, _),
+    ):
+        client.defer(handler, delay=0)
+        until_exists(folder / "began")
+        yield process
+
+
+def test_a_second_signal_ends_it_at_once(folder: Path) -> None:
+    """Even while a handler holds the event loop."""
+    with stuck_worker(folder, "hold-loop") as process:
+        until_s = time.monotonic() + PATIENCE_S
+        # Repeated: two that arrive at one time are one.
+        while process.poll() is None:
+            assert time.monotonic() < until_s
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.01)
+        assert process.returncode == -signal.SIGTERM
 
 
 @cases(
