@@ -69,6 +69,7 @@ number = 1
 """
 
 STUCK = """
+import asyncio
 import threading
 from pathlib import Path
 
@@ -84,6 +85,11 @@ purgatory = Purgatory(
 def hold() -> None:
     Path("began").touch()
     threading.Event().wait()
+
+
+@purgatory.handler("hold-thread")
+async def hold_thread(job: JobContext) -> None:
+    await asyncio.to_thread(hold)
 
 
 @purgatory.handler("hold-loop")
@@ -177,6 +183,13 @@ def stuck_worker(folder: Path, handler: str) -> Iterator[subprocess.Popen[str]]:
         client.defer(handler, delay=0)
         until_exists(folder / "began")
         yield process
+
+
+def test_a_thread_does_not_keep_it(folder: Path) -> None:
+    """It exits after the grace, though a handler still awaits `asyncio.to_thread`."""
+    with stuck_worker(folder, "hold-thread") as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_a_second_signal_ends_it_at_once(folder: Path) -> None:

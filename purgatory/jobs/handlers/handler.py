@@ -79,7 +79,7 @@ class JobThreads:
         ThreadLeftError: a thread cannot be stopped. StopIteration, GeneratorExit, SystemExit and
         KeyboardInterrupt are raised as RuntimeError. Raises RuntimeError after `shut`.
         """
-        future = self._submit(partial(copy_context().run, function, *arguments))
+        future = self.submit(partial(copy_context().run, function, *arguments))
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError as exc:
@@ -98,7 +98,8 @@ class JobThreads:
                 self._waiting.popleft()[0].cancel()
             self._changed.notify_all()
 
-    def _submit(self, call: Callable[[], T]) -> Future[T]:
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Return the future of `call`, which a thread runs. Raises RuntimeError after `shut`."""
         future: Future[T] = Future()
         with self._changed:
             if self._is_shut:
