@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from purgatory.errors import PurgatoryError
@@ -40,6 +41,10 @@ _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 class WrongTargetError(Exception):
     """What was named is nothing that a worker can run."""
+
+
+class CannotStartError(Exception):
+    """A store without its tables, or a port that is in use."""
 
 
 def add_command(commands: Any) -> None:
@@ -71,8 +76,7 @@ def main(target: str, host: str, port: int | None) -> int:
     except WrongTargetError as exc:
         sys.stderr.write(f"{target}: {exc}\n")
         return WRONG_USAGE
-    except (PurgatoryError, OSError) as exc:
-        # A store without its tables, or a port that is in use.
+    except CannotStartError as exc:
         sys.stderr.write(f"the worker cannot start: {exc}\n")
         return REFUSED
     return OK
@@ -91,12 +95,12 @@ def load(target: str) -> tuple[Purgatory, AbstractAsyncContextManager[Any]]:
     sys.path.insert(0, os.getcwd())
     try:
         found: Any = importlib.import_module(module_name)
-        for name in names.split("."):
-            found = getattr(found, name)
     except ModuleNotFoundError as exc:
         if exc.name is None or not f"{module_name}.".startswith(f"{exc.name}."):
             raise
         raise WrongTargetError(f"there is no module {exc.name!r}") from exc
+    try:
+        found = attrgetter(names)(found)
     except AttributeError as exc:
         raise WrongTargetError(str(exc)) from exc
     if inspect.isfunction(found):
@@ -134,7 +138,10 @@ async def _work(
         server = HealthServer(purgatory)
         if server.collector is not None and port is not None:
             await stack.enter_async_context(server.collector)
-        await stack.enter_async_context(opened)
+        try:
+            await stack.enter_async_context(opened)
+        except PurgatoryError as exc:
+            raise CannotStartError(str(exc)) from exc
         where = ""
         if port is not None:
             address = await server.listen(host, port)
@@ -186,8 +193,11 @@ class HealthServer:
         }
 
     async def listen(self, host: str, port: int) -> str:
-        """Begin to listen; return the address. Raises OSError."""
-        self._server = await asyncio.start_server(self._answer, host, port)
+        """Begin to listen; return the address. Raises CannotStartError."""
+        try:
+            self._server = await asyncio.start_server(self._answer, host, port)
+        except OSError as exc:
+            raise CannotStartError(str(exc)) from exc
         found, number, *_ = self._server.sockets[0].getsockname()
         return f"[{found}]:{number}" if ":" in found else f"{found}:{number}"
 

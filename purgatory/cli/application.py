@@ -117,10 +117,11 @@ for _command in (
     server_commands.monitoring,
     server_commands.token,
     server_commands.bench,
-    server_commands.worker,
     store_commands.recover,
 ):
     _add(application, _command)
+# An error of the application that it runs keeps its traceback.
+application.command()(server_commands.worker)
 # Its options, --help too, are those of the pipeline.
 application.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},

@@ -119,12 +119,12 @@ def worker(
         ),
     ] = None,
     host: Annotated[str, typer.Option(help="The address of that port.")] = "127.0.0.1",
-) -> int:
+) -> None:
     """Run the handlers of jobs in this process, until SIGTERM or SIGINT.
 
     Example: purgatory worker shop:app --port 9000
     """
-    return worker_command.main(target, host, port)
+    raise typer.Exit(worker_command.main(target, host, port))
 
 
 def report(context: typer.Context) -> None:

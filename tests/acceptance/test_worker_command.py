@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -97,12 +98,44 @@ async def hold_loop(job: JobContext) -> None:
     hold()
 """
 
+FAULTY = """
+import os
+import signal
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from purgatory.fastapi import install
+from shop import purgatory
+
+
+@asynccontextmanager
+async def closing_fails(app):
+    os.kill(os.getpid(), signal.SIGTERM)
+    yield
+    raise OSError("the disk is full")
+
+
+@asynccontextmanager
+async def opening_fails(app):
+    open("absent")
+    yield
+
+
+closing = FastAPI(lifespan=closing_fails)
+opening = FastAPI(lifespan=opening_fails)
+for app in (closing, opening):
+    install(app, purgatory)
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with an application, and its tables."""
     (tmp_path / "shop.py").write_text(SHOP)
     (tmp_path / "stuck.py").write_text(STUCK)
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    (tmp_path / "faulty_module.py").write_text("None.execute")
     asyncio.run(migrate(f"sqlite:///{tmp_path}/jobs.db"))
     return tmp_path
 
@@ -238,10 +271,35 @@ def test_a_port_that_is_none_is_wrong_usage(capsys: pytest.CaptureFixture[str]) 
     assert "65535" in capsys.readouterr().err
 
 
-def test_a_worker_without_its_tables_cannot_start(tmp_path: Path) -> None:
-    """The exit status is 1; and no traceback."""
-    (tmp_path / "shop.py").write_text(SHOP)
-    command = [sys.executable, "-m", "purgatory", "worker", "shop:purgatory"]
-    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert (found.returncode, "Traceback" in found.stderr) == (1, False), found.stderr
-    assert "the worker cannot start: " in found.stderr
+def refused(folder: Path, *arguments: str) -> str:
+    """Run a worker that ends with status 1; return what it writes to standard error."""
+    command = [sys.executable, "-m", "purgatory", "worker", *arguments]
+    found = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert found.returncode == 1, found.stderr
+    return found.stderr
+
+
+def test_a_worker_without_its_tables_or_port_cannot_start(folder: Path) -> None:
+    """It says so in a sentence."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        said = refused(folder, "shop:purgatory", "--port", str(taken.getsockname()[1]))
+        assert "the worker cannot start: " in said and "Traceback" not in said, said
+    (folder / "jobs.db").unlink()
+    said = refused(folder, "shop:purgatory")
+    assert "the worker cannot start: " in said and "Traceback" not in said, said
+
+
+@cases(
+    "target, error",
+    [
+        ("faulty_module:app", "AttributeError: 'NoneType' object has no attribute 'execute'"),
+        ("faulty:opening", "FileNotFoundError: [Errno 2] No such file or directory: 'absent'"),
+        ("faulty:closing", "OSError: the disk is full"),
+    ],
+)
+def test_an_error_of_the_application_has_its_traceback(
+    folder: Path, target: str, error: str
+) -> None:
+    """It is neither a wrong target nor a store that cannot be used."""
+    said = refused(folder, target)
+    assert "Traceback" in said and said.endswith(f"{error}\n") and "cannot start" not in said, said
