@@ -86,10 +86,10 @@ def load(target: str) -> tuple[Purgatory, AbstractAsyncContextManager[Any]]:
     """Return the purgatory that `target` names, and what opens it: itself, or its application.
 
     `target` is "module:object", of a Purgatory, an application in which one is installed, or a
-    function that returns one of them. Raises WrongTargetError.
+    callable that returns one of them. Raises WrongTargetError.
     """
     module_name, _, names = target.partition(":")
-    if not module_name or not names:
+    if not names or module_name[:1] in ("", "."):
         raise WrongTargetError("give a module and an object in it, as in shop:app")
     # As uvicorn does: what is in this folder.
     sys.path.insert(0, os.getcwd())
@@ -103,7 +103,10 @@ def load(target: str) -> tuple[Purgatory, AbstractAsyncContextManager[Any]]:
         found = attrgetter(names)(found)
     except AttributeError as exc:
         raise WrongTargetError(str(exc)) from exc
-    if inspect.isfunction(found):
+    if inspect.iscoroutinefunction(found):
+        raise WrongTargetError("it is async: a worker calls a function without await")
+    # An application is callable, too.
+    if callable(found) and not hasattr(found, "state"):
         found = found()
     is_bare = isinstance(found, Purgatory)
     purgatory = found if is_bare else getattr(getattr(found, "state", None), "purgatory", None)

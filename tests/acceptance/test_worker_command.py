@@ -27,6 +27,7 @@ from tests.patience import PATIENCE_S
 SHOP = """
 import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -64,6 +65,11 @@ def create() -> Purgatory:
     return purgatory
 
 
+async def create_async() -> Purgatory:
+    return purgatory
+
+
+partly = partial(create)
 idle = Purgatory(jobs=MemoryJobStore())
 bare = Purgatory()
 number = 1
@@ -198,9 +204,10 @@ def test_it_runs_what_others_defer_and_drains(folder: Path) -> None:
     assert states == [JobState.DONE] * 2 and (folder / "closed").exists()
 
 
-def test_of_a_purgatory_alone(folder: Path) -> None:
-    """Or of a function that returns it; SIGINT stops it, too."""
-    with worker(folder, "shop:create") as (process, line):
+@cases("target", ["shop:create", "shop:partly"])
+def test_of_a_purgatory_alone(folder: Path, target: str) -> None:
+    """Or of a callable that returns it; SIGINT stops it, too."""
+    with worker(folder, target) as (process, line):
         assert line == "Purgatory worker runs note (Ctrl+C stops it)\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == 0
@@ -244,6 +251,8 @@ def test_a_second_signal_ends_it_at_once(folder: Path) -> None:
         ("shopp:app", "there is no module 'shopp'"),
         ("shop:apple", "has no attribute 'apple'"),
         ("shop:number", "it is no Purgatory"),
+        ("shop:create_async", "it is async"),
+        (".shop:app", "give a module and an object in it, as in shop:app"),
         ("shop:bare", "has no job store"),
         ("shop:idle", "has no handlers"),
     ],
