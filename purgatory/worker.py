@@ -229,7 +229,11 @@ class HealthServer:
         elif method not in ("GET", "HEAD"):
             status, body, kind = 405, b"method not allowed\n", "text/plain"
         else:
-            status, body, kind = await respond()
+            try:
+                status, body, kind = await respond()
+            except Exception:
+                logger.exception("the health port failed", extra={"action": "health-failed"})
+                status, body, kind = 500, b"internal error\n", "text/plain"
         lines = (
             f"HTTP/1.1 {status} {'OK' if status == 200 else 'Error'}",
             f"Content-Type: {kind}",

@@ -134,12 +134,25 @@ for app in (closing, opening):
     install(app, purgatory)
 """
 
+UNMEASURED = """
+from purgatory.metrics import PurgatoryCollector
+from shop import purgatory
+
+
+async def text(collector):
+    raise ValueError("no figures")
+
+
+PurgatoryCollector.text = text
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with an application, and its tables."""
     (tmp_path / "shop.py").write_text(SHOP)
     (tmp_path / "stuck.py").write_text(STUCK)
+    (tmp_path / "unmeasured.py").write_text(UNMEASURED)
     (tmp_path / "faulty.py").write_text(FAULTY)
     (tmp_path / "faulty_module.py").write_text("None.execute")
     asyncio.run(migrate(f"sqlite:///{tmp_path}/jobs.db"))
@@ -211,6 +224,14 @@ def test_of_a_purgatory_alone(folder: Path, target: str) -> None:
         assert line == "Purgatory worker runs note (Ctrl+C stops it)\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == 0
+
+
+def test_metrics_that_fail_are_an_error(folder: Path) -> None:
+    """The response is 500; the port goes on."""
+    with worker(folder, "unmeasured:purgatory", "--port", "0") as (_, line):
+        url = line.partition("health: ")[2].partition("/readyz")[0]
+        assert get(f"{url}/metrics") == (500, "internal error\n")
+        assert get(f"{url}/healthz") == (200, "alive\n")
 
 
 @contextmanager
