@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
@@ -21,6 +22,7 @@ from app.json_log import json_line
 from app.log_format import log_config
 from app.main import create_app
 from app.settings import Settings, service_url
+from purgatory.jobs.handlers.handler import DaemonThreads
 from purgatory.timer import Clock, SystemClock
 
 # As uvicorn exits; older ones have no public name for it.
@@ -112,6 +114,8 @@ class _Server(uvicorn.Server):
         self._settings = settings
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        # A name server that is silent does not keep the process from ending.
+        asyncio.get_running_loop().set_default_executor(DaemonThreads(32))
         await super().startup(sockets)
         assert sockets
         _print_address(self._settings, sockets[0])

@@ -13,23 +13,19 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
-from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from purgatory.errors import PurgatoryError
-from purgatory.jobs.handlers.handler import JobThreads
+from purgatory.jobs.handlers.handler import DaemonThreads
 from purgatory.purgatory import Purgatory
 
 if TYPE_CHECKING:
     from purgatory.metrics import PurgatoryCollector
 
 logger = logging.getLogger("purgatory.worker")
-
-T = TypeVar("T")
 
 OK: Final = 0
 REFUSED: Final = 1
@@ -136,7 +132,7 @@ async def _work(
     for each in _STOP_SIGNALS:
         signal.signal(each, stop)
     jobs = purgatory.jobs
-    loop.set_default_executor(_DaemonThreads(jobs.settings.max_threads))
+    loop.set_default_executor(DaemonThreads(jobs.settings.max_threads))
     jobs.settings = replace(jobs.settings, runs_handlers=True)
     async with AsyncExitStack() as stack:
         server = HealthServer(purgatory)
@@ -161,21 +157,6 @@ async def _work(
         # While the health port still says so.
         await purgatory.drain()
     logger.info("the worker has stopped", extra={"action": "worker-stopped"})
-
-
-# asyncio accepts no other base.
-class _DaemonThreads(ThreadPoolExecutor):
-    """For `asyncio.to_thread`: the pool of asyncio would keep the process until each call ends."""
-
-    def __init__(self, max_threads: int) -> None:
-        super().__init__(max_threads)
-        self._daemons = JobThreads(max_threads)
-
-    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        return self._daemons.submit(partial(function, *args, **kwargs))
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        self._daemons.shut()
 
 
 class HealthServer:

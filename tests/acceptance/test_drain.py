@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
+import sys
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import uvicorn
@@ -66,6 +68,41 @@ async def test_sigterm_answers_every_parked_request(process_server: ProcessServe
     log = "".join(process_server.log)
     assert "Application shutdown complete" in log
     assert "Traceback" not in log and "ERROR" not in log, log
+
+
+HELD_SERVICE = """
+import asyncio
+import sys
+import threading
+
+from app import __main__ as service
+from app.main import create_app
+
+
+def create(settings):
+    app = create_app(settings)
+
+    @app.post("/hold")
+    async def hold():
+        asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
+
+    return app
+
+
+service.create_app = create
+sys.exit(service.main())
+"""
+
+
+async def test_a_thread_does_not_keep_the_service(tmp_path: Path) -> None:
+    """It exits although a call of its event loop, such as a look-up of a name, never ends."""
+    command = [sys.executable, "-c", HELD_SERVICE]
+    with ProcessServer(command, PORT="0", PURGATORY_DATA_DIR=str(tmp_path)) as server:
+        server.wait_started()
+        assert (await ask(server.address, "POST", "/hold")).status == 200
+        server.terminate()
+        await asyncio.to_thread(server.wait)
+    assert server.process.returncode == 0
 
 
 def _check_refused(refusal: Reply) -> None:

@@ -8,7 +8,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
@@ -127,6 +127,27 @@ class JobThreads:
                 self._changed.wait()
             self._idle -= 1
             return self._waiting.popleft() if self._waiting else None
+
+
+# asyncio accepts no other base.
+class DaemonThreads(ThreadPoolExecutor):
+    """JobThreads as the executor of an event loop, for `asyncio.to_thread` and look-ups of names.
+
+    The pool of asyncio would keep the process until each call ends.
+    """
+
+    def __init__(self, max_threads: int) -> None:
+        """Start no thread yet."""
+        super().__init__(max_threads)
+        self._daemons = JobThreads(max_threads)
+
+    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """As of any executor."""
+        return self._daemons.submit(partial(function, *args, **kwargs))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Never wait for what runs, and cancel what does not."""
+        self._daemons.shut()
 
 
 def _call(future: Future[Any], call: Callable[[], Any]) -> None:
