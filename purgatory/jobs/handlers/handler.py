@@ -276,6 +276,10 @@ class Handler:
         """Return True iff a job that failed with `error` is not tried again."""
         if isinstance(error, RetryJobError | FailJobError):
             return isinstance(error, FailJobError)
+        if isinstance(error, InvalidPayloadError) and error.is_stored:
+            # A deploy may bring the handler that it fits. As a ValueError it is none of those that
+            # the function raises.
+            return InvalidPayloadError in self._final_errors
         is_retried = isinstance(error, self._retried_errors)
         return not is_retried or isinstance(error, self._final_errors)
 
@@ -391,7 +395,9 @@ def _retry(name: str, options: HandlerOptions) -> RetryPolicy | None:
     return found
 
 
-def _errors(name: str, options: HandlerOptions, option: str, default: Errors) -> Errors:
+def _errors(
+    name: str, options: HandlerOptions, option: str, default: Errors
+) -> tuple[type[BaseException], ...]:
     errors: Any = options.get(option, default)
     try:
         # As an `except` would be; a wrong one would first be noticed with the first error.
@@ -401,8 +407,7 @@ def _errors(name: str, options: HandlerOptions, option: str, default: Errors) ->
             f"{option} of handler {name!r} is {errors!r}: give a class of errors, or a tuple of "
             "classes"
         ) from exc
-    found: Errors = errors
-    return found
+    return errors if isinstance(errors, tuple) else (errors,)
 
 
 def _timeout_s(name: str, options: HandlerOptions) -> float | None:

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import threading
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from purgatory.jobs import (
     MemoryJobStore,
 )
 from purgatory.jobs.clients import JobClient
+from tests.cases import cases
 from tests.promises.kit import Log
 from tests.unit.jobs.worker.runs import Make
 
@@ -42,6 +44,29 @@ async def test_a_stored_payload_that_does_not_fit_is_one_line_in_the_log(
         (True, True),
         (False, False),
     }
+
+
+@cases(
+    "options, attempts",
+    [
+        ({"final_errors": (ValueError,)}, 2),
+        ({"retried_errors": OSError}, 2),
+        ({"final_errors": InvalidPayloadError}, 1),
+        ({"final_errors": (OSError, InvalidPayloadError)}, 1),
+    ],
+)
+async def test_only_its_own_name_makes_a_stored_payload_that_does_not_fit_final(
+    store: MemoryJobStore, make_purgatory: Make, options: Any, attempts: int
+) -> None:
+    """A policy for errors of the function is not one for jobs from before or after a deploy."""
+    purgatory = make_purgatory(jobs=store)
+
+    @purgatory.handler("count", **options)
+    async def count(job: JobContext, number: int) -> None: ...
+
+    async with purgatory:
+        wrong = await JobClient(store).defer("count", "seven", delay=1, max_attempts=2)
+        assert (await purgatory.job(wrong.id).wait()).attempt == attempts
 
 
 async def test_what_returns_a_coroutine_is_run_to_its_end(
