@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import update_wrapper
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, Unpack, overload
 
 from purgatory.jobs.handlers.handler import Handler
@@ -41,6 +42,9 @@ class JobFunction(Generic[Payload, Result]):
         self.name = handler.name
         """The name of its jobs."""
         self._defer = defer
+        called: Any = function
+        # Starlette and FastAPI await what a call returns iff this is a coroutine function.
+        self.__call__ = called if iscoroutinefunction(called) else called.__call__  # type: ignore[method-assign] # they look it up in the object
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Result:
         """Call the function, as a test does."""
