@@ -157,11 +157,21 @@ class TypedPayload:
         """Return compact JSON of an instance of the type, or of plain JSON values that fit it."""
         if isinstance(payload, _JSON_TYPES):
             encoded = self._encode_json(payload, max_bytes)
-        else:
-            dumped = self._dump(payload)
-            self._refuse_lost_fields(payload, dumped)
-            encoded = self._encode_dumped(payload, dumped, max_bytes)
-        self.decode(encoded)
+            self.decode(encoded)
+            return encoded
+        kind = next((each for each in type(payload).__mro__ if each in self._members), None)
+        dumped = self._dump(payload)
+        self._refuse_lost_fields(payload, dumped, kind)
+        encoded = self._encode_dumped(payload, dumped, max_bytes)
+        decoded = _origin(type(self.decode(encoded)))
+        # pydantic dumps an instance of any class that has the fields, and a union is the member
+        # that fits best, which JSON alone may not say.
+        if decoded is not kind and decoded in self._members:
+            raise InvalidPayloadError(
+                f"the payload is {type(payload).__name__}, and its handler would get it as "
+                f"{decoded.__name__}: give an instance of that, or, if it takes both, give each a "
+                "Literal field that tells them apart"
+            )
         return encoded
 
     def decode(self, payload_json: str) -> Any:
@@ -194,9 +204,8 @@ class TypedPayload:
         refuse_masked_secrets(encoded, lambda: self._dump(payload, "python"))
         return encoded
 
-    def _refuse_lost_fields(self, payload: Any, dumped: Any) -> None:
+    def _refuse_lost_fields(self, payload: Any, dumped: Any, kind: type | None) -> None:
         # An instance of a subclass is dumped as the annotated class, without a word.
-        kind = next((each for each in type(payload).__mro__ if each in self._members), None)
         if kind is None or kind is type(payload) or not isinstance(dumped, dict):
             return
         lost = _dumped_fields(type(payload)) - _dumped_fields(kind) - dumped.keys()
@@ -204,7 +213,7 @@ class TypedPayload:
             raise InvalidPayloadError(
                 f"the payload is {type(payload).__name__}, whose {min(lost)!r} its handler would "
                 f"not get: that takes {kind.__name__}; annotate it with {type(payload).__name__}, "
-                f"or with a union of both, or give a {kind.__name__}"
+                f"or with a union of both, told apart by a Literal field, or give a {kind.__name__}"
             )
 
     def _dump(self, payload: Any, mode: Literal["json", "python"] = "json") -> Any:
@@ -255,7 +264,14 @@ def _members(annotation: Any) -> tuple[Any, ...]:
         return _members(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
         return tuple(member for each in get_args(annotation) for member in _members(each))
-    return (annotation,)
+    return (_origin(annotation),)
+
+
+def _origin(kind: Any) -> Any:
+    """Return the class of a generic that has arguments; of anything else, itself."""
+    # A pydantic model with arguments is a subclass of the model.
+    arguments = getattr(kind, "__pydantic_generic_metadata__", {})
+    return arguments.get("origin") or get_origin(kind) or kind
 
 
 def _dumped_fields(kind: type) -> set[str]:

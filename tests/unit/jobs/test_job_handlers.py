@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import pydantic.dataclasses
 import pytest
@@ -26,6 +27,8 @@ from purgatory.jobs import (
 )
 from purgatory.jobs.handlers import JobHandlers
 from tests.cases import cases
+
+T = TypeVar("T")
 
 
 class Order(BaseModel):
@@ -68,6 +71,11 @@ class Voxel(Point):
 
 
 @dataclass
+class Dot(Point):
+    radius: float = 1
+
+
+@dataclass
 class Pixel(Point):
     shades: ClassVar[int] = 256
     shift: InitVar[float] = 0
@@ -84,6 +92,23 @@ class LabelledSize(Size):
     label: str = Field("", exclude=True)
 
 
+class Box(BaseModel, Generic[T]):
+    size: T
+
+
+class Receipt(BaseModel):
+    id: int
+    by: datetime
+    pages: int = 1
+
+
+@dataclass
+class Cube:
+    x: float
+    y: float
+    z: float
+
+
 @dataclass
 class Message:
     payload_type: str = "order"
@@ -94,6 +119,12 @@ async def take_model(job: JobContext, model: BaseModel) -> None: ...
 async def take_either(job: JobContext, order: Order | Parcel) -> None: ...
 async def take_order_or_none(job: JobContext, order: Order | None) -> None: ...
 async def take_noted(job: JobContext, order: Annotated[Order, "noted"]) -> None: ...
+async def take_box(job: JobContext, box: Box[int] | None) -> None: ...
+async def take_younger(job: JobContext, order: Parcel | Order) -> None: ...
+async def take_dot_or_point(job: JobContext, point: Dot | Point) -> None: ...
+async def take_name_or_time(job: JobContext, value: str | datetime) -> None: ...
+async def take_numbers(job: JobContext, numbers: list[int] | tuple[int, ...]) -> None: ...
+async def take_sequence(job: JobContext, numbers: Sequence[int] | None) -> None: ...
 async def take_size(job: JobContext, size: Size) -> None: ...
 async def take_point(job: JobContext, point: Point) -> None: ...
 async def take_many(job: JobContext, orders: list[Order]) -> None: ...
@@ -137,6 +168,9 @@ def payload_type(function: Any) -> Any:
         (take_size, LabelledSize(width=1, label="x"), '{"width":1}', Size(width=1)),
         (take_order_or_none, ORDER, ORDER_JSON, ORDER),
         (take_either, PARCEL, ORDER_JSON[:-1] + ',"weight":1}', PARCEL),
+        (take_box, Box(size=1), '{"size":1}', Box[int](size=1)),
+        (take_sequence, (1, 2), "[1,2]", [1, 2]),
+        (take_name_or_time, AT.isoformat(), None, AT.isoformat()),
         (take_many, [ORDER], f"[{ORDER_JSON}]", [ORDER]),
         (take_renamed, RENAMED, '{"size":7,"colour":"red"}', RENAMED),
         (take_renamed, {"Size": 7, "in": "red"}, '{"Size":7,"in":"red"}', RENAMED),
@@ -178,6 +212,12 @@ def test_payloads_come_back_as_they_are_annotated(
         (take_noted, PARCEL, "Parcel, whose 'weight' .* takes Order"),
         (take_model, ORDER, "Order, whose 'by' .* takes BaseModel; annotate it with Order"),
         (take_point, Voxel(1, 2, 3), "Voxel, whose 'z'"),
+        (take_younger, ORDER, "is Order, and its handler would get it as Parcel: .* Literal field"),
+        (take_order, Receipt(id=1, by=AT), "is Receipt, and its handler would get it as Order"),
+        (take_dot_or_point, Point(1, 2), "is Point, .* as Dot"),
+        (take_point, Cube(1, 2, 3), "is Cube, .* as Point"),
+        (take_name_or_time, AT, "is datetime, .* as str"),
+        (take_numbers, (1, 2), "is tuple, .* as list"),
         (take_many, [{"id": 1}], "/0/by"),
         (take_many, [{"id": 1, "by": AT}], "not JSON .*datetime"),
         (take_mapping, {"a": "x"}, "/a"),
