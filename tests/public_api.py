@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from textwrap import indent
 from typing import Final
 
 import griffe
@@ -19,7 +20,7 @@ PAGE: Final = ROOT / "docs" / "stability.md"
 RELEASED: Final = ROOT / "docs" / "reference" / "api.txt"
 HEAD: Final = """\
 # The stable names as they are in {version}: docs/stability.md. Written by "make public-api".
-from typing import Any
+from typing import Any, overload
 """
 
 _ROW: Final = re.compile(r"^\| `?([\w.]+)`? \| (`.*`) \|$", re.MULTILINE)
@@ -61,21 +62,28 @@ def breaks(old: str, new: str) -> list[str]:
     return [
         f"{found.obj.path.removeprefix('api.')}: {found.kind.value}"
         for found in griffe.find_breaking_changes(before, after)
-    ] + list(_changed_attributes(before, after))
+    ] + list(_other_breaks(before, after))
 
 
-def _changed_attributes(before: griffe.Object, after: griffe.Object) -> Iterator[str]:
-    """Yield those of another type or value, which Griffe does not compare."""
+def _other_breaks(before: griffe.Object, after: griffe.Object) -> Iterator[str]:
+    """Yield attributes of another type or value, and lost overloads: Griffe compares neither."""
     for name, old in before.members.items():
         new = after.members.get(name)
         if isinstance(old, griffe.Class) and new is not None:
-            yield from _changed_attributes(old, _target(new))
+            yield from _other_breaks(old, _target(new))
+        elif isinstance(old, griffe.Function) and isinstance(new, griffe.Function):
+            if not _overloads(old) <= _overloads(new):
+                yield f"{old.path.removeprefix('api.')}: one of its overloads was changed"
         elif (
             isinstance(old, griffe.Attribute)
             and isinstance(new, griffe.Attribute)
             and _line(name, old, old.parent) != _line(name, new, new.parent)
         ):
             yield f"{old.path.removeprefix('api.')}: its type or value was changed"
+
+
+def _overloads(function: griffe.Function) -> set[str]:
+    return {_line(function.name, each) for each in function.overloads or ()}
 
 
 def _target(item: griffe.Object | griffe.Alias) -> griffe.Object:
@@ -87,7 +95,7 @@ def _target(item: griffe.Object | griffe.Alias) -> griffe.Object:
 def _class(item: griffe.Class, members: list[str] | None, has_constructor: bool) -> str:
     """Return the lines of a class with these members, or with all that are public."""
     lines = [
-        "    " + _line(name, _target(found), item)
+        indent(_line(name, _target(found), item), "    ")
         for name, found in item.all_members.items()
         if (has_constructor and name == "__init__")
         or (not name.startswith("_") and (members is None or name in members))
@@ -100,7 +108,8 @@ def _line(name: str, item: griffe.Object, owner: griffe.Object | None = None) ->
     if isinstance(item, griffe.Function):
         returned = f" -> {item.returns}" if item.returns is not None else ""
         keyword = "async def" if "async" in item.labels else "def"
-        return f"{keyword} {name}({_parameters(item)}){returned}: ...\n"
+        overloads = "".join(f"@overload\n{_line(name, each)}" for each in item.overloads or ())
+        return f"{overloads}{keyword} {name}({_parameters(item)}){returned}: ...\n"
     assert isinstance(item, griffe.Attribute), item
     if item.annotation is not None:
         return f"{name}: {item.annotation}\n"

@@ -6,6 +6,14 @@ import re
 from tests.cases import cases
 from tests.public_api import RELEASED, ROOT, breaks, stable_names, stub, version
 
+OVERLOADED = """
+from typing import overload
+@overload
+def fire(name: str) -> str: ...
+@overload
+def fire(name: int) -> int: ...
+def fire(name): ...
+"""
 NAMES = {owner: names for owner, names in stable_names().items() if owner.startswith("purgatory")}
 
 
@@ -16,8 +24,8 @@ def test_a_stable_name_is_a_public_one(module: str) -> None:
 
 
 def test_the_stable_core_is_small() -> None:
-    """Forty names can be kept for years."""
-    assert sum(map(len, NAMES.values())) <= 40
+    """Forty-two names can be kept for years."""
+    assert sum(map(len, NAMES.values())) <= 42
 
 
 def test_a_break_is_in_the_changelog() -> None:
@@ -47,6 +55,8 @@ def test_the_file_is_of_its_version() -> None:
         ("def fire(a: int = 1): ...", "def fire(a: int = 2): ...", "fire"),
         ("class A():\n    def f(self): ...", "class A():\n    ...", "A.f"),
         ("class A():\n    x: int", "class A():\n    y: int", "A.x"),
+        (OVERLOADED, OVERLOADED.replace("name: int", "name: bytes"), "fire"),
+        (OVERLOADED, OVERLOADED.replace("-> str", "-> bytes"), "fire"),
         ("class S(StrEnum):\n    A = 'a'", "class S(StrEnum):\n    A = 'b'", "S.A"),
     ],
 )
