@@ -149,7 +149,10 @@ class TypedPayload:
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
         except PydanticUserError as exc:
-            raise TypeError(f"pydantic cannot check a payload of type {annotation!r}") from exc
+            reason = exc.message.partition("\n")[0].rstrip(".")
+            raise TypeError(
+                f"pydantic cannot check a payload of type {annotation!r}: {reason}"
+            ) from exc
         self._members = _members(annotation)
         self._error = ValidationError
 

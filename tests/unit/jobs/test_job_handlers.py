@@ -289,6 +289,15 @@ def test_names_of_an_application_are_its_own() -> None:
     assert kind.decode(kind.encode(Message(), 1_000)) == Message()
 
 
+def test_a_type_that_pydantic_does_not_know() -> None:
+    """Refused with its reason: on Python 3.11, it takes another TypedDict than that of typing."""
+
+    async def handler(job: JobContext, payload: JobHandlers) -> None: ...
+
+    with pytest.raises(TypeError, match=r"cannot check a payload of type .*JobHandlers'>: Unable"):
+        JobHandlers().add("h", handler)
+
+
 def test_a_keyword_only_parameter_without_a_default_is_named() -> None:
     """The rest of the signature is right."""
     with pytest.raises(TypeError, match="its keyword-only 'needed' needs a default"):
