@@ -752,8 +752,13 @@ class Purgatory:
         return lambda function: self._register(function, name, options)
 
     def _register(
-        self, function: Callable[..., Any], name: str | None, options: HandlerOptions
-    ) -> JobFunction[Any, Any]:
+        self,
+        function: Callable[..., Any],
+        name: str | None,
+        options: HandlerOptions,
+        grid: Grid | None = None,
+        catch_up: bool = True,
+    ) -> Any:
         handlers = self.handlers
         from purgatory.jobs.handlers.job_function import JobFunction, job_function
         from purgatory.jobs.handlers.registry import handler_name
@@ -761,7 +766,8 @@ class Purgatory:
         if isinstance(function, JobFunction):
             function = function.function
         name = handler_name(function) if name is None else name
-        return job_function(function, handlers.add(name, function, **options), self.defer)
+        handler = handlers.add(name, function, grid, catch_up, **options)
+        return job_function(function, handler, self.defer)
 
     def periodic(
         self,
@@ -812,16 +818,7 @@ class Purgatory:
 
             grid = CronGrid(cron, timezone or "UTC")
 
-        def register(function: Callable[[JobContext], Result]) -> Any:
-            registered = self._register(function, name, options)
-            handler = self.handlers.get(registered.name)
-            assert handler is not None
-            if handler.needs_payload:
-                raise TypeError(f"handler {handler.name!r} is periodic: it has to take (job) only")
-            self.handlers.add_series(handler, grid, catch_up=catch_up)
-            return registered
-
-        return register
+        return lambda function: self._register(function, name, options, grid, catch_up)
 
     def handled_elsewhere(self, names: Iterable[str], *, http: bool = False) -> None:
         """Allow to defer jobs of these names, which another service on the same store runs.

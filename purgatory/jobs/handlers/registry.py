@@ -67,31 +67,40 @@ class JobHandlers:
         return sorted(self._handlers.keys() | self._elsewhere)
 
     def add(
-        self, name: str, function: Callable[..., Any], **options: Unpack[HandlerOptions]
+        self,
+        name: str,
+        function: Callable[..., Any],
+        grid: Grid | None = None,
+        catch_up: bool = True,
+        /,
+        **options: Unpack[HandlerOptions],
     ) -> Handler:
         """Register `function` for jobs of that name: called as `function(job[, payload])`.
 
-        Raises ValueError for an invalid or taken name or option, and TypeError for a function that
-        cannot be called so or whose payload type cannot be checked.
+        If there is a grid, run it at its times. Raises ValueError for an invalid or taken name or
+        option, and TypeError for a function that cannot be called so or whose payload type cannot
+        be checked; nothing is registered then.
         """
         _check_name(name)
         if name in self._handlers:
             raise ValueError(f"handler {name!r} is registered already: give this one another name")
-        handler = self._handlers[name] = Handler(name, function, **options)
+        handler = Handler(name, function, **options)
+        if grid is not None:
+            if handler.needs_payload:
+                raise TypeError(f"handler {name!r} is periodic: it has to take (job) only")
+            handler.series = Series(handler, grid, catch_up)
+        self._handlers[name] = handler
         if handler.bounds is not None:
             self.bounds = (*self.bounds, handler.bounds)
         if options.get("http", False):
             self._over_http.add(name)
         if self.on_added is not None:
             self.on_added()
+        if handler.series is not None:
+            self.series.append(handler.series)
+            if self.on_series is not None:
+                self.on_series()
         return handler
-
-    def add_series(self, handler: Handler, grid: Grid, *, catch_up: bool) -> None:
-        """Run a handler, which has been added, at the times of a grid."""
-        handler.series = Series(handler, grid, catch_up)
-        self.series.append(handler.series)
-        if self.on_series is not None:
-            self.on_series()
 
     def expect(self, names: Iterable[str], *, http: bool = False) -> None:
         """Accept jobs of these names, which another service on the same store runs.

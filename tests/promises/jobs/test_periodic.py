@@ -346,8 +346,10 @@ async def test_times_that_cannot_be(bench: Bench, options: Any, message: str) ->
     process = await bench.process({})
     with pytest.raises(ValueError, match=message):
         process.periodic("x", **options)(bench.ticks.run)
-    assert "x" not in process.handlers
     with pytest.raises(TypeError, match="it has to take \\(job\\) only"):
         process.periodic("y", every=5)(bench.log)
+    with pytest.raises(ValueError, match="1 to 256 characters"):
+        process.periodic("y" * 240, every=5)(bench.ticks.run)
+    assert process.handlers.own_names == ()
     with pytest.raises(NoJobStoreError):
         Purgatory().periodic(every=5)
