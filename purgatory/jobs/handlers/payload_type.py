@@ -95,7 +95,7 @@ class AnyPayload:
         return stored_value(payload_json)
 
 
-class NoPayload:
+class NoPayload(AnyPayload):
     """None, for handlers of (job) only."""
 
     def __init__(self, handler: str) -> None:
@@ -110,10 +110,6 @@ class NoPayload:
                 "declare it as (job, payload), or defer the job without a payload"
             )
         return NULL
-
-    def decode(self, payload_json: str) -> Any:
-        """Return the decoded JSON."""
-        return stored_value(payload_json)
 
 
 class OptionalPayload:
