@@ -133,18 +133,19 @@ class PeriodicRegistrar:
         error: StoreError | None = None
         for series, spec, at_ms, result in zip(asked, specs, times, results, strict=True):
             series.on_run = partial(self._look_now, series)
-            # What cannot be stored is not in the way of the others.
-            if isinstance(result, StoreError):
-                error = result
-                continue
-            if isinstance(result, JobError) and not isinstance(result, DuplicateJobError):
-                self._note_refused(series, result)
-                series.look_ms = now_ms + POLL_MS
+            try:
+                job = await self._settled(result, spec, series, at_ms, now_ms)
+                if isinstance(result, Added) and not result.is_repeat:
+                    job = await self._caught_up(series, job, now_ms)
+            except JobError as exc:
+                # Not in the way of the others.
+                if isinstance(exc, StoreError):
+                    error = exc
+                else:
+                    self._note_refused(series, exc)
+                    series.look_ms = now_ms + POLL_MS
                 continue
             series.refused = None
-            job = await self._settled(result, spec, series, at_ms, now_ms)
-            if isinstance(result, Added) and not result.is_repeat:
-                job = await self._caught_up(series, job, now_ms)
             is_overdue = job.is_undecided and job.deadline_ms <= now_ms
             is_left = is_left or (is_overdue and job.blocked_by is None)
             series.look_ms = now_ms + POLL_MS if is_overdue else _look_ms(series, job, at_ms)
