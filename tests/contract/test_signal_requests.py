@@ -258,8 +258,8 @@ async def test_a_refusal_of_a_repeated_command_does_not_free_the_name(
 async def test_a_fire_whose_log_is_away_is_repeated_once(tmp_path: Path) -> None:
     """Within its timeout, the home and the log together; the name is still that of the request."""
     servers = ClusterServers(tmp_path, random.Random(1))
-    await servers.start()
     try:
+        await servers.start()
         async with worker(servers.url, timeout=30) as here, worker(servers.url, timeout=1) as brief:
             name, first, other = elsewhere(here)
             signals = here.shared_signals
