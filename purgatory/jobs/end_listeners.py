@@ -34,9 +34,10 @@ def on_job_end(listeners: Iterable[Listener | Recorder]) -> OnJobEnd | None:
         return None
 
     def on_end(job: Job) -> None:
+        event = _event_of(job)
         for recorder in recorders:
             try:
-                recorder.job_event(_event_of(job))
+                recorder.job_event(event)
             except Exception:
                 logger.exception(
                     "%s failed with job %s",

@@ -219,9 +219,8 @@ class PeriodicRegistrar:
             if isinstance(result, Added):
                 # Of a run that was stored for this time, and has been moved since.
                 recent = await self._recent(series)
-                for each, run in recent:
-                    if run.at_ms == at_ms:
-                        return each
+                if had := [each for each, of in recent if of.at_ms == at_ms]:
+                    return had[0]
                 assert spec.request is not None
                 # The same in each process, and another one after each move.
                 runs = [f"{each.id} {each.version}" for each, _ in recent]

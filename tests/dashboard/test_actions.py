@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,6 +19,7 @@ from purgatory.jobs import JobState, MemoryJobStore
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.outcome import Status
 from tests.dashboard.test_snapshots import park
+from tests.turns import Turns
 
 pytestmark = pytest.mark.anyio
 
@@ -192,21 +192,12 @@ async def test_waits_on_a_crowded_key_are_ended_together(
         page = (await http.get("/purgatory/waits?limit=250", headers=headers)).json()
         ids = [wait["id"] for wait in page["waits"]]
         monkeypatch.setattr(Inspection, "watching", count_look)
-        turns = 0
-
-        async def count() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        counting = asyncio.create_task(count())
-        response = await act(http, OPERATOR, "cancel-wait", *ids, *ids)
-        counting.cancel()
+        async with Turns() as turns:
+            response = await act(http, OPERATOR, "cancel-wait", *ids, *ids)
         done = [result["done"] for result in response.json()["results"]]
         assert done == [True] * 250 + [False] * 250
         assert purgatory.parked == 20 * SLICE - 250
-        assert looks == ["a"] and turns >= 20
+        assert looks == ["a"] and turns.count >= 20
 
 
 async def test_actions_of_groups_that_are_not_offered_are_refused() -> None:

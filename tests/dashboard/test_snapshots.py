@@ -25,6 +25,7 @@ from purgatory.signals import WaitOperation
 from purgatory.signals.redis import RedisSignals
 from tests.cases import cases
 from tests.patience import PATIENCE_S, until
+from tests.turns import Turns
 from tests.unit.exchange import Exchange, Reply
 from tests.valkey_server import ValkeyServer
 
@@ -257,23 +258,14 @@ async def test_the_fullest_keys_are_found_in_slices() -> None:
         for _ in range(10_000):
             park(purgatory, "crowd")
         ranking = KeyRanking(purgatory.inspection())
-        turns = 0
-
-        async def count_turns() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        counting = asyncio.create_task(count_turns())
-        rows = await ranking.rows()
-        assert turns >= 20
+        async with Turns() as turns:
+            rows = await ranking.rows()
+        assert turns.count >= 20
         assert (rows[0]["key"], rows[0]["waiting"], len(rows)) == ("crowd", 10_000, 50)
         await purgatory.fire("crowd", None)
-        before = turns
-        again = await ranking.rows()
-        counting.cancel()
-        assert "crowd" not in {row["key"] for row in again} and turns - before < 20
+        async with Turns() as turns:
+            again = await ranking.rows()
+        assert "crowd" not in {row["key"] for row in again} and turns.count < 20
 
 
 async def test_the_times_of_outcomes() -> None:

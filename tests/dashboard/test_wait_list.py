@@ -23,6 +23,7 @@ from purgatory.outcome import Status
 from purgatory.signals import WaitOperation
 from purgatory.signals.redis import RedisSignals
 from tests.patience import PATIENCE_S, until
+from tests.turns import Turns
 from tests.valkey_server import ValkeyServer
 
 pytestmark = pytest.mark.anyio
@@ -163,19 +164,10 @@ async def test_the_event_loop_goes_on_while_20_000_waits_are_sorted() -> None:
         for number in range(20_000):
             park(purgatory, f"k:{number // 2}")
         waits = WaitList(purgatory, WorkerName(), "/purgatory")
-        turns = 0
-
-        async def count_turns() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        counting = asyncio.create_task(count_turns())
-        rows, following = await waits.page(WaitFilter(limit=100))
-        counting.cancel()
+        async with Turns() as turns:
+            rows, following = await waits.page(WaitFilter(limit=100))
         assert len(rows) == 100 and following is not None
-        assert turns >= 20_000 / 1000
+        assert turns.count >= 20_000 / 1000
 
 
 def test_the_oldest_wait_of_a_key_takes_one_look() -> None:

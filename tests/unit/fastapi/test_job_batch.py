@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
@@ -15,6 +14,7 @@ from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.requests import Access, Action
 from purgatory.jobs import JobContext, MemoryJobStore
 from tests.cases import cases
+from tests.turns import Turns
 from tests.unit.exchange import Exchange, Reply
 
 SMALL = b'{"handler":"note","delay":9000}'
@@ -30,25 +30,6 @@ def create_app(**options: Any) -> FastAPI:
     async def note(job: JobContext, payload: Any) -> None: ...
 
     return app
-
-
-class Turns:
-    """Counts the turns of the loop while it is entered."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    async def __aenter__(self) -> Self:
-        self._counting = asyncio.create_task(self._count())
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        self._counting.cancel()
-
-    async def _count(self) -> None:
-        while True:
-            self.count += 1
-            await asyncio.sleep(0)
 
 
 async def post(app: FastAPI, *lines: bytes) -> Reply:
