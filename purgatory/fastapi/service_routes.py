@@ -161,8 +161,13 @@ async def problem(slug: _Slug) -> RawResponse:
 class StatisticsResponse(RootModel[Statistics]):
     """This process now and since its start."""
 
-    # OpenAPI describes the attributes of these dataclasses by their docstrings.
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    # Described when it is first asked for: parsing the sources is a tenth of the service's start.
+    model_config = ConfigDict(defer_build=True)
+
+
+# OpenAPI describes the attributes of these dataclasses by their docstrings. Set afterwards, as
+# pydantic would look for those of the model itself at once, in the sources of all modules.
+StatisticsResponse.model_config["use_attribute_docstrings"] = True
 
 
 # Seconds that statistics wait for the job store.
