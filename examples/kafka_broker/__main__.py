@@ -68,23 +68,33 @@ async def _storm(coordinator: Coordinator) -> None:
 
 
 async def _fetches(broker: KafkaBroker) -> str:
-    """Return the sizes of the purgatories while the fetches are parked."""
+    """Return the sizes of the purgatories while fetches are parked."""
     manager, name = broker.replica_manager, ("orders", 0)
-    request = FetchRequest(positions={name: FetchPosition(0)}, max_wait_ms=3_600_000)
     responses: list[object] = []
-    tracemalloc.start()
-    before, _ = tracemalloc.get_traced_memory()
-    for _ in range(FETCHES):
-        manager.fetch(request, responses.append)
-    bytes_each = (tracemalloc.get_traced_memory()[0] - before) / FETCHES
-    tracemalloc.stop()
-    print(f"{f'{FETCHES} fetches are parked':<46}{bytes_each / 1024:>6.1f} KiB/1")
-    sizes = _sizes(broker)
-    with _measured("one record completes them all", FETCHES):
+
+    def park(offset: int) -> None:
+        request = FetchRequest(positions={name: FetchPosition(offset)}, max_wait_ms=3_600_000)
+        for _ in range(FETCHES):
+            manager.fetch(request, responses.append)
+
+    async def complete() -> None:
         manager.produce({name: _batch()}, acks=-1, timeout_ms=1000, respond=_ignore)
         # More than a few are tried in slices.
         await asyncio.sleep(0.001)
-        assert len(responses) == FETCHES
+        assert len(responses) % FETCHES == 0 < len(responses)
+
+    with _measured(f"{FETCHES} fetches are parked", FETCHES):
+        park(0)
+    with _measured("one record completes them all", FETCHES):
+        await complete()
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    park(1)
+    bytes_each = (tracemalloc.get_traced_memory()[0] - before) / FETCHES
+    tracemalloc.stop()
+    sizes = _sizes(broker)
+    await complete()
+    print(f"{'a parked fetch takes':<46}{bytes_each / 1024:>6.1f} KiB")
     with _measured(f"{FETCHES} produces with acks=all, on three replicas", FETCHES):
         for _ in range(FETCHES):
             manager.produce({name: _batch()}, acks=-1, timeout_ms=1000, respond=_ignore)
