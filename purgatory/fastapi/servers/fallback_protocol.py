@@ -16,7 +16,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from purgatory.fastapi.http.asgi import EXTENSION, RELEASE, Respond, run_in_task
+from purgatory.fastapi.http.asgi import EXTENSION, RELEASE, Respond
 from purgatory.fastapi.http.bounds import IncomingRequests
 from purgatory.fastapi.http.responses import Problem, status_line
 from purgatory.fastapi.servers.fast_routes import is_unwrapped
@@ -43,56 +43,30 @@ Release = Callable[["FallbackProtocol", DelayedOperation], Respond]
 """Takes a request over from this protocol, and returns how to respond to it."""
 
 
-class _Parser:
+class _Parser(HttpRequestParser):
     """httptools' parser, for which an Upgrade that is not taken is as if absent (RFC 9110, 7.8).
 
     httptools stops behind the head of a request that offers one, and takes what follows for another
-    protocol: its body would be lost, and the connection with it. Then another parser goes on, from
-    a head that has the framing of the request only, which the protocol does not see.
+    protocol: its body would be lost, and the connection with it. Then it goes on from a head that
+    has the framing of the request only, which the protocol does not see.
     """
 
     def __init__(self, protocol: FallbackProtocol) -> None:
+        super().__init__(protocol)
         self._protocol = protocol
-        self._begin()
-
-    def _begin(self) -> None:
-        self._parser = parser = HttpRequestParser(self._protocol)
-        self.get_http_version: Callable[[], str] = parser.get_http_version
-        self.get_method: Callable[[], bytes] = parser.get_method
-        self.should_keep_alive: Callable[[], bool] = parser.should_keep_alive
         # As uvicorn does: a response to the first of several requests is read.
-        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.set_dangerous_leniencies(lenient_data_after_close=True)
 
-    def should_upgrade(self) -> bool:
-        """Return True iff what follows the current head is not HTTP."""
-        return self._parser.should_upgrade() and not self._ignores_upgrade()
-
-    def has_stopped(self) -> bool:
-        """Return True iff the body behind the current head is yet to be read, by another parser."""
-        return self._parser.should_upgrade() and self._ignores_upgrade()
-
-    def _ignores_upgrade(self) -> bool:
-        # What follows CONNECT is for another server.
-        return self._parser.get_method() != b"CONNECT" and not self._protocol.takes_upgrade()
-
-    def feed_data(self, data: bytes) -> None:
+    def feed_data(self, data: Any) -> None:
         """Parse `data`; raise HttpParserError, or HttpParserUpgrade if an upgrade is taken."""
-        while True:
+        while data:
             try:
-                self._parser.feed_data(data)
+                super().feed_data(data)
+                return
             except HttpParserUpgrade as exc:
-                if not self._ignores_upgrade():
+                if not self._protocol.ignores_upgrade():
                     raise
-                self._protocol.warn_of_upgrade()
-                data = data[exc.args[0] :]
-                framing = self._protocol.framing
-                self._begin()
-                if framing:
-                    self._protocol.is_resuming = True
-                    self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % framing)
-                if data:
-                    continue
-            return
+                data = self._protocol.begin_again() + data[exc.args[0] :]
 
 
 class _ClosingCycle(RequestResponseCycle):
@@ -183,8 +157,8 @@ class FallbackProtocol(HttpToolsProtocol):
         """
         super().__init__(config, server_state, app_state, loop)
         self.parser: Any = _Parser(self)
-        self.is_resuming: bool = False
-        """True while the parser reads a head that it has read before."""
+        # True while the parser reads a head that it has read before.
+        self._is_resuming = False
         self._release = release
         self._incoming = incoming
         self._context = context
@@ -225,60 +199,44 @@ class FallbackProtocol(HttpToolsProtocol):
         ]
         return b"".join(lines)
 
-    def takes_upgrade(self) -> bool:
-        """Return True iff the current head asks for a WebSocket, and there is support for them.
+    def ignores_upgrade(self) -> bool:
+        """Return True iff the current head offers an upgrade that is not taken.
 
-        The handshake is a GET (RFC 6455, 4.1): any other request may have a body.
+        What follows CONNECT is for another server.
         """
-        return self.parser.get_method() == b"GET" and bool(self._should_upgrade())
+        parser = self.parser
+        is_offered = parser.should_upgrade() and parser.get_method() != b"CONNECT"
+        return is_offered and not self._should_upgrade()
 
-    def warn_of_upgrade(self) -> None:
-        """Log what uvicorn does of an upgrade that it does not take.
+    def begin_again(self) -> bytes:
+        """Return the head from which the parser goes on to the body, empty if there is none.
 
-        Not of HTTP/2, which clients offer with each request; nor of a WebSocket but by GET.
+        The upgrade is named in the log, as by uvicorn. Not HTTP/2, which clients offer with each
+        request; nor a WebSocket but by GET.
         """
-        if self._get_upgrade() not in _UNREMARKABLE and not self._should_upgrade():
+        if self._get_upgrade() not in _UNREMARKABLE and not super()._should_upgrade():
             self._unsupported_upgrade_warning()
+        self._is_resuming = bool(self.framing)
+        return b"POST / HTTP/1.1\r\n%b\r\n" % self.framing if self._is_resuming else b""
+
+    def _should_upgrade(self) -> bool:
+        # The handshake is a GET (RFC 6455, 4.1): any other request may have a body.
+        return self.parser.get_method() == b"GET" and bool(super()._should_upgrade())
 
     def cancel_idle_timeout(self) -> None:
         """Keep the connection open although it was idle."""
         self._unset_keepalive_if_required()
 
     def respond(self, response: Response, *, keeps_alive: bool) -> None:
-        """Run a response to a request that was released, in a task of its own."""
-        scope: Any = {
-            "type": "http",
-            "asgi": {"version": self.config.asgi_version, "spec_version": "2.3"},
-            "http_version": "1.1",
-            # All that matters is that it is not HEAD.
-            "method": "GET",
-            "path": "/",
-            "raw_path": b"/",
-            "query_string": b"",
-            "root_path": self.root_path,
-            "headers": [],
-            "client": self.client,
-            "server": self.server,
-            "scheme": self.scheme,
-        }
-        cycle = RequestResponseCycle(
-            scope=scope,
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=False,
-            default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
-            expect_100_continue=False,
-            keep_alive=keeps_alive,
-            on_response=self.on_response_complete,
-        )
-        cycle.more_body = False
-        self.scope, self.cycle = scope, cycle
-        receive: Any = cycle.receive
-        send: Any = cycle.send
-        _ = run_in_task(response(scope, receive, send), self.transport.close)
+        """Run a response to a request that was released, in a task of its own.
+
+        As the application for a request without headers; one of HTTP/1.0 is the last.
+        """
+        app: Any = response
+        before = self.app, self.access_log, self.limit_concurrency
+        self.app, self.access_log, self.limit_concurrency = app, False, None
+        super().data_received(b"GET / HTTP/1.%d\r\n\r\n" % keeps_alive)
+        self.app, self.access_log, self.limit_concurrency = before
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
         """Control the flow of what is read."""
@@ -381,7 +339,7 @@ class FallbackProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Make a scope that offers the extension."""
-        if self.is_resuming:
+        if self._is_resuming:
             return
         self._is_in_head = self._is_new_head = True
         super().on_message_begin()
@@ -391,12 +349,12 @@ class FallbackProtocol(HttpToolsProtocol):
 
     def on_url(self, url: bytes) -> None:
         """Add to the target of the request."""
-        if not self.is_resuming:
+        if not self._is_resuming:
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add a header, or a trailer."""
-        if not self.is_resuming:
+        if not self._is_resuming:
             super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
@@ -406,14 +364,14 @@ class FallbackProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """End the body, unless it is yet to be read behind an upgrade that is not taken."""
-        if not (self.parser.has_stopped() and self.framing):
+        if not (self.ignores_upgrade() and self.framing):
             self._missing_bytes = 0
             super().on_message_complete()
 
     def on_headers_complete(self) -> None:
         """Note that the body begins."""
-        if self.is_resuming:
-            self.is_resuming = False
+        if self._is_resuming:
+            self._is_resuming = False
             return
         self._is_in_head = False
         for name, value in self.headers:
@@ -473,17 +431,14 @@ class FallbackProtocol(HttpToolsProtocol):
 
 _OF_PROTOCOL: Final = """
     _get_upgrade _should_upgrade _unset_keepalive_if_required _unsupported_upgrade_warning
-    access_logger client config connection_lost connection_made cycle data_received eof_received
-    flow handle_websocket_upgrade headers logger on_header on_headers_complete on_message_begin
-    on_message_complete on_response_complete on_url parser pause_writing pipeline resume_writing
-    root_path scheme scope server server_state shutdown transport
+    access_log app connection_lost connection_made cycle data_received eof_received flow
+    handle_websocket_upgrade headers limit_concurrency on_header on_headers_complete
+    on_message_begin on_message_complete on_response_complete on_url parser pause_writing pipeline
+    resume_writing scope shutdown transport
 """
 _OF_CYCLE: Final = """
-    disconnected keep_alive more_body receive response_complete response_started scope send
-"""
-_OF_CYCLE_CALL: Final = """
-    access_log access_logger default_headers expect_100_continue flow keep_alive logger
-    message_event on_response scope transport
+    body chunked_encoding disconnected expected_content_length keep_alive more_body
+    response_complete response_started scope send
 """
 _OF_STATE: Final = "connections default_headers tasks total_requests"
 
@@ -498,14 +453,13 @@ def missing_internals() -> list[str]:
     no_loop: Any = object()
     state = ServerState()
     config = Config(no_app, http=HttpToolsProtocol, ws="none", lifespan="off", log_config=None)
-    parameters = signature(RequestResponseCycle).parameters
-    nothing: Any = dict.fromkeys(parameters)
+    nothing: Any = dict.fromkeys(signature(RequestResponseCycle).parameters)
     owners = (
         (HttpToolsProtocol(config, state, {}, no_loop), _OF_PROTOCOL),
         (state, _OF_STATE),
         (RequestResponseCycle(**nothing), _OF_CYCLE),
     )
-    missing = [f"{name}=" for name in _OF_CYCLE_CALL.split() if name not in parameters]
+    missing: list[str] = []
     for owner, names in owners:
         of = type(owner).__name__
         missing += [f"{of}.{name}" for name in names.split() if not hasattr(owner, name)]

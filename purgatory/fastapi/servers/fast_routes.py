@@ -263,27 +263,16 @@ def _unexpected() -> str | None:
     app = FastAPI()
     app.add_middleware(CORSMiddleware)
     app.middleware_stack = app.build_middleware_stack()
-    return None if _has_middleware(app) else "middleware is not found"
+    if not _has_middleware(app):
+        return "middleware is not found"
+    return None if _sees_through_starlette() else "Starlette wraps send in another way"
 
 
 async def _nothing() -> None:
     pass
 
 
-def is_unwrapped(send: Any, own: Any) -> bool:
-    """Return True iff nothing between `send` and the server's `own` function needs the messages.
-
-    Middleware and routes that wrap `send` use the response, and must get it.
-    """
-    return bool(unwrapped_send(send, asgi.OBSERVERS) == own)
-
-
-@lru_cache(maxsize=1)
-def can_see_through() -> bool:
-    """Return True iff `is_unwrapped` knows the wrappers of this version of Starlette.
-
-    Otherwise a warning says so, and the server releases no request: each keeps its task.
-    """
+def _sees_through_starlette() -> bool:
     found: list[bool] = []
 
     class Probe(Response):
@@ -295,10 +284,12 @@ def can_see_through() -> bool:
 
     app = Starlette(routes=[Route("/probe", endpoint)])
     serve_probe(app, app)
-    if found != [True]:
-        logger.warning(
-            "the wrappers of send in this version of Starlette are unknown: a DelayedResponse "
-            "keeps the task of its request",
-            extra={"action": "starlette-unsupported"},
-        )
     return found == [True]
+
+
+def is_unwrapped(send: Any, own: Any) -> bool:
+    """Return True iff nothing between `send` and the server's `own` function needs the messages.
+
+    Middleware and routes that wrap `send` use the response, and must get it.
+    """
+    return bool(unwrapped_send(send, asgi.OBSERVERS) == own)

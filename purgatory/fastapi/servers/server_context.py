@@ -30,7 +30,7 @@ from purgatory.fastapi.http.bounds import (
 )
 from purgatory.fastapi.http.responses import RawResponse, status_line
 from purgatory.fastapi.servers.fallback_protocol import FallbackProtocol, Release
-from purgatory.fastapi.servers.fast_routes import can_see_through, find_fast_routes, is_bare
+from purgatory.fastapi.servers.fast_routes import find_fast_routes, is_bare
 from purgatory.fastapi.servers.request_reader import DirectRequest, RequestReader
 
 AccessEntry = tuple[str, str, str, str]
@@ -206,7 +206,7 @@ class ServerContext:
         if unread is None:
             unread = contexts[0].unread if contexts else UnreadResponses()
         self.unread = unread
-        self._can_release = not is_traced and is_bare(app) and can_see_through()
+        self._can_release = not is_traced and is_bare(app)
 
     @property
     def is_full(self) -> bool:
