@@ -7,14 +7,14 @@ import asyncio
 # No `from __future__ import annotations`: before FastAPI 0.124 an instance whose class has a text
 # for an annotation is no dependency.
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from string import Formatter
 from typing import Final
 
 from starlette.requests import HTTPConnection
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Message, Scope, Send
 
 from purgatory.fastapi.http.asgi import InterruptibleReceive
 from purgatory.fastapi.routing.routes import effective_route
@@ -127,45 +127,6 @@ def drop_exit_stacks(scope: Scope) -> None:
         del scope[name]
 
 
-# A GET has hardly ever a body; with a larger one than this, the endpoint is called once.
-MAX_KEPT_BYTES: Final = 64 * 1024
-
-
-class RequestMessages:
-    """Returns the client's messages, and keeps the body for the next call of the endpoint."""
-
-    __slots__ = ("_kept_bytes", "_receive", "is_repeatable", "kept")
-
-    def __init__(self, receive: Receive) -> None:
-        """Take messages from `receive`."""
-        self._receive = InterruptibleReceive(receive)
-        self._kept_bytes = 0
-        self.kept: list[Message] = []
-        """The body so far, for the next call."""
-        self.is_repeatable = True
-        """False if the body is too large to be kept."""
-
-    async def next(self) -> Message | None:
-        """Return the client's next message, or None if interrupted."""
-        message = await self._receive()
-        if message is not None and message["type"] == "http.request" and self.is_repeatable:
-            self._keep(message)
-        return message
-
-    def interrupt(self) -> None:
-        """Have every `next` that is under way return None."""
-        self._receive.interrupt()
-
-    def _keep(self, message: Message) -> None:
-        self.kept.append(message)
-        self._kept_bytes += len(message.get("body", b""))
-        if self._kept_bytes > MAX_KEPT_BYTES:
-            self.is_repeatable = False
-            self.kept.clear()
-
-
-_DISCONNECT: Final = "http.disconnect"
-
 # Messages of a withheld response between two turns of the event loop.
 _TURN: Final = 64
 
@@ -181,13 +142,16 @@ class EndpointCall:
     def __init__(
         self,
         scope: Scope,
-        messages: RequestMessages,
+        receive: InterruptibleReceive,
         send: Send,
         *,
         should_keep_back: Callable[[EndpointCall], bool],
         keep_back: Callable[[EndpointCall], Awaitable[None]],
     ) -> None:
-        """Prepare a call with a copy of `scope`: no call sees what another one stored there."""
+        """Prepare a call with a copy of `scope`: no call sees what another one stored there.
+
+        The request has no body.
+        """
         self.keys: list[str] = []
         """The keys that the endpoint has named; complete once there are headers."""
         self.scope: Scope = {**scope, WATCHED_KEYS: self.keys}
@@ -200,8 +164,8 @@ class EndpointCall:
         self.status = 0
         self.headers: Headers = []
         self.is_kept_back = False
-        self._messages = messages
-        self._replay: Iterator[Message] = iter(tuple(messages.kept))
+        self._receive = receive
+        self._has_read = False
         self._send = send
         self._swallowed = 0
         self._should_keep_back = should_keep_back
@@ -214,10 +178,11 @@ class EndpointCall:
 
     async def receive(self) -> Message:
         """Return the client's next message: the endpoint's `receive`."""
-        message = None
-        if not self.is_kept_back:
-            message = next(self._replay, None) or await self._messages.next()
-        return message or {"type": _DISCONNECT}
+        if not (self._has_read or self.is_kept_back):
+            self._has_read = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        message = None if self.is_kept_back else await self._receive()
+        return message or {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
         """Send `message`, unless the response is withheld: the endpoint's `send`."""
@@ -234,7 +199,7 @@ class EndpointCall:
             self.keys += keys
             if self._should_keep_back(self):
                 self.is_kept_back = True
-                self._messages.interrupt()
+                self._receive.interrupt()
                 await self._keep_back(self)
                 return
             message = {**message, "headers": self.headers}

@@ -13,6 +13,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from purgatory.errors import PurgatoryClosedError, PurgatoryError
 from purgatory.fastapi.http.asgi import (
     CLIENT_CLOSED_REQUEST,
+    InterruptibleReceive,
+    is_disconnect,
     may_have_body,
     send_from_outside,
     send_response,
@@ -30,7 +32,6 @@ from purgatory.fastapi.long_poll.endpoint_call import (
     WATCHED_KEYS,
     EndpointCall,
     Headers,
-    RequestMessages,
     drop_exit_stacks,
     without_key_header,
 )
@@ -55,22 +56,10 @@ logger = logging.getLogger("purgatory.fastapi")
 # Content-Location, ETag, Expires, Vary), as the RFC asks, and those for browsers (CORS, cookies,
 # policies), without which a page could not even read the 304.
 _OF_A_BODY: Final = frozenset(
-    {
-        b"accept-ranges",
-        b"content-digest",
-        b"content-disposition",
-        b"content-encoding",
-        b"content-language",
-        b"content-length",
-        b"content-md5",
-        b"content-range",
-        b"content-type",
-        b"digest",
-        b"last-modified",  # weaker than the ETag
-        b"repr-digest",
-        b"trailer",
-        b"transfer-encoding",
-    }
+    # Last-Modified is weaker than the ETag.
+    b"accept-ranges content-digest content-disposition content-encoding content-language "
+    b"content-length content-md5 content-range content-type digest last-modified repr-digest "
+    b"trailer transfer-encoding".split()
 )
 
 
@@ -204,7 +193,7 @@ class LongPoll:
         self._pristine = {**scope}
         if "state" in scope:
             self._pristine["state"] = scope["state"].copy()
-        self._messages = RequestMessages(receive)
+        self._receive = InterruptibleReceive(receive)
         self._send = send
         self._counted: ParkedClient | None = None
         timeout_ns = round(jittered(wait) * NS_PER_SECOND)
@@ -221,8 +210,8 @@ class LongPoll:
     async def run(self) -> None:
         """Respond, and return once the last call of the endpoint has returned."""
         try:
-            if not may_have_body(self._scope):
-                await self._messages.next()
+            # The message of a request without a body.
+            await self._receive()
             while await self._ask() and await self._park():
                 pass
         finally:
@@ -239,7 +228,7 @@ class LongPoll:
         self._mark = self._purgatory.signals.mark()
         self._call = call = EndpointCall(
             self._pristine,
-            self._messages,
+            self._receive,
             self._send,
             should_keep_back=self._should_keep_back,
             keep_back=self._keep_back,
@@ -268,8 +257,8 @@ class LongPoll:
         assert operation is not None
         operation.begin()
         while operation.status is not Status.FIRED and not self._has_failed:
-            message = await self._messages.next()
-            if message is not None and message["type"] == "http.disconnect":
+            message = await self._receive()
+            if message is not None and is_disconnect(message):
                 await self._leave(operation)
                 return False
         return operation.status is Status.FIRED
@@ -306,7 +295,7 @@ class LongPoll:
             except ValueError as exc:
                 self._middleware.unparked.say(call.scope, BAD_KEY, exc)
             else:
-                return self._messages.is_repeatable
+                return True
         return False
 
     async def _keep_back(self, call: EndpointCall) -> None:
@@ -346,7 +335,7 @@ class LongPoll:
 
     def _on_end(self, status: Status) -> None:
         if status is Status.FIRED:
-            self._messages.interrupt()
+            self._receive.interrupt()
         else:
             responding = self._respond(self._not_modified(status))
             self._sending = send_from_outside(self._send, responding, self._give_up)
@@ -354,7 +343,7 @@ class LongPoll:
     def _give_up(self) -> None:
         # The server failed to send the response: the request's task has nothing left to wait for.
         self._has_failed = True
-        self._messages.interrupt()
+        self._receive.interrupt()
 
     async def _respond_before_failing(self) -> None:
         # An endpoint that fails in a background task has responded all the same.
@@ -475,7 +464,8 @@ class LongPollMiddleware:
         # ASGI has them always, but tests of other middleware leave them out.
         headers = scope.get("headers", ())
         prefer = [value.decode("latin-1") for name, value in headers if name == b"prefer"]
-        if not prefer:
+        # A body could not be read again by the next call; hardly any GET has one.
+        if not prefer or may_have_body(scope):
             return None
         try:
             wait = parse_preferences(prefer).wait
