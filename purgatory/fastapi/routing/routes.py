@@ -11,6 +11,7 @@ dependencies given at `include_router` would be skipped, and with them perhaps a
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -28,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from purgatory.fastapi.http.asgi import send_response
 from purgatory.fastapi.http.json_bodies import JsonBody, ProblemDetails
 from purgatory.fastapi.http.requests import Access
-from purgatory.fastapi.http.responses import KINDS, MEDIA_TYPE, Problem, ProblemKind
+from purgatory.fastapi.http.responses import KINDS, MEDIA_TYPE, Problem
 from purgatory.fastapi.routing.endpoints import (
     DEFAULT_PREFIX,
     AdmittingEndpoint,
@@ -150,6 +151,7 @@ async def drop_message(message: Any) -> None:
 Responses = dict[int | str, dict[str, Any]]
 
 _PROBLEM_SCHEMA: Final = ProblemDetails.model_json_schema()
+_EXAMPLE_PATH: Final = f"{DEFAULT_PREFIX}/..."
 
 
 def response_header(name: str, description: str, kind: str = "string") -> dict[str, Any]:
@@ -166,21 +168,18 @@ def problem_responses(*slugs: str) -> Responses:
     The schema and an example stand once, under `default`: repeated for each status, they make a
     page of Swagger UI several screens long.
     """
-    by_status: dict[int | str, list[ProblemKind]] = {}
+    responses: Responses = {}
     for kind in (KINDS[slug] for slug in slugs):
-        by_status.setdefault(kind.status, []).append(kind)
-    responses: Responses = {
-        status: {
-            "description": _description(kinds),
-            "content": {MEDIA_TYPE: {}},
-            **({"headers": RETRY_AFTER} if status in (429, 503) else {}),
-        }
-        for status, kinds in by_status.items()
-    }
+        found = responses.setdefault(kind.status, {"description": "", "content": {MEDIA_TYPE: {}}})
+        # Markdown.
+        found["description"] += f"- `{kind.slug}`: {kind.title}.\n"
+        if kind.status in (429, 503):
+            found["headers"] = RETRY_AFTER
+    example = Problem(slugs[0], KINDS[slugs[0]].remedy).response(DEFAULT_PREFIX, _EXAMPLE_PATH)
     responses["default"] = {
         "description": "The body of every error (RFC 9457). `type` is the URL of a page about it.",
         # Not a model: FastAPI would declare it as application/json.
-        "content": {MEDIA_TYPE: {"schema": _PROBLEM_SCHEMA, "example": _example(KINDS[slugs[0]])}},
+        "content": {MEDIA_TYPE: {"schema": _PROBLEM_SCHEMA, "example": json.loads(example.body)}},
     }
     return responses
 
@@ -196,22 +195,6 @@ def admission_problems(endpoint: AdmittingEndpoint) -> list[str]:
     if endpoint.max_body:
         found += ("body-too-large", "request-timeout", "receiving-full")
     return found
-
-
-def _description(kinds: list[ProblemKind]) -> str:
-    lines = [f"`{kind.slug}`: {kind.title}." for kind in kinds]
-    # Markdown: a list if there are several.
-    return lines[0] if len(lines) == 1 else "\n".join(f"- {line}" for line in lines)
-
-
-def _example(kind: ProblemKind) -> dict[str, Any]:
-    return {
-        "type": f"{DEFAULT_PREFIX}/problems/{kind.slug}",
-        "title": kind.title,
-        "status": kind.status,
-        "detail": kind.remedy,
-        "instance": f"{DEFAULT_PREFIX}/...",
-    }
 
 
 class _Delegated(Response):

@@ -172,13 +172,10 @@ def test_every_refusal_is_documented_as_problem_details(document: dict[str, Any]
 
 @cases("count", [1, 2, 3])
 def test_the_description_of_a_status_names_each_of_its_problems(count: int) -> None:
-    """As a list in Markdown if there are several."""
+    """As a list in Markdown."""
     slugs = [slug for slug, kind in KINDS.items() if kind.status == 503][:count]
     lines = problem_responses(*slugs)[503]["description"].splitlines()
-    mark = "- " if count > 1 else ""
-    assert all(
-        line.startswith(f"{mark}`{slug}`: ") for line, slug in zip(lines, slugs, strict=True)
-    )
+    assert all(line.startswith(f"- `{slug}`: ") for line, slug in zip(lines, slugs, strict=True))
 
 
 def test_answers_are_documented(document: dict[str, Any]) -> None:
