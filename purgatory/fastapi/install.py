@@ -114,45 +114,34 @@ def add_exception_handlers(app: FastAPI, prefix: str, problem_details: ProblemDe
     is_whole = problem_details == "app"
     has_warned_of_closed = False
 
-    async def on_problem(request: Request, exc: Exception) -> Response:
-        assert isinstance(exc, Problem)
-        release_frames(exc)
-        return _response(exc, prefix, request)
-
-    async def on_purgatory_error(request: Request, exc: Exception) -> Response:
+    async def respond(request: Request, exc: Exception) -> Response:
         nonlocal has_warned_of_closed
         if type(exc) is PurgatoryClosedError and not has_warned_of_closed:
             # Once: clients try again.
             has_warned_of_closed = True
             _warn(request, exc, action="not-open")
-        return _response(_own_problem(request, exc), prefix, request)
-
-    async def on_http_exception(request: Request, exc: Exception) -> Response:
-        assert isinstance(exc, HTTPException)
-        if not is_body_allowed_for_status_code(exc.status_code):
+        if isinstance(exc, HTTPException) and not is_body_allowed_for_status_code(exc.status_code):
             return Response(status_code=exc.status_code, headers=exc.headers)
-        return _response(_http_problem(request, exc), prefix, request)
+        problem = _problem(request, exc)
+        raw = problem.response(prefix, request.url.path)
+        response = Response(raw.body, raw.status)
+        response.raw_headers = raw.headers
+        return response
 
-    async def on_validation_error(request: Request, exc: Exception) -> Response:
-        assert isinstance(exc, RequestValidationError)
-        return _response(_validation_problem(exc), prefix, request)
-
-    async def on_error(request: Request, exc: Exception) -> Response:
-        return _response(internal_error(), prefix, request)
-
-    for error, handler in ((Problem, on_problem), (PurgatoryError, on_purgatory_error)):
+    for error in (Problem, PurgatoryError):
         if error not in app.exception_handlers:
-            app.add_exception_handler(error, handler)
+            app.add_exception_handler(error, respond)
     kind: type[Exception]
-    for kind, own, default in (
-        (HTTPException, on_http_exception, http_exception_handler),
-        (RequestValidationError, on_validation_error, request_validation_exception_handler),
+    for kind, default in (
+        (HTTPException, http_exception_handler),
+        (RequestValidationError, request_validation_exception_handler),
     ):
         before = app.exception_handlers.get(kind, default)
         if before is default or isinstance(before, _BelowPrefix):
-            app.add_exception_handler(kind, own if is_whole else _BelowPrefix(prefix, own, before))
+            handler = respond if is_whole else _BelowPrefix(prefix, respond, before)
+            app.add_exception_handler(kind, handler)
     if is_whole and not {500, Exception} & app.exception_handlers.keys():
-        app.add_exception_handler(Exception, on_error)
+        app.add_exception_handler(Exception, respond)
 
 
 class _BelowPrefix:
@@ -168,6 +157,20 @@ class _BelowPrefix:
         handler = self._handler if f"{path}/".startswith(self._start) else self._before
         response: Response = await handler(request, exc)
         return response
+
+
+def _problem(request: Request, exc: Exception) -> Problem:
+    match exc:
+        case Problem():
+            release_frames(exc)
+            return exc
+        case PurgatoryError():
+            return _own_problem(request, exc)
+        case HTTPException():
+            return _http_problem(request, exc)
+        case RequestValidationError():
+            return _validation_problem(exc)
+    return internal_error()
 
 
 def _own_problem(request: Request, exc: Exception) -> Problem:
@@ -237,13 +240,6 @@ def _validation_problem(exc: RequestValidationError) -> Problem:
         allowed="as in the API's documentation",
         errors=errors,
     )
-
-
-def _response(problem: Problem, prefix: str, request: Request) -> Response:
-    raw = problem.response(prefix, request.url.path)
-    response = Response(raw.body, raw.status)
-    response.raw_headers = raw.headers
-    return response
 
 
 def document_tokens(app: FastAPI, prefix: str) -> None:
