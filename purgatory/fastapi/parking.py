@@ -38,7 +38,7 @@ from purgatory.fastapi.routing.routes import (
     on_endpoint_end,
 )
 from purgatory.fastapi.watch.routes import WatchEndpoint, split_keys
-from purgatory.fastapi.watch.settings import ParkedClient, installed_limit
+from purgatory.fastapi.watch.settings import installed_limit
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.outcome import Outcome, Status
 from purgatory.purgatory import Purgatory
@@ -121,7 +121,7 @@ class Park:
         self._is_streaming = False
         # How often it waits now; its client is counted once.
         self._waits = 0
-        self._client: ParkedClient | None = None
+        self._client = ""
         on_endpoint_end(request.scope, self._begin_stream)
 
     def cursor(self, *keys: str) -> str:
@@ -394,7 +394,7 @@ class DelayedResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Park, and respond now or later; then run the background tasks."""
         limit = installed_limit(scope)
-        client = None if limit is None else limit.enter(limit.key_of(scope))
+        client = "" if limit is None else limit.enter(limit.key_of(scope))
         try:
             waiting = _WaitingRequest(scope, receive, send)
             with cancelling_on_failure():
@@ -402,7 +402,7 @@ class DelayedResponse(Response):
                 if not isinstance(operation, DelayedOperation):
                     raise waiting.refused(operation)
             # What follows the response is for this task: background tasks, and counting less.
-            if self.background is None and client is None and waiting.release(operation):
+            if self.background is None and not client and waiting.release(operation):
                 return
             await waiting.wait(operation)
         finally:

@@ -174,4 +174,4 @@ async def test_one_limit_for_all_doors(server: ThreadServer) -> None:
     await again.leave()
     await until(lambda: purgatory.parked == 0)
     limit = server.app.state.purgatory_clients
-    await until(lambda: not limit._clients)
+    await until(lambda: not limit._counts)

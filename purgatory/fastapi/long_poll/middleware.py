@@ -39,7 +39,6 @@ from purgatory.fastapi.routing.endpoints import DEFAULT_PREFIX
 from purgatory.fastapi.routing.routes import RawRoute, effective_route
 from purgatory.fastapi.watch.settings import (
     ClientOf,
-    ParkedClient,
     PerClientLimit,
     WaitSettings,
     installed_limit,
@@ -195,7 +194,7 @@ class LongPoll:
             self._pristine["state"] = scope["state"].copy()
         self._receive = InterruptibleReceive(receive)
         self._send = send
-        self._counted: ParkedClient | None = None
+        self._counted = ""
         timeout_ns = round(jittered(wait) * NS_PER_SECOND)
         self._deadline_ns = purgatory.clock.now_ns() + timeout_ns
         self._came_while_draining = purgatory.is_draining
@@ -320,7 +319,7 @@ class LongPoll:
             try:
                 if purgatory.is_draining:
                     raise draining_problem()
-                if self._counted is None:
+                if not self._counted:
                     self._counted = self._clients.enter(self._clients.key_of(call.scope))
                 purgatory.park_operation(operation, operation.watched_keys)
             except (Problem, PurgatoryError) as exc:

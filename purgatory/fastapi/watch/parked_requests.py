@@ -20,7 +20,7 @@ from purgatory.fastapi.http.responses import (
 )
 from purgatory.fastapi.routing.endpoints import Connection, EndpointContext
 from purgatory.fastapi.watch.request_parser import WatchRequest, WatchTerms
-from purgatory.fastapi.watch.settings import ClientOf, ParkedClient, PerClientLimit, WaitSettings
+from purgatory.fastapi.watch.settings import ClientOf, PerClientLimit, WaitSettings
 from purgatory.outcome import Status
 from purgatory.signals import MemorySignals, Signal, WaitOperation
 
@@ -222,8 +222,8 @@ class ParkedRequest(WaitOperation):
 
     wait_id: str | None
     """The client's name for this wait, if it gave one."""
-    counted: ParkedClient | None
-    """The client that it is counted for, if that is known by its identity or address."""
+    counted: str
+    """The key of the client that it is counted for; empty if none is."""
 
     def __init__(
         self, request: WatchRequest, registry: WaitRegistry, connection: Connection
@@ -236,7 +236,7 @@ class ParkedRequest(WaitOperation):
         WaitOperation.__init__(self, delay_ms, purgatory.signals, keys, positions, condition)
         self._registry = registry
         self._connection = connection
-        self.counted = None
+        self.counted = ""
         # Shared by all of a server: a copy for each would be a twentieth of its memory.
         self._parked_in = connection.context
 
@@ -247,7 +247,7 @@ class ParkedRequest(WaitOperation):
         The identity is kept only where it is needed, for a Wait-Id or a limit per client.
         """
         owner = (self.wait_id or "").rpartition("/")[0]
-        return (self.counted and self.counted.name) or owner or self.address
+        return self.counted[1:] or owner or self.address
 
     @property
     def address(self) -> str | None:
@@ -256,7 +256,7 @@ class ParkedRequest(WaitOperation):
 
     def on_complete(self) -> None:
         """Respond, unless the client has left or was refused."""
-        if self.wait_id is not None or self.counted is not None:
+        if self.wait_id is not None or self.counted:
             self._registry.forget(self)
         if not self.is_abandoned:
             self._respond()

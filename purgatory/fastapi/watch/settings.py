@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from sys import intern
 from typing import Final
 
 from starlette.requests import HTTPConnection
@@ -91,22 +92,6 @@ ClientOf = Callable[[HTTPConnection], str | None]
 """Names the client of a request; None if it is unknown."""
 
 
-class ParkedClient:
-    """The parked requests of one client, counted."""
-
-    __slots__ = ("count", "key")
-
-    def __init__(self, key: str) -> None:
-        """Count none yet, of the client with a key of `client_key`."""
-        self.key = key
-        self.count = 0
-
-    @property
-    def name(self) -> str:
-        """The identity or the address."""
-        return self.key[1:]
-
-
 def client_key(identity: str | None, address: str) -> str:
     """Return a text for the client by its identity, or else its address; empty if unknown.
 
@@ -131,8 +116,8 @@ class PerClientLimit:
         self.is_active: bool = maximum < purgatory.limits.max_parked
         self.needs_scope = self.is_active and client_of is not None
         """True iff the application's function is called for each request, with its ASGI scope."""
-        # Invariant: all(client.key == key and client.count > 0 for key, client in items())
-        self._clients: dict[str, ParkedClient] = {}
+        # Invariant: all(count > 0 for count in _counts.values())
+        self._counts: dict[str, int] = {}
 
     def key_of(self, scope: Scope) -> str:
         """Return the key of the client of a request to the application; empty if not counted.
@@ -164,8 +149,7 @@ class PerClientLimit:
 
     def check(self, key: str) -> None:
         """Raise LimitReachedError if a client may not park another request."""
-        client = self._clients.get(key)
-        if client is not None and client.count >= self._maximum:
+        if self._counts.get(key, 0) >= self._maximum:
             self._purgatory.count_refusal(LIMIT)
             raise LimitReachedError(
                 f"this client has too many parked requests (limit {self._maximum})",
@@ -173,24 +157,24 @@ class PerClientLimit:
                 maximum=self._maximum,
             )
 
-    def enter(self, key: str) -> ParkedClient | None:
-        """Count a parked request, for `leave`; raise LimitReachedError if it is one too many."""
-        self.check(key)
-        if not key:
-            return None
-        client = self._clients.get(key)
-        if client is None:
-            client = self._clients[key] = ParkedClient(key)
-        client.count += 1
-        return client
+    def enter(self, key: str) -> str:
+        """Count a parked request, for `leave`, and return the key of its client.
 
-    def leave(self, client: ParkedClient | None) -> None:
+        Raises LimitReachedError if it is one too many. The unknown client is not counted.
+        """
+        self.check(key)
+        if key:
+            # All requests of a client keep one text.
+            key = intern(key)
+            self._counts[key] = self._counts.get(key, 0) + 1
+        return key
+
+    def leave(self, key: str) -> None:
         """Count a parked request less, after `enter`."""
-        if client is None:
-            return
-        client.count -= 1
-        if not client.count:
-            del self._clients[client.key]
+        if key:
+            self._counts[key] -= 1
+            if not self._counts[key]:
+                del self._counts[key]
 
 
 def installed_limit(scope: Scope) -> PerClientLimit | None:

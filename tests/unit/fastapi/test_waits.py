@@ -116,7 +116,7 @@ async def test_a_wait_that_ends_gives_up_its_name_and_its_place(
         assert wait.abandon() and not wait.abandon()
     assert wait.is_completed
     assert len(connection.responses) == (way != "abandoned")
-    assert (registry._named, registry.clients._clients) == ({}, {})
+    assert (registry._named, registry.clients._counts) == ({}, {})
 
 
 async def test_a_purgatory_that_is_not_open_refuses(
@@ -151,7 +151,7 @@ async def test_too_many_parked_requests_of_a_client(
     waits.append(_park(registry, Connection(), "two"))
     for wait in waits:
         wait.abandon()
-    assert registry.clients._clients == {}
+    assert registry.clients._counts == {}
 
 
 @cases("max_parked, is_counted", [(100_000, False), (100_001, True)])
@@ -171,7 +171,7 @@ async def test_a_full_purgatory_counts_no_client(
     waits = [_park(registry, Connection()) for _ in range(3)]
     with pytest.raises(Exception, match="3"):
         _park(registry, Connection(), "one")
-    assert registry.clients._clients == {}
+    assert registry.clients._counts == {}
     for wait in waits:
         wait.abandon()
 
