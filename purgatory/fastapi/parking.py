@@ -21,12 +21,13 @@ from purgatory.fastapi.http.asgi import (
     CLIENT_CLOSED_REQUEST,
     EXTENSION,
     RELEASE,
+    AsgiConnection,
     DisconnectListener,
     Respond,
     may_have_body,
     send_from_outside,
 )
-from purgatory.fastapi.http.bounds import read_body
+from purgatory.fastapi.http.bounds import UnreadResponses, read_body
 from purgatory.fastapi.http.requests import Access, Action
 from purgatory.fastapi.http.responses import Problem, draining_problem, retry_after
 from purgatory.fastapi.routing.endpoints import AdmittingEndpoint
@@ -398,7 +399,7 @@ class DelayedResponse(Response):
         try:
             waiting = _WaitingRequest(scope, receive, send)
             with cancelling_on_failure():
-                operation = self._park(waiting.respond)
+                operation = self._park(waiting.send)
                 if not isinstance(operation, DelayedOperation):
                     raise waiting.refused(operation)
             # What follows the response is for this task: background tasks, and counting less.
@@ -412,64 +413,57 @@ class DelayedResponse(Response):
             await self.background()
 
 
-class _WaitingRequest(DisconnectListener):
-    """The parts of a waiting request that its response needs."""
+# Counts nothing: a response of Starlette's sends itself.
+_UNREAD: Final = UnreadResponses()
 
-    __slots__ = (
-        "_context",
-        "_early",
-        "_end",
-        "_is_done",
-        "_messages",
-        "_respond",
-        "_sending",
-    )
+
+class _WaitingRequest(AsgiConnection):
+    """One request, whose response is one of Starlette's."""
+
+    __slots__ = ("_context", "_early", "_end", "_is_done", "_operation", "_released")
+
+    _operation: DelayedOperation
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        super().__init__(receive)
-        self._messages: tuple[Scope, Receive, Send] | None = (scope, receive, send)
-        # The operation has one of its own, but may be anywhere when it calls `respond`.
+        super().__init__(scope, receive, send, _UNREAD)
+        # The operation has one of its own, but may be anywhere when it responds.
         self._context = copy_context()
+        # True once there is a response, or the client has left.
+        self._is_done = False
         # A response before the task waits, which is for the task to send.
         self._early: Response | None = None
-        self._is_done = False
-        # The task that sends the response, where there has to be one.
-        self._sending: asyncio.Task[None] | None = None
         # Set once the client has left or has its response, for a response that listens.
         self._end: asyncio.Event | None = None
         # Responds to a request that was released.
-        self._respond: Respond | None = None
+        self._released: Respond | None = None
 
-    def respond(self, response: Response) -> None:
+    def send(self, response: Response) -> None:
         """Respond to the request, unless that was done or its client has left."""
-        if self._early is not None or self._is_done:
-            return
-        if self._messages is not None and self._task is None and self._respond is None:
-            self._early = response
+        if self._is_done:
             return
         self._is_done = True
-        if self._respond is not None:
-            respond, self._respond = self._respond, None
-            self._context.run(respond, response)
+        if self._released is not None:
+            self._context.run(self._released, response)
+        elif self._task is None:
+            self._early = response
         else:
-            self._context.run(self._send, response)
+            self._context.run(self._send_from_outside, response)
 
-    def _send(self, response: Response) -> None:
-        assert self._messages is not None
+    def _send_from_outside(self, response: Response) -> None:
         is_plain = type(response).__call__ is Response.__call__ and response.background is None
-        scope, _, send = self._messages
         if not is_plain:
             self._end = asyncio.Event()
         # The messages are for this request's task, and some servers have one disconnect for all.
-        responding = response(scope, self._until_end, send)
+        responding = response(self._scope, self._until_end, self._send)
         # If it fails, nothing else ends the request's task. One that is not plain may depend on
         # the task it is in.
-        self._sending = send_from_outside(send, responding, self.interrupt, needs_task=not is_plain)
+        self._work = send_from_outside(
+            self._send, responding, self.interrupt, needs_task=not is_plain
+        )
 
     def refused(self, returned: object) -> TypeError:
         """End without a response, and return why; what the operation responds is ignored."""
         self._is_done = True
-        self._messages = None
         if isinstance(returned, Coroutine):
             returned.close()
             return TypeError("park is an async function: DelayedResponse needs a plain one")
@@ -480,41 +474,33 @@ class _WaitingRequest(DisconnectListener):
 
     def release(self, operation: DelayedOperation) -> bool:
         """Leave the request to the server, if it offers that; return True iff it keeps it."""
-        assert self._messages is not None
-        scope, _, send = self._messages
-        extension = scope.get("extensions", {}).get(EXTENSION)
-        if extension is None or self._early is not None:
+        extension = self._scope.get("extensions", {}).get(EXTENSION)
+        if extension is None or self._is_done:
             return False
-        self._respond = extension[RELEASE](scope, send, operation)
-        if self._respond is None:
+        self._released = extension[RELEASE](self._scope, self._send, operation)
+        if self._released is None:
             return False
-        self._messages = None
-        del self._receive
+        del self._scope, self._receive, self._send
         return True
 
     async def wait(self, operation: DelayedOperation) -> None:
         """Wait in `receive()` until the request has its response, or its client has left."""
-        assert self._messages is not None
+        self._operation = operation
+        if self._early is not None:
+            self._work = self._early(self._scope, self._receive, self._send)
         try:
-            if self._early is not None:
-                await self._early(*self._messages)
-            elif await self._has_left() and not self._is_done:
-                # First: what the operation responds as it is cancelled is for nobody.
-                self._is_done = True
-                operation.abandon()
-                await Response(status_code=CLIENT_CLOSED_REQUEST)(*self._messages)
-            elif self._sending is not None:
-                await self._sending
+            await self.served(self)
         finally:
-            self._is_done = True
-            operation.abandon()
+            self.abandon()
 
-    async def _has_left(self) -> bool:
-        try:
-            return await self.until_disconnect()
-        finally:
-            if self._end is not None:
-                self._end.set()
+    def abandon(self) -> bool:
+        """End the wait; return True iff there is no response."""
+        # First: what the operation responds as it is cancelled is for nobody.
+        was_pending, self._is_done = not self._is_done, True
+        self._operation.abandon()
+        if self._end is not None:
+            self._end.set()
+        return was_pending
 
     async def _until_end(self) -> Message:
         assert self._end is not None
