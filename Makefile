@@ -74,6 +74,7 @@ SHORT_TESTS := $(addprefix tests/unit/fastapi/test_,endpoint_groups.py fast_rout
     request_internals.py) \
   $(addprefix tests/acceptance/parking_protocol/test_,connections.py uvicorn_features.py wire.py) \
   tests/acceptance/test_existing_app.py tests/acceptance/test_park_dependency.py \
+  tests/unit/long_poll/test_long_poll_key.py \
   tests/contract/test_job_stores.py -k "not h11 and not httptools-uvloop"
 VERSION_PYTEST := $(PYTEST) -o filterwarnings=ignore
 

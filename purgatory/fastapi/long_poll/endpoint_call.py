@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-
-# No `from __future__ import annotations`: before FastAPI 0.124 an instance whose class has a text
-# for an annotation is no dependency.
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
