@@ -218,7 +218,7 @@ class Park:
                 # What sends the stream reads the body meanwhile, and cancels this if the client
                 # leaves.
                 return await parking
-            outcome = await _WaitingEndpoint(self._request.receive).wait_for(parking)
+            outcome = await _unless_client_leaves(self._request.receive, parking)
         if outcome is None:
             if self._is_streaming:
                 await asyncio.sleep(CANCELLATION_S)
@@ -263,29 +263,22 @@ class Park:
             raise HTTPException(CLIENT_CLOSED_REQUEST, "the client left") from None
 
 
-class _WaitingEndpoint(DisconnectListener):
-    """An endpoint that waits in its own task for the client to leave, and in another to be woken.
+async def _unless_client_leaves(
+    receive: Receive, parking: Coroutine[Any, Any, Outcome]
+) -> Outcome | None:
+    """Return the outcome of `parking`; None if the client leaves before.
 
     `receive()` stays in the task of the request, where middleware expects it.
     """
-
-    __slots__ = ("_parking",)
-
-    _parking: asyncio.Task[Outcome]
-
-    async def wait_for(self, parking: Coroutine[Any, Any, Outcome]) -> Outcome | None:
-        """Return the outcome; None if the client leaves before."""
-        self._parking = asyncio.get_running_loop().create_task(parking)
-        self._parking.add_done_callback(lambda _: self.interrupt())
-        try:
-            await self.until_disconnect(self)
-            return self._parking.result() if self._parking.done() else None
-        finally:
-            await asyncio.gather(self._parking, return_exceptions=True)
-
-    def abandon(self) -> None:
-        """Cancel the other task, unless it is done."""
-        self._parking.cancel()
+    listener = DisconnectListener(receive)
+    task = asyncio.get_running_loop().create_task(parking)
+    task.add_done_callback(lambda _: listener.interrupt())
+    try:
+        await listener.until_disconnect()
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def get_park(

@@ -270,7 +270,7 @@ LEFT: Final = RawResponse.empty(CLIENT_CLOSED_REQUEST)
 
 
 class Abandonable(Protocol):
-    """What a client waits for: an operation, or a task that awaits one."""
+    """What a client waits for."""
 
     def abandon(self) -> object:
         """End it, if it is pending: the client has left. Return True if it was, and needs 499."""

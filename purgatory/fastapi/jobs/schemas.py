@@ -17,7 +17,6 @@ from pydantic import (
     StrictStr,
 )
 from pydantic_core import PydanticCustomError
-from starlette.types import Receive
 
 from purgatory.errors import LimitReachedError
 from purgatory.fastapi.http.asgi import LEFT, DisconnectListener, may_have_body
@@ -40,7 +39,7 @@ from purgatory.fastapi.http.requests import Access, Action, AsgiRequest, Permit
 from purgatory.fastapi.http.responses import RawResponse, header_lines, retry_after
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
 from purgatory.fastapi.watch.schemas import CountOfKeys
-from purgatory.jobs import Job, JobLimits, Jobs
+from purgatory.jobs import Job, JobLimits
 from purgatory.jobs.callbacks import CALLBACK
 from purgatory.jobs.model.deadline import rfc3339, utc
 from purgatory.jobs.model.job import DEFAULT_ATTEMPTS, shown_dedupe_key
@@ -450,56 +449,38 @@ async def watch_job(
     applied = {} if asked is None else {"Preference-Applied": f"wait={wait:g}"}
     if tags is None:
         return job_response(await jobs.get(job_id), raw.permit, headers=applied)
-    client = clients.key_of_raw(raw)
-    watch = _JobWatch(tags, raw.receive, client=client[1:] or None)
+
+    def is_news(job: Job) -> bool:
+        return not tags.match(entity_tag(job).encode())
+
+    listener = DisconnectListener(raw.receive)
+
+    async def sleep() -> bool:
+        return not await listener.until_disconnect()
+
     if not may_have_body(raw.scope):
-        await watch.read_empty_body()
+        await listener.read_empty_body()
+    client = clients.key_of_raw(raw)
     try:
         counted = clients.enter(client if wait and clients.is_active else "")
     except LimitReachedError as exc:
         raise problem_of_error(exc) from exc
     try:
-        job, status = await watch.run(jobs, job_id, wait)
+        job, status = await jobs.watchers.wait_until(
+            job_id,
+            # A final job changes no more, so that waiting is of no use.
+            lambda job: is_news(job) or job.state.is_final,
+            timeout_ms=jobs.delay_ms(jittered(wait)),
+            sleep=sleep,
+            wake=listener.interrupt,
+            client=client[1:] or None,
+        )
     finally:
         clients.leave(counted)
     if status is Status.CANCELLED:
         return LEFT
-    if watch.is_news(job):
+    if is_news(job):
         return job_response(job, raw.permit, headers=applied)
-    return _not_modified(job, applied, status)
-
-
-class _JobWatch(DisconnectListener):
-    """One request's wait, in its own task."""
-
-    __slots__ = ("_client", "_tags")
-
-    def __init__(self, tags: EntityTags, receive: Receive, *, client: str | None) -> None:
-        super().__init__(receive)
-        self._tags = tags
-        self._client = client
-
-    def is_news(self, job: Job) -> bool:
-        """Return True iff the client does not have the job as it is."""
-        return not self._tags.match(entity_tag(job).encode())
-
-    async def run(self, jobs: Jobs, job_id: str, wait: float) -> tuple[Job, Status]:
-        """Return the job, and how the wait for news of it ended: CANCELLED if the client left."""
-        return await jobs.watchers.wait_until(
-            job_id,
-            # A final job changes no more, so that waiting is of no use.
-            lambda job: self.is_news(job) or job.state.is_final,
-            timeout_ms=jobs.delay_ms(jittered(wait)),
-            sleep=self._sleep,
-            wake=self.interrupt,
-            client=self._client,
-        )
-
-    async def _sleep(self) -> bool:
-        return not await self.until_disconnect()
-
-
-def _not_modified(job: Job, applied: dict[str, str], status: Status) -> RawResponse:
     headers = {"ETag": entity_tag(job), **applied}
     if status is Status.DRAINED:
         headers |= {**retry_after(), "Connection": "close"}

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from types import FrameType
 from typing import Any, Final
@@ -111,27 +111,19 @@ def log_in_one_sentence(error: Exception) -> None:
 
     Starlette sends the server the text of a traceback, which uvicorn logs.
     """
-    logger = logging.getLogger("uvicorn.error")
+    logger, sentence = logging.getLogger("uvicorn.error"), str(error)
+
+    def shorten(record: logging.LogRecord) -> bool:
+        if sentence in record.getMessage():
+            record.msg, record.args = sentence, ()
+            logger.removeFilter(shorten)
+        return True
+
     # The process is about to end, and an application under test starts few times.
-    logger.addFilter(_Shortening(str(error), logger))
+    logger.addFilter(shorten)
     if multiprocessing.parent_process() is not None:
         # For hypercorn and granian, which print what was raised: the last lines say it all.
         sys.tracebacklimit = 0
-
-
-class _Shortening(logging.Filter):
-    """Replaces the traceback of one error, once."""
-
-    def __init__(self, sentence: str, logger: logging.Logger) -> None:
-        super().__init__()
-        self._sentence = sentence
-        self._logger = logger
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if self._sentence in record.getMessage():
-            record.msg, record.args = self._sentence, ()
-            self._logger.removeFilter(self)
-        return True
 
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -157,101 +149,90 @@ def drain_on_stop(
     A server also stops without a signal: after a number of requests, or because the code that runs
     it says so. uvicorn, gunicorn and hypercorn close their listening sockets first, and then wait.
     """
-    drain = _Drain(purgatory, on_drain)
-    is_main_thread = threading.current_thread() is threading.main_thread()
-    handlers = [_Handler(drain, number) for number in STOP_SIGNALS if is_main_thread]
-    find = _find_server()
-    listeners = None if find is None else _Listeners(find, drain)
-    for handler in handlers:
-        handler.install()
-    try:
-        yield
-    finally:
-        drain.is_over = True
-        for handler in handlers:
-            handler.remove()
-        if listeners is not None:
-            listeners.cancel()
+    # Then the purgatory may be open on another loop.
+    is_over = has_begun = False
 
-
-class _Drain:
-    """Begins the drain, once, while the lifespan lasts."""
-
-    def __init__(self, purgatory: Purgatory, on_drain: Callable[[], object] | None) -> None:
-        self._purgatory = purgatory
-        self._on_drain = on_drain
-        self._has_begun = False
-        # Then the purgatory may be open on another loop.
-        self.is_over = False
-
-    def begin(self) -> None:
-        if self._has_begun or self.is_over or not self._purgatory.is_open:
+    def begin() -> None:
+        nonlocal has_begun
+        if has_begun or is_over or not purgatory.is_open:
             return
-        self._has_begun = True
+        has_begun = True
         # A future that need not be awaited: the drain goes on by itself.
-        _ = self._purgatory.begin_drain()
-        if self._on_drain is not None:
-            self._on_drain()
+        _ = purgatory.begin_drain()
+        if on_drain is not None:
+            on_drain()
+
+    with ExitStack() as stack:
+        if threading.current_thread() is threading.main_thread():
+            for number in STOP_SIGNALS:
+                stack.enter_context(_on_signal(number, begin))
+        stack.enter_context(_on_closed_sockets(_find_server(), begin))
+        try:
+            yield
+        finally:
+            is_over = True
 
 
-class _Handler:
-    """The handler of one signal, in front of the one that was there."""
+@contextmanager
+def _on_signal(number: signal.Signals, begin: Callable[[], object]) -> Iterator[None]:
+    """Call `begin` on the loop on a signal, and then the handler that was there."""
+    previous: Any = signal.getsignal(number)
+    # With SIG_DFL, SIG_IGN or a handler that is not Python's there is no orderly shutdown.
+    if not callable(previous):
+        yield
+        return
+    # A signal interrupts any task, whose context is not that of the drain.
+    loop, context = asyncio.get_running_loop(), copy_context()
 
-    def __init__(self, drain: _Drain, number: signal.Signals) -> None:
-        self._drain = drain
-        self._number = number
-        self._loop = asyncio.get_running_loop()
-        # A signal interrupts any task, whose context is not that of the drain.
-        self._context = copy_context()
-        self._previous: Any = None
-
-    def install(self) -> None:
-        previous = signal.getsignal(self._number)
-        # With SIG_DFL, SIG_IGN or a handler that is not Python's there is no orderly shutdown.
-        if callable(previous):
-            self._previous = previous
-            signal.signal(self._number, self._handle)
-
-    def remove(self) -> None:
-        # A handler that was installed in front of ours since then stays, and may call ours.
-        if self._previous is not None and signal.getsignal(self._number) == self._handle:
-            signal.signal(self._number, self._previous)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         # Called between two bytecodes of any code: only the loop may use the purgatory.
         try:
-            self._loop.call_soon_threadsafe(self._drain.begin, context=self._context)
+            loop.call_soon_threadsafe(begin, context=context)
         except RuntimeError:
             # The loop is closed: another handler still calls this one.
             pass
-        self._previous(number, frame)
+        previous(number, frame)
+
+    signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        # A handler that was installed in front of ours since then stays, and may call ours.
+        if signal.getsignal(number) is handle:
+            signal.signal(number, previous)
 
 
-class _Listeners:
-    """Begins the drain once the server has closed a listening socket.
+@contextmanager
+def _on_closed_sockets(
+    find: Callable[[], Any] | None, begin: Callable[[], object]
+) -> Iterator[None]:
+    """Call `begin` once the server has closed a listening socket of those that `find` returns.
 
     It opens them after the start-up, and nobody is told when they close: they are polled.
     """
+    if find is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    were_open = False
+    timer: asyncio.TimerHandle | None = None
 
-    def __init__(self, find: Callable[[], Any], drain: _Drain) -> None:
-        """Poll the sockets that `find` returns, None before there are any."""
-        self._find = find
-        self._drain = drain
-        self._were_open = False
-        self._timer = asyncio.get_running_loop().call_later(POLL_S, self._poll)
-
-    def cancel(self) -> None:
-        self._timer.cancel()
-
-    def _poll(self) -> None:
-        listeners = self._find() or ()
+    def poll() -> None:
+        nonlocal timer, were_open
+        listeners = find() or ()
         # Also if the server has opened and closed them since the last time.
         is_closed = not all(each.is_serving() for each in listeners)
-        if is_closed or (self._were_open and not listeners):
-            self._drain.begin()
+        if is_closed or (were_open and not listeners):
+            begin()
             return
-        self._were_open = bool(listeners)
-        self._timer = asyncio.get_running_loop().call_later(POLL_S, self._poll)
+        were_open = bool(listeners)
+        timer = loop.call_later(POLL_S, poll)
+
+    timer = loop.call_later(POLL_S, poll)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _find_server() -> Callable[[], Any] | None:
