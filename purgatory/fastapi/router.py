@@ -17,15 +17,14 @@ from starlette.types import Receive, Scope, Send
 from purgatory.errors import SeveralWorkersError, check_type, name_of
 from purgatory.fastapi.access import BearerTokens, TrustedHosts, identified, identifying
 from purgatory.fastapi.http.asgi import send_response
-from purgatory.fastapi.http.bounds import (
-    INCOMING_STATE_KEY,
-    UNREAD_STATE_KEY,
-    IncomingRequests,
-    UnreadResponses,
-)
+from purgatory.fastapi.http.bounds import IncomingRequests, UnreadResponses
 from purgatory.fastapi.http.requests import ALLOW_ANYONE
 from purgatory.fastapi.http.responses import Problem
-from purgatory.fastapi.routing.endpoints import DEFAULT_PREFIX, EndpointContext
+from purgatory.fastapi.routing.endpoints import (
+    CONTEXT_STATE_KEY,
+    DEFAULT_PREFIX,
+    EndpointContext,
+)
 from purgatory.fastapi.routing.routes import require_effective_routes
 from purgatory.fastapi.servers.fast_routes import fast_routes_installed
 from purgatory.fastapi.servers.server_process import (
@@ -327,12 +326,7 @@ def create_router(
             # Servers without a state of the lifespan: of several routers, the first one's.
             if not hasattr(app.state, CLIENTS_STATE_KEY):
                 setattr(app.state, CLIENTS_STATE_KEY, registry.clients)
-            yield {
-                **state,
-                INCOMING_STATE_KEY: context.incoming,
-                UNREAD_STATE_KEY: context.unread,
-                CLIENTS_STATE_KEY: registry.clients,
-            }
+            yield {**state, CONTEXT_STATE_KEY: context, CLIENTS_STATE_KEY: registry.clients}
 
     # The others are FastAPI's dependencies.
     authenticate = ALLOW_ANYONE if authorize is None else authorize

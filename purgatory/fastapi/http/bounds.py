@@ -194,9 +194,6 @@ DEFAULT_MAX_BYTES: Final = 64 * 1024 * 1024
 # must not delay its exit.
 DRAIN_TIMEOUT: Final = 0.5
 
-INCOMING_STATE_KEY: Final = "purgatory_incoming"
-"""Key of IncomingRequests in the state of the lifespan, for servers that read heads."""
-
 
 class IncomingRequest(Protocol):
     """A request that is being received."""
@@ -253,9 +250,6 @@ class IncomingRequests(ByteBudget[IncomingRequest]):
 
 # A response that was read has been sent as well: more of them are on their way at once.
 DEFAULT_MAX_UNREAD_BYTES: Final = 256 * 1024 * 1024
-
-UNREAD_STATE_KEY: Final = "purgatory_unread"
-"""Key of UnreadResponses in the state of the lifespan, for servers that write responses."""
 
 
 class UnreadResponse(Protocol):

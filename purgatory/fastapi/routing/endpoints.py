@@ -65,6 +65,9 @@ class EndpointContext:
     """The responses of all these endpoints that have not been sent completely."""
 
 
+CONTEXT_STATE_KEY: Final = "purgatory_context"
+"""Key of an EndpointContext in the state of the lifespan, for servers that read and write."""
+
 # Sent without a preflight (Fetch: CORS-safelisted request header).
 _OF_FORMS: Final = frozenset(
     {"application/x-www-form-urlencoded", "multipart/form-data", "text/plain"}

@@ -21,14 +21,9 @@ from uvicorn.logging import TRACE_LOG_LEVEL
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.server import ServerState
 
-from purgatory.fastapi.http.bounds import (
-    INCOMING_STATE_KEY,
-    UNREAD_STATE_KEY,
-    Deadlines,
-    IncomingRequests,
-    UnreadResponses,
-)
+from purgatory.fastapi.http.bounds import Deadlines, IncomingRequests, UnreadResponses
 from purgatory.fastapi.http.responses import RawResponse, status_line
+from purgatory.fastapi.routing.endpoints import CONTEXT_STATE_KEY, EndpointContext
 from purgatory.fastapi.servers.fallback_protocol import FallbackProtocol, Release
 from purgatory.fastapi.servers.fast_routes import find_fast_routes, is_bare
 from purgatory.fastapi.servers.request_reader import DirectRequest, RequestReader
@@ -195,17 +190,13 @@ class ServerContext:
             and not route.endpoint.needs_scope
         ]
         self.reader = RequestReader(fast_routes, config.root_path)
-        contexts = [route.endpoint.context for route in fast_routes]
         # Routes behind middleware are not fast, but the bounds of their router hold for all heads.
-        incoming: IncomingRequests | None = app_state.get(INCOMING_STATE_KEY)
-        if incoming is None:
-            # The server runs no lifespan.
-            incoming = contexts[0].incoming if contexts else IncomingRequests()
-        self.incoming = incoming
-        unread: UnreadResponses | None = app_state.get(UNREAD_STATE_KEY)
-        if unread is None:
-            unread = contexts[0].unread if contexts else UnreadResponses()
-        self.unread = unread
+        # A server may run no lifespan, and an application may have no router of ours.
+        contexts = [route.endpoint.context for route in fast_routes]
+        context: EndpointContext | None = app_state.get(CONTEXT_STATE_KEY)
+        context = context or next(iter(contexts), None)
+        self.incoming = IncomingRequests() if context is None else context.incoming
+        self.unread = UnreadResponses() if context is None else context.unread
         self._can_release = not is_traced and is_bare(app)
 
     @property
