@@ -154,8 +154,7 @@ class KeyResponse(BaseModel):
 
     key: str = Field(examples=["order:42:paid"], description="The key.")
     cursor: str = Field(
-        description="To continue from now, as the `cursor` of a wait.",
-        examples=["8c1f0a9be2d4-1"],
+        description="To continue from now, as the `cursor` of a wait.", examples=["8c1f0a9be2d4-1"]
     )
     earliest: str = Field(
         description="To continue from the earliest signal that is kept.",
@@ -320,10 +319,7 @@ class KeyEndpoints:
             )
         try:
             fired = await self._purgatory.fire_shared(
-                items,
-                unless_after=unless_after,
-                idempotency=idempotency,
-                owner=raw.permit.identity,
+                items, unless_after=unless_after, idempotency=idempotency, owner=raw.permit.identity
             )
         except SignalsConflictError as exc:
             if exc.is_name_reused:
@@ -365,10 +361,7 @@ class KeyEndpoints:
             raise draining_problem("its signals would be lost")
 
     async def fire_keys(
-        self,
-        raw: RawRequest,
-        body: list[BatchItem],
-        idempotency_key: IdempotencyKey = None,
+        self, raw: RawRequest, body: list[BatchItem], idempotency_key: IdempotencyKey = None
     ) -> RawResponse:
         """Fire several keys.
 
@@ -555,19 +548,6 @@ def add_key_routes(router: APIRouter, context: EndpointContext) -> None:
         response_model=FireBatchResponse,
         problems=(*_STORING, "draining", "idempotency-conflict"),
     )
-    add(
-        f"GET {_KEY_PATH}",
-        endpoints.describe_key,
-        Access(Action.WAIT),
-    )
-    add(
-        f"DELETE {_KEY_PATH}",
-        endpoints.drop_key,
-        Access(Action.OPERATE),
-        problems=_STORING,
-    )
-    add(
-        "GET /keys",
-        endpoints.list_keys,
-        READ,
-    )
+    add(f"GET {_KEY_PATH}", endpoints.describe_key, Access(Action.WAIT))
+    add(f"DELETE {_KEY_PATH}", endpoints.drop_key, Access(Action.OPERATE), problems=_STORING)
+    add("GET /keys", endpoints.list_keys, READ)

@@ -189,13 +189,7 @@ def add_statistics_route(router: APIRouter, context: EndpointContext) -> None:
             found = replace(found, jobs=jobs)
         return StatisticsResponse(found)
 
-    add_handler(
-        router,
-        context,
-        "GET /statistics",
-        statistics,
-        READ,
-    )
+    add_handler(router, context, "GET /statistics", statistics, READ)
 
 
 async def job_states(purgatory: Purgatory) -> dict[str, int] | None:

@@ -61,11 +61,7 @@ async def send_response(
     Raises ResponseUnreadError if `unread` gives it up, with the response incomplete.
     """
     body = response.body
-    start = {
-        "type": "http.response.start",
-        "status": response.status,
-        "headers": response.headers,
-    }
+    start = {"type": "http.response.start", "status": response.status, "headers": response.headers}
     if unread is None or len(body) <= PIECE:
         await send(start)
         await send({"type": "http.response.body", "body": body})
@@ -415,13 +411,7 @@ class AsgiConnection(DisconnectListener):
     client holds the one piece that it was given.
     """
 
-    __slots__ = (
-        "_pieces",
-        "_scope",
-        "_send",
-        "_unread",
-        "_work",
-    )
+    __slots__ = ("_pieces", "_scope", "_send", "_unread", "_work")
 
     context = None
     """That of the task."""

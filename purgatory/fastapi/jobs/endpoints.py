@@ -28,12 +28,7 @@ from purgatory.fastapi.http.parameters import (
     parse_prefer,
 )
 from purgatory.fastapi.http.requests import Access, Action, AsgiRequest, Permit, RawRequest
-from purgatory.fastapi.http.responses import (
-    Problem,
-    RawResponse,
-    bad_parameter,
-    release_frames,
-)
+from purgatory.fastapi.http.responses import Problem, RawResponse, bad_parameter, release_frames
 from purgatory.fastapi.jobs.schemas import (
     JobBody,
     PausedResponse,

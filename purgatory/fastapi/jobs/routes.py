@@ -367,13 +367,7 @@ def add_job_routes(router: APIRouter, registry: WaitRegistry, limits: JobLimits)
         **_JOB,
         problems=_CHANGING,
     )
-    add(
-        "DELETE /jobs/{id}",
-        jobs.cancel_job,
-        _DEFER,
-        **_JOB,
-        problems=_CHANGING,
-    )
+    add("DELETE /jobs/{id}", jobs.cancel_job, _DEFER, **_JOB, problems=_CHANGING)
     add(
         "POST /jobs/{id}/run",
         jobs.run_job,
@@ -381,19 +375,8 @@ def add_job_routes(router: APIRouter, registry: WaitRegistry, limits: JobLimits)
         **{**_JOB, "response_model": RunJobResponse},
         problems=_CHANGING,
     )
-    add(
-        "POST /jobs/{id}/retry",
-        jobs.retry_job,
-        _OPERATE,
-        **_JOB,
-        problems=_CHANGING,
-    )
-    add(
-        "POST /jobs:retry",
-        jobs.retry_jobs,
-        _OPERATE,
-        problems=_STORE,
-    )
+    add("POST /jobs/{id}/retry", jobs.retry_job, _OPERATE, **_JOB, problems=_CHANGING)
+    add("POST /jobs:retry", jobs.retry_jobs, _OPERATE, problems=_STORE)
     add("GET /jobs:paused", jobs.paused_handlers, READ, problems=_STORE)
     add("POST /jobs:pause", jobs.pause_handler, _OPERATE, problems=_STORE)
     add("POST /jobs:resume", jobs.resume_handler, _OPERATE, problems=_STORE)

@@ -224,10 +224,7 @@ _contexts: WeakKeyDictionary[ServerState, ServerContext] = WeakKeyDictionary()
 
 
 def server_context(
-    config: Config,
-    state: ServerState,
-    app_state: dict[str, Any],
-    loop: asyncio.AbstractEventLoop,
+    config: Config, state: ServerState, app_state: dict[str, Any], loop: asyncio.AbstractEventLoop
 ) -> ServerContext:
     """Return what the connections of the server with that state share."""
     found = _contexts.get(state)

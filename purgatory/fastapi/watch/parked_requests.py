@@ -292,10 +292,7 @@ class WaitRegistry:
     """
 
     def __init__(
-        self,
-        context: EndpointContext,
-        settings: WaitSettings,
-        client_of: ClientOf | None = None,
+        self, context: EndpointContext, settings: WaitSettings, client_of: ClientOf | None = None
     ) -> None:
         """Park requests in the purgatory of `context`.
 
