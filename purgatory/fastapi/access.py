@@ -90,17 +90,12 @@ class Scope:
 class TokenPermit(Permit):
     """What the scopes of a token allow."""
 
-    __slots__ = ("_identity", "_scopes")
+    __slots__ = ("_scopes", "identity")
 
     def __init__(self, identity: str, scopes: tuple[Scope, ...]) -> None:
-        """Allow `scopes`; `identity` names the token without revealing it."""
-        self._identity = identity
+        """Allow `scopes`; `identity` is a short part of the token's hash."""
+        self.identity = identity
         self._scopes = scopes
-
-    @property
-    def identity(self) -> str:
-        """A short part of the token's hash."""
-        return self._identity
 
     def dedupe_owner(self, dedupe_key: str) -> str | None:
         """Return the token, unless a scope shares the dedupe key with others."""
@@ -108,7 +103,7 @@ class TokenPermit(Permit):
         is_shared = any(
             scope.action == "*" or (scope.prefix and scope.allows(wanted)) for scope in self._scopes
         )
-        return None if is_shared else self._identity
+        return None if is_shared else self.identity
 
     def allows(self, access: Access) -> bool:
         """Return True iff one of the scopes allows it."""
@@ -289,16 +284,11 @@ def identifying(authorize: Callable[..., Any]) -> Callable[..., Any]:
 class IdentifiedPermit(Permit):
     """Allows everything: a dependency has decided, and named the client."""
 
-    __slots__ = ("_identity",)
+    __slots__ = ("identity",)
 
     def __init__(self, identity: str) -> None:
         """Name the client, who alone knows its ids, Idempotency-Keys and dedupe keys."""
-        self._identity = identity
-
-    @property
-    def identity(self) -> str:
-        """The client."""
-        return self._identity
+        self.identity = identity
 
 
 def identified(raw: RawRequest) -> Permit:

@@ -40,20 +40,13 @@ def has_long_polls(app: FastAPI) -> bool:
     return any(getattr(each, "cls", None) is LongPollMiddleware for each in app.user_middleware)
 
 
-def declared_keys(route: Any) -> Iterator[tuple[LongPollKey, bool]]:
-    """Yield each key that `route` of FastAPI depends on, and whether its value is used."""
-    # Routes of Starlette have none.
-    yield from _keys(getattr(route, "dependant", None))
-
-
-def _keys(dependant: Any) -> Iterator[tuple[LongPollKey, bool]]:
-    if dependant is None:
-        return
+def declared_keys(dependant: Any) -> Iterator[tuple[LongPollKey, bool]]:
+    """Yield each key of what depends on something, and whether its value is used."""
     if isinstance(dependant.call, LongPollKey):
         # It has the name of a parameter, unless it is one of `dependencies=[...]`.
         yield dependant.call, dependant.name is not None
     for each in dependant.dependencies:
-        yield from _keys(each)
+        yield from declared_keys(each)
 
 
 def warn_of_useless_keys(app: FastAPI) -> None:
@@ -69,7 +62,9 @@ def warn_of_useless_keys(app: FastAPI) -> None:
     for route in route_contexts(app):
         # Those of WebSockets have no methods.
         methods = getattr(route, "methods", None) or ()
-        for key, is_used in declared_keys(route) if methods else ():
+        # Those of Starlette have no dependencies.
+        dependant = getattr(route, "dependant", None) if methods else None
+        for key, is_used in declared_keys(dependant) if dependant is not None else ():
             where = f"{'/'.join(sorted(methods))} {route.path}"
             _check_names(key, where, route.param_convertors)
             if is_used or not {"GET", "HEAD"}.isdisjoint(methods):

@@ -390,17 +390,6 @@ class Stream(Protocol):
         ...
 
 
-class _Pieces:
-    """The next part of the body of a stream."""
-
-    __slots__ = ("are_last", "are_unsent", "joined")
-
-    def __init__(self) -> None:
-        self.joined = b""
-        self.are_last = False
-        self.are_unsent = False
-
-
 class AsgiConnection(DisconnectListener):
     """One request of ASGI, for endpoints that respond on a Connection.
 
@@ -411,7 +400,7 @@ class AsgiConnection(DisconnectListener):
     client holds the one piece that it was given.
     """
 
-    __slots__ = ("_pieces", "_scope", "_send", "_unread", "_work")
+    __slots__ = ("_is_last", "_is_unsent", "_piece", "_scope", "_send", "_unread", "_work")
 
     context = None
     """That of the task."""
@@ -427,8 +416,9 @@ class AsgiConnection(DisconnectListener):
         # What the task does instead of waiting or, once it has waited, what it awaits besides: the
         # task that sends the response, where there has to be one.
         self._work: Awaitable[Any] | None = None
-        # Of a stream.
-        self._pieces: _Pieces | None = None
+        # The next part of the body of a stream.
+        self._piece = b""
+        self._is_last = self._is_unsent = False
 
     @property
     def address(self) -> str | None:
@@ -455,38 +445,34 @@ class AsgiConnection(DisconnectListener):
 
     def begin_stream(self, head: RawResponse, chunked_head: RawResponse, stream: Stream) -> None:
         """Send the head of a response whose body comes in pieces; the server makes the chunks."""
-        self._pieces = _Pieces()
-        self._work = self._stream(head, self._pieces, stream)
+        self._work = self._stream(head, stream)
 
     @property
     def is_write_paused(self) -> bool:
         """True while a piece is not sent."""
-        return self._pieces is not None and self._pieces.are_unsent
+        return self._is_unsent
 
     def send_piece(self, piece: bytes) -> None:
         """Send a part of the body, which is not empty."""
-        pieces = self._pieces
-        assert pieces is not None
-        pieces.joined += piece
-        pieces.are_unsent = True
+        self._piece += piece
+        self._is_unsent = True
         self.interrupt()
 
     def end_stream(self, piece: bytes) -> None:
         """Send the last part of the body, which is not empty: the response is complete."""
         self.send_piece(piece)
-        assert self._pieces is not None
-        self._pieces.are_last = True
+        self._is_last = True
 
-    async def _stream(self, head: RawResponse, pieces: _Pieces, stream: Stream) -> None:
+    async def _stream(self, head: RawResponse, stream: Stream) -> None:
         self._work = None
         try:
             if not may_have_body(self._scope):
                 await self.read_empty_body()
             start = {"type": "http.response.start", "status": head.status, "headers": head.headers}
             await self._send(start)
-            while pieces.joined or not pieces.are_last:
-                if pieces.joined:
-                    await self._send_pieces(pieces, stream)
+            while self._piece or not self._is_last:
+                if self._piece:
+                    await self._send_piece(stream)
                 elif await self.until_disconnect():
                     return
         except ResponseUnreadError:
@@ -495,15 +481,15 @@ class AsgiConnection(DisconnectListener):
         finally:
             stream.abandon()
 
-    async def _send_pieces(self, pieces: _Pieces, stream: Stream) -> None:
-        body, pieces.joined = pieces.joined, b""
+    async def _send_piece(self, stream: Stream) -> None:
+        body, self._piece = self._piece, b""
         with sending(len(body), self._unread):
-            more = not pieces.are_last
+            more = not self._is_last
             await self._send({"type": "http.response.body", "body": body, "more_body": more})
         # Servers take many small pieces without waiting: others have their turn.
         await asyncio.sleep(0)
-        if not pieces.joined:
-            pieces.are_unsent = False
+        if not self._piece:
+            self._is_unsent = False
             stream.wake()
 
     def _rest(self, was_pending: object) -> Awaitable[Any] | None:

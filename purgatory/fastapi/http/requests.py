@@ -54,10 +54,8 @@ class Permit:
 
     __slots__ = ()
 
-    @property
-    def identity(self) -> str | None:
-        """The client, never a secret; None if unknown: then its address identifies it."""
-        return None
+    identity: str | None = None
+    """The client, never a secret; None if unknown: then its address identifies it."""
 
     def dedupe_owner(self, dedupe_key: str) -> str | None:
         """Return whose dedupe key it is; None if it is shared with `Purgatory.defer`.
