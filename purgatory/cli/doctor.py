@@ -53,6 +53,7 @@ _EXTRAS: Final = {
     "webhook": ("httpx",),
     "cron": ("cronsim",),
     "journal": ("pyarrow",),
+    "report": ("duckdb", "pyarrow"),
     "pipeline": ("pyspark", "duckdb", "pyarrow"),
     "metrics": ("prometheus_client",),
     "tracing": ("opentelemetry",),

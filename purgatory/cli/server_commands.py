@@ -128,7 +128,7 @@ def worker(
 
 
 def report(context: typer.Context) -> None:
-    """Write a report on a journal, with all jobs before it; needs the extra `pipeline`.
+    """Write a report on a journal, with all jobs before it; needs the extra `report`.
 
     The same as python -m purgatory.pipeline report, and with its options.
 

@@ -22,8 +22,8 @@ from purgatory.pipeline.cli.command import (
 )
 from purgatory.pipeline.cli.commands import COMMANDS
 from purgatory.pipeline.cli.run import (
-    ENGINE_ERRORS,
     Run,
+    correctable_errors,
     is_for_duckdb,
     is_short,
     open_duckdb,
@@ -43,8 +43,6 @@ from purgatory.pipeline.spark.session import (
 _DESCRIPTION = """Jobs over the journal of operations. outcomes, waits, advise and report run on
 DuckDB in this process, without Java, if folders are local and the new files fit into memory, else
 on Spark; --engine chooses. The others run on Spark."""
-
-_ERRORS: tuple[type[Exception], ...] = (PurgatoryError, ValueError, OSError, *ENGINE_ERRORS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BaseException as error:
         if signals or isinstance(error, KeyboardInterrupt):
             return _failed(command, "interrupted", status=128 + (*signals, signal.SIGINT)[0])
-        if not isinstance(error, _ERRORS):
+        if not isinstance(error, correctable_errors()):
             raise
         # For debugging; the sentence that follows is meant for users.
         if options.verbose:

@@ -1,12 +1,10 @@
-"""The columns of events and outcomes, as types of Arrow and Spark, and what they may contain."""
+"""The columns of events and outcomes, as types of Arrow, and what they may contain."""
 
 from __future__ import annotations
 
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 
 from purgatory.journal import schema as journal
 
@@ -27,7 +25,7 @@ JOB_KIND: Final = "job:"
 STREAM_KIND: Final = "stream"
 """The kind of event streams, which no fire ends."""
 
-ARROW_EVENT_SCHEMA: Final = pa.schema(
+EVENT_SCHEMA: Final = pa.schema(
     [
         pa.field(name, type_.value_type if pa.types.is_dictionary(type_) else type_)
         for name, type_ in zip(journal.EVENT_SCHEMA.names, journal.EVENT_SCHEMA.types, strict=True)
@@ -35,25 +33,22 @@ ARROW_EVENT_SCHEMA: Final = pa.schema(
 )
 """The journal's columns without dictionaries, which Spark does not know."""
 
-EVENT_SCHEMA: Final[StructType] = from_arrow_schema(ARROW_EVENT_SCHEMA, prefer_timestamp_ntz=False)
-"""One row for each event of an operation, as `purgatory.journal` writes it."""
+
+def _columns_of_events(*names: str) -> list[pa.Field]:
+    return [EVENT_SCHEMA.field(name) for name in names]
 
 
-def _columns_of_events(*names: str) -> list[StructField]:
-    return [EVENT_SCHEMA[name] for name in names]
-
-
-OUTCOME_SCHEMA: Final = StructType(
+OUTCOME_SCHEMA: Final = pa.schema(
     [
         *_columns_of_events("operation_id", "kind", "keys", "worker", "watched_at", "deadline"),
-        StructField("outcome", StringType()),
+        pa.field("outcome", pa.string()),
         *_columns_of_events("completed_at"),
-        StructField("wait_us", LongType()),
-        StructField("timeout_us", LongType()),
+        pa.field("wait_us", pa.int64()),
+        pa.field("timeout_us", pa.int64()),
         *_columns_of_events("lateness_us", "completed_by", "job_id", "handler", "attempt"),
         *_columns_of_events("state", "error", "labels", "seq"),
-        StructField("records", LongType()),
-        StructField("is_contested", BooleanType()),
+        pa.field("records", pa.int64()),
+        pa.field("is_contested", pa.bool_()),
     ]
 )
 """One row for each operation; docs/pipeline/index.md says what each column means."""

@@ -56,11 +56,7 @@ VENDORS: dict[str, set[str]] = {
     "fastapi": {"purgatory.fastapi", "purgatory.testing.plugin", "app", "examples"},
     "httptools": {"purgatory.fastapi.servers", "purgatory.uvicorn"},
     "fsspec": {"purgatory.pipeline.sql"},
-    "duckdb": {
-        "purgatory.pipeline.cli",
-        "purgatory.pipeline.rollups",
-        "purgatory.pipeline.sql",
-    },
+    "duckdb": {"purgatory.pipeline"},
     "httpx": {
         "purgatory.cli.doctor",
         "purgatory.cli.findings",

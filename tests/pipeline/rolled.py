@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
@@ -21,8 +20,6 @@ from purgatory.pipeline.sql.duck import connected
 from purgatory.pipeline.wait_columns import JOB
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
-
-_SCHEMA = to_arrow_schema(OUTCOME_SCHEMA, timezone="UTC")
 
 
 def filled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -36,7 +33,7 @@ def filled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         row.setdefault("timeout_us", _micros(row["deadline"] - row["watched_at"]))
         if "completed_at" in row:
             row.setdefault("wait_us", _micros(row["completed_at"] - row["watched_at"]))
-        found.append({name: row.get(name) for name in _SCHEMA.names})
+        found.append({name: row.get(name) for name in OUTCOME_SCHEMA.names})
     return found
 
 
@@ -58,7 +55,7 @@ def write_outcomes(
     for name, of_hour in by_hour.items():
         path = folder.local(hour_file(name, run, 0))
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.Table.from_pylist(of_hour, _SCHEMA), path)
+        pq.write_table(pa.Table.from_pylist(of_hour, OUTCOME_SCHEMA), path)
         open_count = sum(row["outcome"] == "open" for row in of_hour)
         polls = sum("wait" in dict(row["labels"] or ()) for row in of_hour)
         manifest.hours[name] = Hour({run: 1}, 0, len(of_hour), open_count, None, polls)

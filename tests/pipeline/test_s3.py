@@ -11,10 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from purgatory.pipeline import OutputInUseError, PipelineError
+from purgatory.pipeline import EVENT_SCHEMA, OutputInUseError, PipelineError
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.rollups.rollup_files import NodeFiles
-from purgatory.pipeline.schemas import EVENT_SCHEMA
 from purgatory.pipeline.source.data_source import PurgatoryDataSource
 from purgatory.pipeline.spark.folders import RemoteFolder, Tables, file_system_at
 from tests.pipeline.s3_server import BUCKET, needs_s3, s3_server

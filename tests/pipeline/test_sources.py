@@ -32,7 +32,7 @@ from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.outcomes.journal_files import OnBadFile
 from purgatory.pipeline.schedule import JobAddress, opened
-from purgatory.pipeline.schemas import ARROW_EVENT_SCHEMA as EVENTS
+from purgatory.pipeline.schemas import EVENT_SCHEMA as EVENTS
 from purgatory.pipeline.source import PurgatoryDataSource
 from purgatory.pipeline.source.journal_source import (
     Files,

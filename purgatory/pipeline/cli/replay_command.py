@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import replace
-
-from pyspark.sql import DataFrame
+from typing import TYPE_CHECKING
 
 from purgatory.pipeline.cli.command import Command, NumberOption, add_numbers, number, whole
 from purgatory.pipeline.cli.run import Run
@@ -19,13 +18,11 @@ from purgatory.pipeline.replay.loads import (
     SyntheticLoad,
     WhatIf,
 )
-from purgatory.pipeline.replay.replay import replay_outcomes, replay_synthetic
-from purgatory.pipeline.replay.summary import (
-    ReplaySummary,
-    replay_by_shard,
-    replay_by_time,
-    replay_summary,
-)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from purgatory.pipeline.replay.summary import ReplaySummary
 
 JOB = "replay"
 
@@ -62,6 +59,9 @@ _MOST_TIMES = 1_000
 
 def run_replay(run: Run) -> str:
     """Replay the outcomes, or a synthetic load, and return a summary."""
+    # Spark may not be installed: the other commands do without.
+    from purgatory.pipeline.replay.summary import replay_summary
+
     options = run.options
     what_if = WhatIf(
         traffic=options.traffic,
@@ -124,6 +124,8 @@ def _how_far(operations: int, seconds: float) -> str:
 
 
 def _replayed(run: Run, what_if: WhatIf) -> DataFrame:
+    from purgatory.pipeline.replay.replay import replay_outcomes, replay_synthetic
+
     options = run.options
     if options.load != RECORDED:
         return replay_synthetic(run.spark, _drawn(options), what_if, slice_s=options.slice)
@@ -164,6 +166,8 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _write(run: Run, new: str, replayed: DataFrame) -> None:
+    from purgatory.pipeline.replay.summary import replay_by_shard, replay_by_time
+
     run.on_progress(f"{JOB}: replaying")
     at = run.tables.folder.at
     replayed.write.mode("overwrite").parquet(at(f"{new}/slices"))

@@ -9,11 +9,11 @@ from dataclasses import replace
 from enum import StrEnum
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
-from pyspark.sql import SparkSession, is_remote
 
+from purgatory.errors import PurgatoryError
 from purgatory.pipeline.console import OnProgress
 from purgatory.pipeline.errors import NothingToReadError
 from purgatory.pipeline.outcomes.manifest import (
@@ -35,13 +35,15 @@ from purgatory.pipeline.rollups.wait_tables import (
 from purgatory.pipeline.schemas import OUTCOME_SCHEMA
 from purgatory.pipeline.spark.folder import Folder, LocalFolder
 from purgatory.pipeline.spark.folders import SCHEMES, Tables, folder_at, is_local
-from purgatory.pipeline.spark.session import REMOTE_VARIABLE, SPARK_ERRORS
+from purgatory.pipeline.spark.session import REMOTE_VARIABLE, spark_errors
 from purgatory.pipeline.sql.duck import DuckRunner, connected
 from purgatory.pipeline.sql.outcomes import waits_of
 from purgatory.pipeline.sql.runner import FEW_RECORDS
 from purgatory.pipeline.sql.selection import Examples, Selection, tails_us
-from purgatory.pipeline.sql.spark import SparkRunner
 from purgatory.pipeline.wait_columns import JOB
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _GROUP = Path("/sys/fs/cgroup")
 # Of cgroup v2 and v1.
@@ -79,10 +81,6 @@ _LARGEST_HOUR = 10_000_000
 _ARROW_ONLY = ("s3", "gs")
 # Set by spark-submit, and by users of Spark Connect.
 _OTHER_SPARK = {"PYSPARK_GATEWAY_PORT", REMOTE_VARIABLE}
-
-
-ENGINE_ERRORS: tuple[type[Exception], ...] = (*SPARK_ERRORS, duckdb.Error)
-"""Errors that `error_message` turns into a sentence."""
 
 
 class EngineName(StrEnum):
@@ -146,8 +144,8 @@ class Run:
     @property
     def outcomes(self) -> OutcomeTable:
         """The table of outcomes."""
-        runner = DuckRunner(self.connection) if self.is_duckdb else SparkRunner(self.spark)
-        return OutcomeTable(runner, str(self._outcomes))
+        engine = DuckRunner(self.connection) if self.is_duckdb else self.spark
+        return OutcomeTable(engine, str(self._outcomes))
 
     def update(self, **options: Any) -> Update:
         """Update the outcomes from the journal, see `OutcomeTable.update`."""
@@ -265,6 +263,11 @@ class Run:
         return failed_jobs(self.connection, self.rollups())
 
 
+def correctable_errors() -> tuple[type[Exception], ...]:
+    """Return the errors that a sentence is enough for."""
+    return (PurgatoryError, ValueError, OSError, duckdb.Error, *spark_errors())
+
+
 def open_duckdb() -> duckdb.DuckDBPyConnection:
     """Return a connection to a new database, with half of this machine's memory."""
     half = max(_LEAST_MEMORY, (machine_memory() or 2 * _LEAST_MEMORY) // 2)
@@ -278,6 +281,8 @@ def is_for_one_process(spark: SparkSession, table: Folder, operations: Sequence[
     take a third of Spark's time if it runs on this machine, unless an hour is so large that DuckDB
     may lack the memory to spill it. A cluster aggregates where the rows are.
     """
+    from pyspark.sql import is_remote
+
     if sum(operations) < FEW_RECORDS:
         return True
     # The master of Spark Connect is that of its server, wherever that is.

@@ -7,9 +7,7 @@ import json
 import os
 import time
 from pathlib import PurePosixPath
-
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
+from typing import TYPE_CHECKING
 
 from purgatory.jobs import JobLimits
 from purgatory.jobs.model import OnConflict
@@ -17,8 +15,12 @@ from purgatory.pipeline.cli.command import Command, add_numbers, shown, whole
 from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.console import counted
 from purgatory.pipeline.errors import OutputInUseError, PipelineError
-from purgatory.pipeline.schedule import JobAddress, JobRows, schedule_jobs
 from purgatory.pipeline.spark.folder import Folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from purgatory.pipeline.schedule import JobAddress
 
 JOB = "schedule"
 STARTED = f"_{JOB}.json"
@@ -32,6 +34,9 @@ _MOST_REASONS = 10
 
 def run_schedule(run: Run) -> str:
     """Add the jobs, write the result of each row, and return a summary."""
+    # Spark may not be installed: the other commands do without.
+    from purgatory.pipeline.schedule import JobRows, schedule_jobs
+
     options = run.options
     address = _address(options)
     name, started_ms = started(run.tables.folder, options.name)
@@ -103,6 +108,8 @@ def read_table(spark: SparkSession, source: str, source_format: str) -> DataFram
 
 def summary(scheduled: DataFrame) -> str:
     """Return how many rows became jobs, and why the others were refused."""
+    from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
+
     counts = {
         row["status"]: row["rows"]
         for row in scheduled.groupBy("status").agg(F.sum("rows").alias("rows")).collect()
@@ -126,6 +133,8 @@ def summary(scheduled: DataFrame) -> str:
 
 
 def _address(options: argparse.Namespace) -> JobAddress:
+    from purgatory.pipeline.schedule import JobAddress
+
     url = options.store or os.environ.get(STORE_VARIABLE)
     if not url:
         raise ValueError(f"no job store: give --store, or set {STORE_VARIABLE}")

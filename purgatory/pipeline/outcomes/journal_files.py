@@ -12,11 +12,7 @@ import pyarrow.parquet as pq
 
 from purgatory.journal.schema import SCHEMA_VERSION
 from purgatory.pipeline.outcomes.manifest import FileContent, fingerprint
-from purgatory.pipeline.schemas import (
-    ARROW_EVENT_SCHEMA,
-    SAMPLE_KEY,
-    VERSION_KEY,
-)
+from purgatory.pipeline.schemas import EVENT_SCHEMA, SAMPLE_KEY, VERSION_KEY
 from purgatory.pipeline.spark.folder import File, Folder
 
 _HOUR_US = 3_600_000_000
@@ -110,7 +106,7 @@ def _footer_of(file: BinaryIO, name: str) -> Footer:
             f"schema version {version!r}, and this release reads {SCHEMA_VERSION!r}: use the "
             "release that wrote it"
         )
-    wrong = [field.name for field in ARROW_EVENT_SCHEMA if not _is_in(schema, field)]
+    wrong = [field.name for field in EVENT_SCHEMA if not _is_in(schema, field)]
     if wrong:
         raise ValueError(f"missing or of another type: {', '.join(wrong)}")
     # Before its own length of four bytes and the mark of four more.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-
-from pyspark.sql import DataFrame, SparkSession
+from typing import TYPE_CHECKING
 
 from purgatory.pipeline.console import OnProgress
 from purgatory.pipeline.outcomes.event_summary import DEFAULT_TOLERANCE_S
@@ -14,7 +13,9 @@ from purgatory.pipeline.outcomes.update_run import Update, UpdateRun
 from purgatory.pipeline.schemas import OUTCOME_SCHEMA
 from purgatory.pipeline.spark.folders import folder_at
 from purgatory.pipeline.sql.runner import Runner
-from purgatory.pipeline.sql.spark import SparkRunner, frame_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["DEFAULT_GRACE_S", "OutcomeTable", "Update"]
 
@@ -35,7 +36,7 @@ class OutcomeTable:
 
     def __init__(self, engine: SparkSession | Runner, path: str) -> None:
         """Use the folder at `path`, which need not exist."""
-        self.runner = engine if isinstance(engine, Runner) else SparkRunner(engine)
+        self.runner = engine if isinstance(engine, Runner) else _on_spark(engine)
         self.folder = folder_at(path)
 
     def update(
@@ -74,6 +75,8 @@ class OutcomeTable:
 
     def read(self) -> DataFrame:
         """Return all outcomes, on Spark. Raises NothingToReadError if nothing was published."""
+        from purgatory.pipeline.sql.spark import SparkRunner, frame_of
+
         assert isinstance(self.runner, SparkRunner), "a table of DuckDB has no DataFrames"
         place = (self.folder, self.published())
         return frame_of(self.runner.spark, OUTCOME_SCHEMA, place)
@@ -83,3 +86,10 @@ class OutcomeTable:
         manifest = self.manifest()
         check_has_hours(self.folder, manifest)
         return manifest.paths()
+
+
+def _on_spark(spark: SparkSession) -> Runner:
+    # DuckDB alone may be installed.
+    from purgatory.pipeline.sql.spark import SparkRunner
+
+    return SparkRunner(spark)

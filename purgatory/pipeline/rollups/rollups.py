@@ -7,9 +7,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import duckdb
-from pyspark.sql import SparkSession
 
 from purgatory.pipeline.console import OnProgress, counted
 from purgatory.pipeline.outcomes.event_summary import WorkerStart, joined, number_of_hour
@@ -37,10 +37,12 @@ from purgatory.pipeline.sql.duck import address, attach, parquet
 from purgatory.pipeline.sql.outcomes import HOUR_US, in_hours, waits_of
 from purgatory.pipeline.sql.rollups import merged, parked, summed
 from purgatory.pipeline.sql.selection import Selection
-from purgatory.pipeline.sql.spark import frame, frame_of, hour_rows
 from purgatory.pipeline.sql.values import text
 from purgatory.pipeline.sql.waits import by_hour
 from purgatory.pipeline.wait_columns import step_width_s
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 FOLDER = "rollups"
 NODES = ("parts", "by_hour", "parked")
@@ -143,6 +145,9 @@ class RollupRun:
         self._files.publish(place)
 
     def _write_by_spark(self, hours: dict[str, int]) -> None:
+        # DuckDB alone may be installed.
+        from purgatory.pipeline.sql.spark import frame, frame_of, hour_rows
+
         assert self._spark is not None
         outcomes = self._outcomes
         known = frame_of(self._spark, OUTCOME_SCHEMA, (self._table, self._read_with(hours)))

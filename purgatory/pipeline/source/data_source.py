@@ -11,16 +11,15 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceWriter,
 )
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from purgatory.jobs import JobLimits
 from purgatory.pipeline.outcomes.journal_files import OnBadFile
 from purgatory.pipeline.schedule import JobAddress
-from purgatory.pipeline.schemas import ARROW_EVENT_SCHEMA as EVENTS
-from purgatory.pipeline.schemas import EVENT_SCHEMA
+from purgatory.pipeline.schemas import EVENT_SCHEMA as EVENTS
 from purgatory.pipeline.source.rows import JOBS, SPARK_JOBS, chosen
 from purgatory.pipeline.spark.folders import folder_at
+from purgatory.pipeline.spark.schemas import EVENT_SCHEMA, spark_schema
 
 NAME = "purgatory"
 
@@ -50,7 +49,7 @@ class PurgatoryDataSource(DataSource):
             from purgatory.pipeline.source.results_source import schema_of
 
             found = schema_of(self._folder, self._table)
-            return from_arrow_schema(found, prefer_timestamp_ntz=False)
+            return spark_schema(found)
         return SPARK_JOBS if self._is_jobs else EVENT_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -24,8 +24,9 @@ from purgatory.jobs.model import JobFilter
 from purgatory.pipeline.console import counted
 from purgatory.pipeline.errors import RefusedRowsError
 from purgatory.pipeline.schedule import CHUNK, JobAdder, JobAddress, opened
-from purgatory.pipeline.schemas import EVENT_SCHEMA, JOB_KIND
+from purgatory.pipeline.schemas import JOB_KIND
 from purgatory.pipeline.source.rows import column_of, job_batch
+from purgatory.pipeline.spark.schemas import EVENT_SCHEMA
 
 _FINAL = ("done", "failed", "cancelled")
 _NOBODY = "nobody"

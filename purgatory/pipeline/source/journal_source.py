@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 from purgatory.journal.schema import WRITER_OPTIONS
 from purgatory.pipeline.errors import BadFileError, NothingToReadError
 from purgatory.pipeline.outcomes.journal_files import OnBadFile, checked_footer
-from purgatory.pipeline.schemas import ARROW_EVENT_SCHEMA as EVENTS
+from purgatory.pipeline.schemas import EVENT_SCHEMA as EVENTS
 from purgatory.pipeline.source.rows import arrow_expression, event_table, time_bounds
 from purgatory.pipeline.spark.folder import File, Folder
 from purgatory.pipeline.spark.folders import RemoteFolder, folder_at, is_local

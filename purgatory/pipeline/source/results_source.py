@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from purgatory.pipeline.errors import NothingToReadError
 from purgatory.pipeline.outcomes.journal_files import OnBadFile
@@ -23,7 +22,7 @@ OUTCOMES = "outcomes"
 def schema_of(folder: str, table: str) -> pa.Schema:
     """Return the columns of a table of results. Raises NothingToReadError without any."""
     if table == OUTCOMES:
-        return to_arrow_schema(OUTCOME_SCHEMA, timezone="UTC")
+        return OUTCOME_SCHEMA
     with folder_at(f"{folder}/{table}").open(_files(folder, table)[0].path) as file:
         return pq.read_schema(file)
 

@@ -21,11 +21,12 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
     StringStartsWith,
 )
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from purgatory.jobs import Job
 from purgatory.journal.schema import EVENT_SCHEMA, EVENTS
+from purgatory.pipeline.spark.schemas import spark_schema
 
 _TIME = pa.timestamp("us", tz="UTC")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -55,7 +56,7 @@ def _job_field(name: str) -> pa.Field:
 JOBS = pa.schema([_job_field(field.name) for field in fields(Job)])
 """The columns of a delayed job; fields with `_ms` are times, under names without it."""
 
-SPARK_JOBS: StructType = from_arrow_schema(JOBS, prefer_timestamp_ntz=False)
+SPARK_JOBS = spark_schema(JOBS)
 
 
 def chosen(known: pa.Schema, schema: StructType) -> pa.Schema:

@@ -15,14 +15,14 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from zipfile import ZIP_DEFLATED, ZipFile
 
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
-
 from purgatory.pipeline.errors import NoJavaError, PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 OLDEST = 17
 
@@ -166,13 +166,19 @@ def session_option(spark: SparkSession, name: str, value: str) -> Iterator[None]
         spark.conf.set(name, before)
 
 
-try:
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it ships no types
-except ModuleNotFoundError:
-    # The package pyspark-client, which is for Spark Connect only, comes without py4j.
-    SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException,)
-else:
-    SPARK_ERRORS = (Py4JJavaError, PySparkException)
+def spark_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of Spark; none as long as nothing has imported it."""
+    if "pyspark" not in sys.modules:
+        return ()
+    from pyspark.errors import PySparkException
+
+    try:
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it ships no types
+    except ModuleNotFoundError:
+        # The package pyspark-client, which is for Spark Connect only, comes without py4j.
+        return (PySparkException,)
+    return (Py4JJavaError, PySparkException)
+
 
 _TRACE = "Traceback (most recent call last):"
 
@@ -185,7 +191,7 @@ def error_message(error: Exception) -> str:
     if (cause := python_cause(str(error))) is not None:
         return cause
     # Errors of other engines, and of the operating system, are a sentence already.
-    if not isinstance(error, SPARK_ERRORS):
+    if not isinstance(error, spark_errors()):
         return str(error).partition("\n")[0]
     if re.search("INVALID_HANDLE|RETRIES_EXCEEDED|StatusCode.UNAVAILABLE", str(error)):
         return (
@@ -247,6 +253,13 @@ def spark_session(
 
     Raises NoJavaError if there is no suitable Java, PipelineError if the server is not there.
     """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as exc:
+        raise PipelineError(
+            "this needs Spark: pip install 'fastapi-purgatory[pipeline]'; or give --engine duckdb, "
+            "if the command has it"
+        ) from exc
     builder = SparkSession.builder.appName(name)
     # Times are UTC throughout, whatever the machine's zone.
     builder = builder.config("spark.sql.session.timeZone", "UTC")
@@ -293,6 +306,8 @@ def is_submitted() -> bool:
 
 def parallelism(spark: SparkSession) -> int:
     """Return how many tasks Spark runs at once, as far as it knows."""
+    from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
+
     # By a job that counts its tasks: the SparkContext knows, but Spark Connect has none.
     tasks = spark.range(_ROWS).select(F.spark_partition_id().alias("task"))
     return int(tasks.agg(F.max("task")).collect()[0][0]) + 1

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import duckdb
-from pyspark.sql.types import StructType
+import pyarrow as pa
 
 from purgatory.pipeline.spark.folder import Folder, LocalFolder
 from purgatory.pipeline.spark.folders import RemoteFolder
@@ -83,7 +83,7 @@ class DuckRunner(Runner):
     def read(
         self,
         name: str,
-        schema: StructType,
+        schema: pa.Schema,
         *places: tuple[Folder, Sequence[str]],
         rows: int,
         has_file: bool = False,
@@ -141,12 +141,14 @@ class DuckRunner(Runner):
         )
 
 
-def _empty(schema: StructType, *, has_file: bool) -> str:
+def _empty(schema: pa.Schema, *, has_file: bool) -> str:
     """Return no rows, with the columns of `schema`."""
-    types = {"timestamp": "TIMESTAMPTZ", "string": "VARCHAR", "array<string>": "VARCHAR[]"}
-    types["map<string,string>"] = "MAP(VARCHAR, VARCHAR)"
+    types = {
+        pa.timestamp("us", "UTC"): "TIMESTAMPTZ",
+        pa.list_(pa.string()): "VARCHAR[]",
+        pa.map_(pa.string(), pa.string()): "MAP(VARCHAR, VARCHAR)",
+    }
     columns = ", ".join(
-        f'NULL::{types.get(kind := field.dataType.simpleString(), kind)} AS "{field.name}"'
-        for field in schema
+        f'NULL::{types.get(field.type, str(field.type))} AS "{field.name}"' for field in schema
     )
     return f"SELECT {columns}{', NULL::VARCHAR AS file' if has_file else ''} WHERE false"

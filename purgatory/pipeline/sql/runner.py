@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pyspark.sql.types import StructType
+import pyarrow as pa
 
 from purgatory.pipeline.spark.folder import Folder
 
@@ -42,7 +42,7 @@ class Runner(ABC):
     def read(
         self,
         name: str,
-        schema: StructType,
+        schema: pa.Schema,
         *places: tuple[Folder, Sequence[str]],
         rows: int,
         has_file: bool = False,

@@ -8,14 +8,15 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
-from pyspark.sql.types import StructType
 
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
 from purgatory.pipeline.rollups.rollup_files import NO_KEY, Part
 from purgatory.pipeline.spark.folder import Folder
-from purgatory.pipeline.spark.session import SPARK_ERRORS, parallelism
+from purgatory.pipeline.spark.schemas import spark_schema
+from purgatory.pipeline.spark.session import parallelism, spark_errors
 from purgatory.pipeline.sql import outcomes as sql
 from purgatory.pipeline.sql import rollups
 from purgatory.pipeline.sql.runner import FEW_RECORDS, Merge, Runner
@@ -54,14 +55,14 @@ def frame(spark: SparkSession, query: str, **relations: Any) -> DataFrame:
 
 
 def frame_of(
-    spark: SparkSession, schema: StructType, *places: tuple[Folder, Sequence[str]]
+    spark: SparkSession, schema: pa.Schema, *places: tuple[Folder, Sequence[str]]
 ) -> DataFrame:
     """Return the columns of the Parquet files at paths in folders."""
     patterns = [folder.pattern(path) for folder, paths in places for path in paths]
     if not patterns:
-        return spark.createDataFrame([], schema)
+        return spark.createDataFrame([], spark_schema(schema))
     # The path's date and hour are ignored: rows have their own times.
-    reader = spark.read.schema(schema).option("recursiveFileLookup", True)
+    reader = spark.read.schema(spark_schema(schema)).option("recursiveFileLookup", True)
     return reader.parquet(*patterns)
 
 
@@ -197,7 +198,7 @@ _HOURS_OF_DAY = [f"{hour:02d}" for hour in range(24)]
 class SparkRunner(Runner):
     """Spark runs the rules; relations are DataFrames."""
 
-    errors = SPARK_ERRORS
+    errors = spark_errors()
     of_file = "FAILED_READ_FILE"
 
     def __init__(self, spark: SparkSession) -> None:
@@ -208,7 +209,7 @@ class SparkRunner(Runner):
     def read(
         self,
         name: str,
-        schema: StructType,
+        schema: pa.Schema,
         *places: tuple[Folder, Sequence[str]],
         rows: int,
         has_file: bool = False,

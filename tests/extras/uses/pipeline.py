@@ -3,6 +3,6 @@
 import subprocess
 import sys
 
-for command in ("report", "replay", "schedule", "stream"):
+for command in ("report", "replay", "schedule"):
     arguments = [sys.executable, "-m", "purgatory.pipeline", command, "--help"]
     subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL)
