@@ -6,265 +6,95 @@ Made here, since all panels of a kind differ in their title, unit and expression
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from string import ascii_uppercase
 from typing import Any, Final
 
 _WIDTH: Final = 24
 _DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
-_HEIGHTS: Final = {"row": 1, "stat": 5}
-_STAT: Final = {
-    "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
-    "colorMode": "value",
-    "graphMode": "area",
-}
 _LINES: Final = {
     "legend": {"displayMode": "list", "placement": "bottom"},
     "tooltip": {"mode": "multi", "sort": "desc"},
 }
-_HEATMAP: Final = {
-    "calculate": False,
-    "yAxis": {"unit": "s"},
-    "color": {"mode": "scheme", "scheme": "Oranges"},
-    "cellGap": 1,
+_OPTIONS: Final = {
+    "stat": {
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+        "colorMode": "value",
+        "graphMode": "area",
+    },
+    "heatmap": {
+        "calculate": False,
+        "yAxis": {"unit": "s"},
+        "color": {"mode": "scheme", "scheme": "Oranges"},
+        "cellGap": 1,
+    },
 }
 
+_ROWS: Final = """\
+# Now
+Parked | stat short | sum parked
+  Requests and other operations that wait.
+Of the limit | stat percentunit | fill parked{limit="max_parked"} as of max_parked
+  The fullest worker; at 100 % clients get 503.
+Workers ready | stat short | sum ready
+Fires | stat reqps | rate fires_total
+Jobs waiting | stat short | max jobs{state="waiting"} as waiting
+  In the store; every worker reports the same.
+Jobs failed | stat short | max jobs{state="failed"} as failed
 
-@dataclass(frozen=True, slots=True)
-class _Panel:
-    """One panel; `{...}` after a metric gets the labels of the selected servers, too."""
+# Waits
+Parked by worker | stacked short | sum parked by instance, worker
+Waits that end, by outcome | stacked reqps | rate waits_total by outcome
+Refused, by limit | lines reqps | rate refused_total by limit
+How long waits took until they fired | heatmap s | \
+increase wait_seconds_bucket{outcome="fired"} by le
+Time until fired, by kind | lines s | quantiles wait_seconds_bucket{outcome="fired"} by kind
+Keys and watches | lines short | sum keys; sum watches
 
-    title: str
-    unit: str
-    series: Sequence[tuple[str, str]]
-    """Of each, its legend and its expression; `[rate]` is Grafana's interval for rates."""
-    description: str = ""
-    type: str = "timeseries"
-    is_stacked: bool = False
+# Time
+Lateness of deadlines | lines s | quantiles lateness_seconds_bucket
+  Less than a tick, plus what blocks the event loop.
+Longest turn of expirations | lines s | max longest_turn_seconds by instance, worker
+Wake-ups | lines ops | rate wake_ups_total as wake-ups
+Timing wheel | stacked short | sum wheel_timers by level as level {{level}}
+  Timers by level; 0 is the finest.
 
+# Signals
+Signals kept | lines short | sum signals by instance, worker
+Bytes kept | lines bytes | sum signal_bytes by instance, worker
+Lag behind the log, by shard | lines short | max signals_lag by shard as shard {{shard}}
+Gaps and reconnects | lines short | increase signals_gaps_total by shard as gaps {{shard}}; \
+increase signals_reconnects_total by shard as reconnects {{shard}}
 
-def _stat(title: str, unit: str, legend: str, expression: str, description: str = "") -> _Panel:
-    return _Panel(title, unit, [(legend, expression)], description, type="stat")
+# Jobs
+Jobs by state | lines short | max jobs by state; max jobs_blocked as blocked
+  In the store; every worker reports the same. Blocked are jobs that are due and wait for a slot \
+or for the end of a pause; they are also counted in their state.
+Jobs that wait and run, by handler | lines short | max handler_jobs by handler, state; \
+max handler_jobs_blocked by handler, blocked_by as {{handler}} blocked by {{blocked_by}}
+  Counted in stores in memory and, up to 100,000 jobs that wait or run, on SQL and Redis. Blocked \
+are also counted in their state.
+Jobs that end, by handler and state | stacked ops | rate jobs_ended_total by handler, state
+Lateness of jobs | lines s | quantiles job_lateness_seconds_bucket
+Held, running, due | lines short | \
+sum jobs_held as held; sum jobs_running as running; sum jobs_due as due
+Retries, put off, released | lines ops | rate job_retries_total as retries; \
+rate jobs_put_off_total as put off; rate jobs_released_total as released
+Leases lost, recovered, outages | lines short | increase job_leases_lost_total as leases lost; \
+increase jobs_recovered_total as recovered; increase job_store_outages_total as outages
+"""
+"""Rows of panels, TITLE | KIND UNIT | SERIES; SERIES. Indented below is what a panel means.
 
+A series is FUNCTION METRIC{LABELS} by LABELS as LEGEND, of which all after the metric may be left
+out. Of the functions, rates and increases are summed, quantiles are the median and the 99th
+percentile, and fill is the greatest share of a limit.
+"""
 
-def _sums(function: str, **counters: str) -> list[tuple[str, str]]:
-    """Return the `rate` or the `increase` of each counter, all workers together."""
-    return [
-        (name.replace("_", " "), f"sum({function}({counter}{{}}[rate]))")
-        for name, counter in counters.items()
-    ]
-
-
-def _quantiles(buckets: str, by: str = "") -> list[tuple[str, str]]:
-    """Return the median and the 99th percentile of a histogram, by `le` and perhaps a label."""
-    labels, legend = (f"le, {by}", f"{{{{{by}}}}} ") if by else ("le", "")
-    return [
-        (
-            f"{legend}p{percent}",
-            f"histogram_quantile({percent / 100:g}, sum by ({labels}) (rate({buckets}[rate])))",
-        )
-        for percent in (50, 99)
-    ]
-
-
-_WORKER: Final = "{{instance}} {{worker}}"
-_BY_WORKER: Final = "by (instance, worker)"
-_IN_THE_STORE: Final = "In the store; every worker reports the same."
-_FIRED: Final = 'purgatory_wait_seconds_bucket{outcome="fired"}'
-
-# Of each row, the lines of its panels, which share its width.
-_ROWS: Final[dict[str, list[list[_Panel]]]] = {
-    "Now": [
-        [
-            _stat(
-                "Parked",
-                "short",
-                "parked",
-                "sum(purgatory_parked{})",
-                "Requests and other operations that wait.",
-            ),
-            _stat(
-                "Of the limit",
-                "percentunit",
-                "of max_parked",
-                "max(purgatory_parked{} / on (job, instance, worker) "
-                '(purgatory_limit{limit="max_parked"}))',
-                "The fullest worker; at 100 % clients get 503.",
-            ),
-            _stat("Workers ready", "short", "ready", "sum(purgatory_ready{})"),
-            _stat("Fires", "reqps", "fires", "sum(rate(purgatory_fires_total{}[rate]))"),
-            _stat(
-                "Jobs waiting",
-                "short",
-                "waiting",
-                'max(purgatory_jobs{state="waiting"})',
-                _IN_THE_STORE,
-            ),
-            _stat("Jobs failed", "short", "failed", 'max(purgatory_jobs{state="failed"})'),
-        ],
-    ],
-    "Waits": [
-        [
-            _Panel(
-                "Parked by worker",
-                "short",
-                [(_WORKER, f"sum {_BY_WORKER} (purgatory_parked{{}})")],
-                is_stacked=True,
-            ),
-            _Panel(
-                "Waits that end, by outcome",
-                "reqps",
-                [("{{outcome}}", "sum by (outcome) (rate(purgatory_waits_total{}[rate]))")],
-                is_stacked=True,
-            ),
-            _Panel(
-                "Refused, by limit",
-                "reqps",
-                [("{{limit}}", "sum by (limit) (rate(purgatory_refused_total{}[rate]))")],
-            ),
-        ],
-        [
-            _Panel(
-                "How long waits took until they fired",
-                "s",
-                [("{{le}}", f"sum by (le) (increase({_FIRED}[rate]))")],
-                type="heatmap",
-            ),
-            _Panel("Time until fired, by kind", "s", _quantiles(_FIRED, "kind")),
-            _Panel(
-                "Keys and watches",
-                "short",
-                [("keys", "sum(purgatory_keys{})"), ("watches", "sum(purgatory_watches{})")],
-            ),
-        ],
-    ],
-    "Time": [
-        [
-            _Panel(
-                "Lateness of deadlines",
-                "s",
-                _quantiles("purgatory_lateness_seconds_bucket{}"),
-                "Less than a tick, plus what blocks the event loop.",
-            ),
-            _Panel(
-                "Longest turn of expirations",
-                "s",
-                [(_WORKER, f"max {_BY_WORKER} (purgatory_longest_turn_seconds{{}})")],
-            ),
-            _Panel(
-                "Wake-ups", "ops", [("wake-ups", "sum(rate(purgatory_wake_ups_total{}[rate]))")]
-            ),
-            _Panel(
-                "Timing wheel",
-                "short",
-                [("level {{level}}", "sum by (level) (purgatory_wheel_timers{})")],
-                "Timers by level; 0 is the finest.",
-                is_stacked=True,
-            ),
-        ],
-    ],
-    "Signals": [
-        [
-            _Panel(
-                "Signals kept",
-                "short",
-                [(_WORKER, f"sum {_BY_WORKER} (purgatory_signals{{}})")],
-            ),
-            _Panel(
-                "Bytes kept",
-                "bytes",
-                [(_WORKER, f"sum {_BY_WORKER} (purgatory_signal_bytes{{}})")],
-            ),
-            _Panel(
-                "Lag behind the log, by shard",
-                "short",
-                [("shard {{shard}}", "max by (shard) (purgatory_signals_lag{})")],
-            ),
-            _Panel(
-                "Gaps and reconnects",
-                "short",
-                [
-                    (
-                        f"{what} {{{{shard}}}}",
-                        f"sum by (shard) (increase(purgatory_signals_{what}_total{{}}[rate]))",
-                    )
-                    for what in ("gaps", "reconnects")
-                ],
-            ),
-        ],
-    ],
-    "Jobs": [
-        [
-            _Panel(
-                "Jobs by state",
-                "short",
-                [
-                    ("{{state}}", "max by (state) (purgatory_jobs{})"),
-                    ("blocked", "max(purgatory_jobs_blocked{})"),
-                ],
-                f"{_IN_THE_STORE} Blocked are jobs that are due and wait for a slot or for the end"
-                " of a pause; they are also counted in their state.",
-            ),
-            _Panel(
-                "Jobs that wait and run, by handler",
-                "short",
-                [
-                    (
-                        "{{handler}} {{state}}",
-                        "max by (handler, state) (purgatory_handler_jobs{})",
-                    ),
-                    (
-                        "{{handler}} blocked by {{blocked_by}}",
-                        "max by (handler, blocked_by) (purgatory_handler_jobs_blocked{})",
-                    ),
-                ],
-                "Counted in stores in memory and, up to 100,000 jobs that wait or run, on SQL and"
-                " Redis. Blocked are also counted in their state.",
-            ),
-            _Panel(
-                "Jobs that end, by handler and state",
-                "ops",
-                [
-                    (
-                        "{{handler}} {{state}}",
-                        "sum by (handler, state) (rate(purgatory_jobs_ended_total{}[rate]))",
-                    )
-                ],
-                is_stacked=True,
-            ),
-            _Panel("Lateness of jobs", "s", _quantiles("purgatory_job_lateness_seconds_bucket{}")),
-        ],
-        [
-            _Panel(
-                "Held, running, due",
-                "short",
-                [(what, f"sum(purgatory_jobs_{what}{{}})") for what in ("held", "running", "due")],
-            ),
-            _Panel(
-                "Retries, put off, released",
-                "ops",
-                _sums(
-                    "rate",
-                    retries="purgatory_job_retries_total",
-                    put_off="purgatory_jobs_put_off_total",
-                    released="purgatory_jobs_released_total",
-                ),
-            ),
-            _Panel(
-                "Leases lost, recovered, outages",
-                "short",
-                _sums(
-                    "increase",
-                    leases_lost="purgatory_job_leases_lost_total",
-                    recovered="purgatory_jobs_recovered_total",
-                    outages="purgatory_job_store_outages_total",
-                ),
-            ),
-        ],
-    ],
-}
+_PANEL: Final = re.compile(r"(.+?) \| (\w+) (\w+) \| (.+)(?:\n  (.+))?")
+_SERIES: Final = re.compile(r"(\w+) (\w+)(?:\{(.*)\})?(?: by ([\w, ]+?))?(?: as (.+))?")
+_SELECTED: Final = 'job=~"$job",instance=~"$instance"'
 
 
 def dashboard_json() -> str:
@@ -317,53 +147,76 @@ def _variable(name: str, query: str) -> dict[str, Any]:
 
 
 def _placed() -> Iterator[dict[str, Any]]:
-    """Yield all panels in the place of each, one row below another."""
+    """Yield all panels in the place of each, one row below another; up to 4 charts are a line."""
     top = 0
-    for title, lines in _ROWS.items():
+    for row in _ROWS.split("\n\n"):
+        title, _, listed = row.partition("\n")
         yield {
             "type": "row",
-            "title": title,
+            "title": title.removeprefix("# "),
             "collapsed": False,
             "panels": [],
             "gridPos": {"h": 1, "w": _WIDTH, "x": 0, "y": top},
         }
         top += 1
-        for line in lines:
-            width, height = _WIDTH // len(line), _HEIGHTS.get(line[0].type, 8)
+        panels = [_drawn(*found.groups()) for found in _PANEL.finditer(listed)]
+        lines, height = (1, 5) if panels[0]["type"] == "stat" else (math.ceil(len(panels) / 4), 8)
+        size = math.ceil(len(panels) / lines)
+        for first in range(0, len(panels), size):
+            line = panels[first : first + size]
+            width = _WIDTH // len(line)
             for index, panel in enumerate(line):
-                place = {"h": height, "w": width, "x": index * width, "y": top}
-                yield _drawn(panel) | {"gridPos": place}
+                yield panel | {"gridPos": {"h": height, "w": width, "x": index * width, "y": top}}
             top += height
 
 
-def _drawn(panel: _Panel) -> dict[str, Any]:
-    defaults: dict[str, Any] = {"unit": panel.unit, "min": 0}
-    if panel.type == "timeseries":
-        stacking = {"mode": "normal" if panel.is_stacked else "none"}
+def _drawn(title: str, kind: str, unit: str, series: str, about: str | None) -> dict[str, Any]:
+    defaults: dict[str, Any] = {"unit": unit, "min": 0}
+    if kind in ("lines", "stacked"):
+        stacking = {"mode": "normal" if kind == "stacked" else "none"}
         defaults["custom"] = {"fillOpacity": 10, "showPoints": "never", "stacking": stacking}
+    expressions = [pair for text in series.split("; ") for pair in _expressions(text)]
     return {
-        "type": panel.type,
-        "title": panel.title,
-        "description": panel.description,
+        "type": kind if kind in _OPTIONS else "timeseries",
+        "title": title,
+        "description": about or "",
         "datasource": _DATASOURCE,
         "fieldConfig": {"defaults": defaults, "overrides": []},
         "targets": [
-            _target(reference, panel, *series)
-            for reference, series in zip(ascii_uppercase, panel.series, strict=False)
+            {
+                "refId": reference,
+                "datasource": _DATASOURCE,
+                "expr": expression,
+                "legendFormat": legend,
+                **({"format": "heatmap"} if kind == "heatmap" else {}),
+            }
+            for reference, (legend, expression) in zip(ascii_uppercase, expressions, strict=False)
         ],
-        "options": {"stat": _STAT, "heatmap": _HEATMAP}.get(panel.type, _LINES),
+        "options": _OPTIONS.get(kind, _LINES),
     }
 
 
-def _target(reference: str, panel: _Panel, legend: str, expression: str) -> dict[str, Any]:
-    own = 'job=~"$job",instance=~"$instance"'
-    chosen = re.sub(
-        r"\{(.*?)\}", lambda found: f"{{{','.join(filter(None, (own, found[1])))}}}", expression
-    )
-    target = {
-        "refId": reference,
-        "datasource": _DATASOURCE,
-        "expr": chosen.replace("[rate]", "[$__rate_interval]"),
-        "legendFormat": legend,
-    }
-    return target | ({"format": "heatmap"} if panel.type == "heatmap" else {})
+def _expressions(text: str) -> Iterator[tuple[str, str]]:
+    """Yield legend and expression of each line that a series is."""
+    match = _SERIES.fullmatch(text)
+    assert match is not None, text
+    function, metric, chosen, by, legend = match.groups()
+    labels = [f"{{{{{label}}}}}" for label in by.split(", ")] if by else []
+    legend = legend or " ".join(labels) or metric.removesuffix("_total").replace("_", " ")
+    grouped = f" by ({by}) " if by else ""
+    selected = f"{{{_SELECTED},{chosen}}}" if chosen else f"{{{_SELECTED}}}"
+    found = f"purgatory_{metric}{selected}"
+    rate = f"{found}[$__rate_interval]"
+    match function:
+        case "quantiles":
+            grouped = f"by ({', '.join(filter(None, ('le', by)))})"
+            for percent in (50, 99):
+                quantile = f"{percent / 100:g}, sum {grouped} (rate({rate}))"
+                yield " ".join([*labels, f"p{percent}"]), f"histogram_quantile({quantile})"
+        case "fill":
+            share = f"purgatory_{metric}{{{_SELECTED}}} / on (job, instance, worker)"
+            yield legend, f"max({share} (purgatory_limit{selected}))"
+        case "rate" | "increase":
+            yield legend, f"sum{grouped}({function}({rate}))"
+        case _:
+            yield legend, f"{function}{grouped}({found})"
