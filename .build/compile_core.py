@@ -28,8 +28,6 @@ MODULES = (
     "purgatory/signals/memory.py",
     "purgatory/signals/wait_operation.py",
     "purgatory/event_loop/parking.py",
-    "purgatory/pipeline/replay/replay_clock.py",
-    "purgatory/pipeline/replay/replayed_operation.py",
     "purgatory/pipeline/replay/load_driver.py",
 )
 

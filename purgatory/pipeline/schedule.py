@@ -10,28 +10,18 @@ from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from purgatory.errors import PurgatoryError
 from purgatory.jobs import JobError, JobLimits, JobStore, StoreUnavailableError
 from purgatory.jobs.model import Add, Added, JobSpec, StoreReadOnlyError
 from purgatory.log_text import REDIS_SCHEMES
 from purgatory.pipeline.errors import PipelineError
+from purgatory.pipeline.spark.schemas import spark_schema
 from purgatory.retry_policy import RetryPolicy
 from purgatory.timer.clock import Clock, SystemClock
 
@@ -149,13 +139,6 @@ class JobRows:
         return f"{self.started_ms & 0xFFFF_FFFF_FFFF:012x}{digest.hexdigest()}"
 
 
-def reason_of(error: Exception) -> tuple[str, str]:
-    """Return the reason of a refusal, in one word for counts, and its message."""
-    if isinstance(error, JobError | PurgatoryError):
-        return type(error).__name__.removesuffix("Error"), str(error)
-    return "InvalidRow", str(error)
-
-
 def _keys(keys: Any) -> Any:
     # In a CSV file keys are a string with commas.
     parts = keys.split(",") if isinstance(keys, str) else keys or ()
@@ -181,24 +164,6 @@ _MAX_ATTEMPTS = 6
 _RETRY_POLICY = RetryPolicy(first_ms=250, max_ms=4_000)
 
 
-class Refused(NamedTuple):
-    """A row that is not a valid job, or that the store refused."""
-
-    reason: str
-    """One word, for counts."""
-    detail: str
-    row_json: str
-
-
-@dataclass(slots=True)
-class Result:
-    """The results of some rows."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    """By `AddStatus`, and "refused"."""
-    refused: list[Refused] = field(default_factory=list)
-
-
 @dataclass(frozen=True, slots=True)
 class JobAdder:
     """Adds chunks of rows, with retries while the server is unavailable."""
@@ -206,53 +171,66 @@ class JobAdder:
     address: JobAddress
     rows: JobRows
 
-    def add(self, chunks: Iterator[Sequence[Mapping[str, Any]]]) -> Generator[Result, None, None]:
-        """Add the rows of each chunk, in one step of the store; yield their results.
+    def add(
+        self, chunks: Iterator[Sequence[Mapping[str, Any]]]
+    ) -> Generator[list[dict[str, Any]], None, None]:
+        """Add the rows of each chunk, in one step of the store; yield its rows of SCHEDULED_SCHEMA.
 
         Raises StoreUnavailableError if the server stays unavailable; then the same rows can be
         added again, which keeps those already added.
         """
         with asyncio.Runner() as runner:
-            store = runner.run(_opened(self.address))
+            store = self.address.store()
+            runner.run(store.open())
             try:
                 for chunk in chunks:
                     yield runner.run(self._add(store, chunk))
             finally:
                 runner.run(store.close())
 
-    async def _add(self, store: JobStore, chunk: Sequence[Mapping[str, Any]]) -> Result:
-        result = Result()
+    async def _add(
+        self, store: JobStore, chunk: Sequence[Mapping[str, Any]]
+    ) -> list[dict[str, Any]]:
+        counts: Counter[str] = Counter()
         specs: list[JobSpec] = []
         good: list[Mapping[str, Any]] = []
+        refused = []
         for row in chunk:
             try:
                 specs.append(self.rows.spec(row))
                 good.append(row)
             except Exception as error:
                 # Any error is one of this row: it is refused, and the others are added.
-                _refuse(result, row, error)
+                refused.append(_refused(row, error))
         for row, added in zip(good, await _added(store, specs), strict=True):
             if isinstance(added, Added):
-                result.counts[str(added.status)] += 1
+                counts[str(added.status)] += 1
             else:
-                _refuse(result, row, added)
-        return result
+                refused.append(_refused(row, added))
+        return [{"status": name, "rows": counts[name]} for name in sorted(counts)] + refused
+
+
+def _refused(row: Mapping[str, Any], error: Exception) -> dict[str, Any]:
+    # The reason is one word, for counts.
+    is_ours = isinstance(error, JobError | PurgatoryError)
+    return {
+        "status": "refused",
+        "rows": 1,
+        "reason": type(error).__name__.removesuffix("Error") if is_ours else "InvalidRow",
+        "detail": str(error),
+        "row_json": json.dumps(dict(row), default=str),
+    }
 
 
 @asynccontextmanager
 async def opened(address: JobAddress) -> AsyncIterator[JobStore]:
     """Open the store of an address, and close it."""
-    store = await _opened(address)
+    store = address.store()
+    await store.open()
     try:
         yield store
     finally:
         await store.close()
-
-
-async def _opened(address: JobAddress) -> JobStore:
-    store = address.store()
-    await store.open()
-    return store
 
 
 async def _added(store: JobStore, specs: Sequence[JobSpec]) -> list[Added | JobError]:
@@ -268,31 +246,17 @@ async def _added(store: JobStore, specs: Sequence[JobSpec]) -> list[Added | JobE
     raise AssertionError("the last try returned or raised")
 
 
-def _refuse(result: Result, row: Mapping[str, Any], error: Exception) -> None:
-    reason, detail = reason_of(error)
-    result.counts["refused"] += 1
-    result.refused.append(Refused(reason, detail, json.dumps(dict(row), default=str)))
-
-
-SCHEDULED_SCHEMA = StructType(
+_ARROW_SCHEMA = pa.schema(
     [
-        StructField("status", StringType(), nullable=False),
-        StructField("rows", LongType(), nullable=False),
-        StructField("reason", StringType()),
-        StructField("detail", StringType()),
-        StructField("row_json", StringType()),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+        *(pa.field(name, pa.string()) for name in ("reason", "detail", "row_json")),
     ]
 )
+SCHEDULED_SCHEMA = spark_schema(_ARROW_SCHEMA)
 """The counts of jobs by status, for each chunk; and a row for each refused row, with the reason."""
 
-_ARROW_SCHEMA = to_arrow_schema(SCHEDULED_SCHEMA)
-
-_TYPES = {
-    "delay": DoubleType(),
-    "at": TimestampType(),
-    "keys": ArrayType(StringType()),
-    "max_attempts": IntegerType(),
-}
+_TYPES = {"delay": "double", "at": "timestamp", "keys": "array<string>", "max_attempts": "int"}
 
 
 def schedule_jobs(jobs: DataFrame, address: JobAddress, rows: JobRows) -> DataFrame:
@@ -324,30 +288,13 @@ def as_jobs(jobs: DataFrame) -> DataFrame:
             f"the table has {', '.join(jobs.columns)}: a job needs `handler`, and "
             "`delay` (seconds) or `at` (a timestamp)"
         )
-    given = {field.name: field for field in jobs.schema.fields}
-    return jobs.select(
-        *(_column(given.get(name), name) for name in COLUMNS),
-    )
+    given = dict(jobs.dtypes)
+    return jobs.select(*(_column(given.get(name), name) for name in COLUMNS))
 
 
 def add_batches(adder: JobAdder, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Add the rows of `batches`; yield rows of SCHEDULED_SCHEMA."""
-    for result in adder.add(_chunks(batches)):
-        rows: list[dict[str, Any]] = [
-            {"status": status, "rows": count}
-            for status, count in sorted(result.counts.items())
-            if status != "refused"
-        ]
-        rows += [
-            {
-                "status": "refused",
-                "rows": 1,
-                "reason": refused.reason,
-                "detail": refused.detail,
-                "row_json": refused.row_json,
-            }
-            for refused in result.refused
-        ]
+    for rows in adder.add(_chunks(batches)):
         yield pa.RecordBatch.from_pylist(rows, schema=_ARROW_SCHEMA)
 
 
@@ -357,17 +304,17 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[list[dict[str, Any]]]
             yield batch.slice(start, CHUNK).to_pylist()
 
 
-def _column(field: StructField | None, name: str) -> Column:
-    wanted = _TYPES.get(name, StringType())
-    if field is None:
+def _column(given: str | None, name: str) -> Column:
+    """Return a column as a job has it; `given` is its type in the table, None without it."""
+    wanted = _TYPES.get(name, "string")
+    if given is None:
         return F.lit(None).cast(wanted).alias(name)
     column = F.col(f"`{name}`")
-    kind = field.dataType.typeName()
-    if name == "payload" and kind in ("struct", "map", "array"):
+    if name == "payload" and given.startswith(("struct<", "map<", "array<")):
         column = F.to_json(column)
-    elif name == "keys" and kind == "string":
+    elif name == "keys" and given == "string":
         column = F.split(column, ",")
-    elif kind == "string" and wanted != StringType():
+    elif given == "string" and wanted != "string":
         # Invalid text becomes null, and the row is refused.
         column = column.try_cast(wanted)
     else:

@@ -56,7 +56,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         (["replay", "--load", "kafka-low", "--seed", "-1"], "--seed: '-1': give a whole number"),
         (
             ["replay", "--load", "kafka-low", "--median-ms", "70"],
-            "--median-ms is 70 and --quartile-ms 60: the median must not be greater than the",
+            "median_ms is 70.0 and quartile_ms 60.0: give numbers above 0, the median no greater",
         ),
         (
             ["replay", "--operations", "5"],

@@ -121,10 +121,10 @@ def test_what_broke_off_goes_on(address: JobAddress) -> None:
     table = [{"handler": "remind", "delay": 60.0, "payload": str(n)} for n in range(50)]
     chunks = iter([table[:20], table[20:]])
     adding = adder.add(chunks)
-    assert next(adding).counts == {"added": 20}
+    assert next(adding) == [{"status": "added", "rows": 20}]
     adding.close()
-    again = list(adder.add(iter([table])))
-    assert again[0].counts == {"kept": 20, "added": 30}
+    [again] = adder.add(iter([table]))
+    assert {row["status"]: row["rows"] for row in again} == {"kept": 20, "added": 30}
     assert len(asyncio.run(jobs_in(address))) == 50
 
 

@@ -13,12 +13,12 @@ from purgatory.pipeline.replay.loads import (
     KAFKA_HIGH,
     KAFKA_LOW,
     NEVER_NS,
+    Fate,
     LoadBatch,
     SyntheticLoad,
     WhatIf,
 )
 from purgatory.pipeline.replay.replay import Simulation
-from purgatory.pipeline.replay.replayed_operation import Fate
 from purgatory.pipeline.replay.summary import TimeSlice
 from purgatory.pipeline.statistics import bucket
 

@@ -124,33 +124,22 @@ def whole(least: int) -> Callable[[str], int]:
     return parse
 
 
-def number(
-    *,
-    least: float = -math.inf,
-    above: float = -math.inf,
-    most: float = math.inf,
-    below: float = math.inf,
-) -> Callable[[str], float]:
-    """Return a type for finite numbers in a range, which includes `least` and `most`."""
-    bounds = (
-        f"of {least:,} or more" if least > -math.inf else "",
-        f"above {above:,}" if above > -math.inf else "",
-        f"up to {most:,}" if most < math.inf else "",
-        f"below {below:,}" if below < math.inf else "",
-    )
-    allowed = " and ".join(bound for bound in bounds if bound)
+def number(allowed: str, is_allowed: Callable[[float], bool]) -> Callable[[str], float]:
+    """Return a type for finite numbers for which `is_allowed` holds; `allowed` says it in words."""
 
     def parse(text: str) -> float:
         try:
             found = float(text)
         except ValueError:
             found = math.nan
-        # Written so that NaN, which compares as false, is refused.
-        if not (math.isfinite(found) and least <= found <= most and above < found < below):
+        if not (math.isfinite(found) and is_allowed(found)):
             raise argparse.ArgumentTypeError(f"{text!r}: give a number {allowed}")
         return found
 
     return parse
+
+
+POSITIVE = number("above 0", lambda found: found > 0)
 
 
 def master(text: str) -> str:

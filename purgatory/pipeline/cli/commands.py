@@ -12,7 +12,14 @@ from purgatory.pipeline.advise import advice
 from purgatory.pipeline.advise.targets import Targets
 from purgatory.pipeline.advise.workers import Capacity
 from purgatory.pipeline.cli import replay_command, schedule_command
-from purgatory.pipeline.cli.command import Command, add_journal, add_numbers, number, whole
+from purgatory.pipeline.cli.command import (
+    POSITIVE,
+    Command,
+    add_journal,
+    add_numbers,
+    number,
+    whole,
+)
 from purgatory.pipeline.cli.run import EngineName, Run, check_engine
 from purgatory.pipeline.console import counted
 from purgatory.pipeline.errors import NothingToReadError, TargetsMissedError
@@ -190,12 +197,13 @@ def _add_waits(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_times(parser: argparse.ArgumentParser) -> None:
+    seconds = number("of 0 or more", lambda found: found >= 0)
     until = "after its deadline, until an operation without an end is lost"
     ahead = "that a record may be dated after the present, before it is set aside"
     add_numbers(
         parser,
-        ("--grace", number(least=0), "SECONDS", DEFAULT_GRACE_S, until),
-        ("--clock-tolerance", number(least=0), "SECONDS", DEFAULT_TOLERANCE_S, ahead),
+        ("--grace", seconds, "SECONDS", DEFAULT_GRACE_S, until),
+        ("--clock-tolerance", seconds, "SECONDS", DEFAULT_TOLERANCE_S, ahead),
     )
 
 
@@ -216,11 +224,11 @@ def _add_advise(parser: argparse.ArgumentParser) -> None:
         help="the greatest shares of a kind that may come to harm; if given, a report that misses "
         f"one exits with 1 (default {defaults})",
     )
-    share = number(above=0, below=1)
+    share = number("above 0 and below 1", lambda found: 0 < found < 1)
     add_numbers(
         parser,
         ("--parked-per-worker", whole(1), "COUNT", _CAPACITY.parked, "operations in a worker"),
-        ("--cpu-us", number(above=0), "US", _CAPACITY.cpu_us, "CPU of an operation with request"),
+        ("--cpu-us", POSITIVE, "US", _CAPACITY.cpu_us, "CPU of an operation with request"),
         ("--utilisation", share, "SHARE", _CAPACITY.utilisation, "of a worker that is to be used"),
     )
 

@@ -7,7 +7,14 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from purgatory.pipeline.cli.command import Command, NumberOption, add_numbers, number, whole
+from purgatory.pipeline.cli.command import (
+    POSITIVE,
+    Command,
+    NumberOption,
+    add_numbers,
+    number,
+    whole,
+)
 from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.console import counted, duration, figure, percent
 from purgatory.pipeline.replay.loads import (
@@ -29,19 +36,19 @@ JOB = "replay"
 RECORDED = "recorded"
 
 _KAFKA = {"kafka-low": KAFKA_LOW, "kafka-high": KAFKA_HIGH}
-# The options of a synthetic load, and the fields of SyntheticLoad that they set.
-_DRAWN = {
-    "--operations": "operations",
-    "--rate": "rate_per_s",
-    "--timeout-ms": "timeout_ms",
-    "--median-ms": "median_ms",
-    "--quartile-ms": "quartile_ms",
-    "--key-sets": "key_sets",
-    "--keys-each": "keys_each",
-    "--seed": "seed",
-}
+# Of a synthetic load: flag, field of SyntheticLoad, type, unit and meaning.
+_DRAWN = (
+    ("--operations", "operations", whole(1), "COUNT", "before --traffic"),
+    ("--rate", "rate_per_s", POSITIVE, "A_SECOND", "before --traffic"),
+    ("--timeout-ms", "timeout_ms", whole(1), "MS", "before --timeout"),
+    ("--median-ms", "median_ms", POSITIVE, "MS", "half of the latencies are below"),
+    ("--quartile-ms", "quartile_ms", POSITIVE, "MS", "three quarters of them are below"),
+    ("--key-sets", "key_sets", whole(1), "COUNT", "of each shard"),
+    ("--keys-each", "keys_each", whole(1), "COUNT", "of each operation"),
+    ("--seed", "seed", whole(0), "NUMBER", "of the random numbers"),
+)
 _WHAT_IF = WhatIf()
-_FACTOR = number(above=0, most=MOST_FACTOR)
+_FACTOR = number(f"above 0 and up to {MOST_FACTOR:,}", lambda found: 0 < found <= MOST_FACTOR)
 _NUMBERS: tuple[NumberOption, ...] = (
     ("--traffic", _FACTOR, "FACTOR", _WHAT_IF.traffic, "so many times the operations"),
     ("--timeout", _FACTOR, "FACTOR", _WHAT_IF.timeout, "so many times each timeout"),
@@ -135,18 +142,8 @@ def _replayed(run: Run, what_if: WhatIf) -> DataFrame:
 
 
 def _drawn(options: argparse.Namespace) -> SyntheticLoad:
-    kafka = replace(_KAFKA[options.load], shards=options.shards)
-    given = {
-        name: value for name in _DRAWN.values() if (value := getattr(options, name)) is not None
-    }
-    median_ms = given.get("median_ms", kafka.median_ms)
-    quartile_ms = given.get("quartile_ms", kafka.quartile_ms)
-    if median_ms > quartile_ms:
-        raise ValueError(
-            f"--median-ms is {median_ms:g} and --quartile-ms {quartile_ms:g}: the median must not "
-            "be greater than the quartile, so give both"
-        )
-    return replace(kafka, **given)
+    given = {name: value for _, name, *_ in _DRAWN if (value := getattr(options, name)) is not None}
+    return replace(_KAFKA[options.load], shards=options.shards, **given)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -157,7 +154,7 @@ def _check(options: argparse.Namespace) -> None:
             )
         _drawn(options)
         return
-    for flag, name in _DRAWN.items():
+    for flag, name, *_ in _DRAWN:
         if getattr(options, name) is not None:
             raise ValueError(
                 f"{flag} needs a synthetic load: give --load {' or '.join(_KAFKA)} too, or "
@@ -196,35 +193,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         f"(default {_WHAT_IF.growth})",
     )
     add_numbers(parser, *_NUMBERS)
-    _add_drawn(parser.add_argument_group("synthetic loads"))
-
-
-def _add_drawn(group: argparse._ArgumentGroup) -> None:
     # Without defaults: with a recorded load these options would do nothing, and are refused.
-    add = group.add_argument
-    low, high = KAFKA_LOW, KAFKA_HIGH
-    for flag, kind, unit, text in (
-        ("--operations", whole(1), "COUNT", f"before --traffic (default {low.operations})"),
-        ("--rate", number(above=0), "A_SECOND", f"before --traffic (default {low.rate_per_s:g})"),
-        ("--timeout-ms", whole(1), "MS", f"before --timeout (default {low.timeout_ms})"),
-        (
-            "--median-ms",
-            number(above=0),
-            "MS",
-            f"half of the latencies are below (default {low.median_ms:g}, or {high.median_ms:g})",
-        ),
-        (
-            "--quartile-ms",
-            number(above=0),
-            "MS",
-            "three quarters of them are below "
-            f"(default {low.quartile_ms:g}, or {high.quartile_ms:g})",
-        ),
-        ("--key-sets", whole(1), "COUNT", f"of each shard (default {low.key_sets})"),
-        ("--keys-each", whole(1), "COUNT", f"of each operation (default {low.keys_each})"),
-        ("--seed", whole(0), "NUMBER", f"of the random numbers (default {low.seed})"),
-    ):
-        add(flag, dest=_DRAWN[flag], type=kind, metavar=unit, help=text)
+    group = parser.add_argument_group("synthetic loads")
+    for flag, name, kind, unit, text in _DRAWN:
+        # Of either load.
+        defaults = (str(getattr(load, name)).removesuffix(".0") for load in _KAFKA.values())
+        shown = ", or ".join(dict.fromkeys(defaults))
+        group.add_argument(
+            flag, dest=name, type=kind, metavar=unit, help=f"{text} (default {shown})"
+        )
 
 
 COMMAND = Command(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from purgatory.operations.delayed_operation import (
+    DelayedOperation,
     DelayedOperationPurgatory,
     WatchStatistics,
 )
-from purgatory.pipeline.replay.loads import NEVER_NS, LoadBatch
-from purgatory.pipeline.replay.replay_clock import ReplayClock
-from purgatory.pipeline.replay.replayed_operation import Fate, ReplayedOperation, ReplayNotes
+from purgatory.pipeline.replay.loads import NEVER_NS, Fate, LoadBatch
 from purgatory.pipeline.replay.summary import CpuTime, TimeSlice
 from purgatory.timer.clock import NS_PER_MS
 from purgatory.timer.system_timer import SystemTimer
@@ -21,8 +20,40 @@ _NEVER_NS = NEVER_NS
 _NOTES = 10_000
 
 
+class ReplayedOperation(DelayedOperation):
+    """Completes at its known end through its key, like any other operation, or by its deadline.
+
+    All attributes declared here must be set before it is watched.
+    """
+
+    __slots__ = ("deadline_ns", "driver", "end_ns", "fate")
+
+    # Not arguments of __init__: that would cost as much as the purgatory's work on the operation.
+    deadline_ns: int
+    """Exact; the timer rounds it up to a tick."""
+    end_ns: int
+    fate: int
+    driver: LoadDriver
+
+    def try_complete(self) -> bool:
+        """Complete iff the current fire is not before its end.
+
+        Operations that one fire completed in the load are completed by one check here too.
+        """
+        return self.end_ns <= self.driver.fired_ns and self.force_complete()
+
+    def on_complete(self) -> None:
+        """Do nothing: the purgatory counts it."""
+
+    def on_expiration(self) -> None:
+        """Record the lateness."""
+        driver = self.driver
+        driver.late_ns.append(driver.opened_ns - self.deadline_ns)
+        driver.fates.append(self.fate)
+
+
 class LoadDriver:
-    """A `SystemTimer` and a `DelayedOperationPurgatory` on a clock that jumps to the next event.
+    """A `SystemTimer`, a `DelayedOperationPurgatory`, and their clock, which jumps to events.
 
     Events are arrivals, ends and buckets of the wheel: as a reaper would, it advances the timer
     exactly when a bucket opens. A replay spends its time here, so it is compiled with the core.
@@ -30,37 +61,23 @@ class LoadDriver:
 
     # Invariant: the clock is before _next_ns, which is the earlier of _armed_ns, when the next
     # bucket opens, and _slice_end_ns.
-    __slots__ = (
-        "_armed_ns",
-        "_arrived",
-        "_at_once",
-        "_before",
-        "_buckets",
-        "_cascaded",
-        "_clock",
-        "_core",
-        "_cpu_time",
-        "_longest_run",
-        "_next_ns",
-        "_notes",
-        "_peak",
-        "_slice",
-        "_slice_end_ns",
-        "_slice_ns",
-        "_slices",
-        "_timer",
-    )
 
     def __init__(
         self, start_ns: int, slice_ns: int, tick_ms: int, wheel_size: int, cpu_time: CpuTime
     ) -> None:
         """Begin at `start_ns` with an empty wheel, and count for each `slice_ns`."""
-        self._clock = ReplayClock(start_ns)
-        self._timer = SystemTimer(tick_ms=tick_ms, wheel_size=wheel_size, clock=self._clock)
+        # The time of the event that is replayed, both monotonic and of the wall.
+        self.at_ns: int = start_ns
+        # The times of the current fire and of the opening bucket.
+        self.fired_ns: int = -1
+        self.opened_ns: int = -1
+        # One element for each expired operation.
+        self.late_ns: list[int] = []
+        self.fates: list[int] = []
+        self._timer = SystemTimer(tick_ms=tick_ms, wheel_size=wheel_size, clock=self)
         self._timer.on_earlier = self._on_earlier
         self._core = DelayedOperationPurgatory("replay", self._timer)
         self._cpu_time = cpu_time
-        self._notes = ReplayNotes()
         self._armed_ns: int = NEVER_NS
         self._slice_ns: int = slice_ns
         self._slice_end_ns: int = start_ns + slice_ns
@@ -76,6 +93,14 @@ class LoadDriver:
         self._buckets: int = 0
         self._cascaded: int = 0
         self._longest_run: int = 0
+
+    def now_ns(self) -> int:
+        """Return the time of the event in nanoseconds."""
+        return self.at_ns
+
+    def wall_ms(self) -> int:
+        """Return the time of the event in whole milliseconds."""
+        return self.at_ns // NS_PER_MS
 
     def play(
         self,
@@ -96,9 +121,7 @@ class LoadDriver:
         delay_ms = batch.delay_ms.data
         fate = batch.fate.data
         keys = batch.keys
-        clock = self._clock
         core = self._core
-        notes = self._notes
         count = len(arrival_ns)
         ending = len(ends)
         first = len(operations) - count
@@ -116,13 +139,13 @@ class LoadDriver:
                     break
                 if at_ns >= self._next_ns:
                     self._pass_time(at_ns)
-                clock.at_ns = at_ns
+                self.at_ns = at_ns
                 delay = delay_ms[arrived]
                 operation = ReplayedOperation(delay)
                 operation.deadline_ns = at_ns + delay * NS_PER_MS
                 operation.end_ns = end_ns[first + arrived]
                 operation.fate = fate[arrived]
-                operation.notes = notes
+                operation.driver = self
                 operations[first + arrived] = operation
                 if core.try_complete_else_watch(operation, keys[arrived]):
                     self._at_once += 1
@@ -135,7 +158,7 @@ class LoadDriver:
             place += 1
             if until_ns >= self._next_ns:
                 self._pass_time(until_ns)
-            clock.at_ns = until_ns
+            self.at_ns = until_ns
             ended = operations[number]
             operations[number] = None
             assert ended is not None, "an operation ends once, and not before it arrives"
@@ -161,13 +184,13 @@ class LoadDriver:
             operation.cancel()
         elif not operation.is_completed:
             # Other operations on the key are tried too, as they were when the key was fired.
-            self._notes.fired_ns = self._clock.at_ns
+            self.fired_ns = self.at_ns
             self._core.check_and_complete(fired_key)
 
     def _pass_time(self, until_ns: int) -> None:
         """Open every bucket and close every slice up to `until_ns`, each at its time."""
         while self._next_ns <= until_ns:
-            self._clock.at_ns = self._next_ns
+            self.at_ns = self._next_ns
             if self._armed_ns <= self._next_ns:
                 self._open_bucket()
             if self._slice_end_ns <= self._next_ns:
@@ -177,22 +200,21 @@ class LoadDriver:
     def _open_bucket(self) -> None:
         # Like the reaper, which sleeps until then.
         timer = self._timer
-        notes = self._notes
         cascaded = timer.cascaded
-        notes.opened_ns = self._clock.at_ns
+        self.opened_ns = self.at_ns
         ran = timer.advance_clock()
         moved = timer.cascaded - cascaded
         self._buckets += 1
         self._cascaded += moved
         self._longest_run = max(self._longest_run, ran + moved)
-        if len(notes.fates) >= _NOTES:
+        if len(self.fates) >= _NOTES:
             self._count_expired()
         next_ms = timer.next_expiration_ms()
         self._armed_ns = NEVER_NS if next_ms is None else next_ms * NS_PER_MS
 
     def _on_earlier(self, expiration_ms: int) -> None:
         # A bucket whose time has come opens at once.
-        self._armed_ns = max(expiration_ms * NS_PER_MS, self._clock.at_ns)
+        self._armed_ns = max(expiration_ms * NS_PER_MS, self.at_ns)
         self._next_ns = min(self._armed_ns, self._slice_end_ns)
 
     def _close_slice(self) -> None:
@@ -214,8 +236,7 @@ class LoadDriver:
         self._slice_end_ns += self._slice_ns
 
     def _count_expired(self) -> None:
-        notes = self._notes
-        if notes.fates:
-            self._slice.count_expired(notes.late_ns, notes.fates)
-            notes.late_ns.clear()
-            notes.fates.clear()
+        if self.fates:
+            self._slice.count_expired(self.late_ns, self.fates)
+            self.late_ns.clear()
+            self.fates.clear()

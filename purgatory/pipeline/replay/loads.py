@@ -5,20 +5,34 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from itertools import chain
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from purgatory.pipeline.replay.replayed_operation import Fate
 from purgatory.timer.clock import NS_PER_MS
 
 Integers = NDArray[np.int64]
 
 NEVER_NS: Final = 2**62
 """The end of an operation that only its deadline ends."""
+
+
+class Fate(IntEnum):
+    """The end of an operation, as the load knows it."""
+
+    NONE = 0
+    """Nothing ended it, up to its deadline in the replay."""
+    UNKNOWN = 1
+    """Unknown from some time before that deadline on."""
+    FORCED = 2
+    """It was completed by force."""
+    FIRED = 3
+    """One of its keys was fired."""
+    CANCELLED = 4
+    """It was cancelled, or drained."""
 
 
 @dataclass(frozen=True, slots=True)

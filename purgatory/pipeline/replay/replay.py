@@ -16,16 +16,16 @@ from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, MapType, StructField, StructType, TimestampType
 
-from purgatory.pipeline.replay.load_driver import LoadDriver
+from purgatory.pipeline.replay.load_driver import LoadDriver, ReplayedOperation
 from purgatory.pipeline.replay.loads import (
     NEVER_NS,
+    Fate,
     Growth,
     Integers,
     LoadBatch,
     SyntheticLoad,
     WhatIf,
 )
-from purgatory.pipeline.replay.replayed_operation import Fate, ReplayedOperation
 from purgatory.pipeline.replay.summary import CpuTime, TimeSlice
 from purgatory.pipeline.schemas import JOB_KIND
 from purgatory.timer.clock import NS_PER_MS

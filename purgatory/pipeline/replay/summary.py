@@ -11,8 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.operations.delayed_operation import WatchStatistics
-from purgatory.pipeline.replay.loads import Integers
-from purgatory.pipeline.replay.replayed_operation import Fate
+from purgatory.pipeline.replay.loads import Fate, Integers
 from purgatory.pipeline.statistics import SUB_BITS, SUB_BUCKETS, middle_at
 
 
@@ -150,6 +149,7 @@ class ReplaySummary:
 
 _MOST = ("longest_run", "latest_us")
 _ADDED = tuple(name for name in _SUMMED if name not in ("waiting", "peak"))
+_OF_SUMMARY = (*_ADDED[:-1], "peak_at_most", "longest_run")
 
 
 def _sums(names: Iterable[str]) -> list[Column]:
@@ -193,24 +193,16 @@ def replay_summary(replayed: DataFrame, *, slice_s: int) -> ReplaySummary:
         *_most(("cpu_ns", "peak")),
     ).first()
     assert totals is not None and shards is not None, "an aggregate without groups has one row"
-    operations = int(totals["operations"] or 0)
+    # Null without any slice.
+    found = {name: value or 0 for name, value in totals.asDict().items()}
     return ReplaySummary(
-        shards=int(shards["shards"]),
-        seconds=float(totals["seconds"] or 0),
-        operations=operations,
-        fired=int(totals["fired"] or 0),
-        expired=int(totals["expired"] or 0),
-        cancelled=int(totals["cancelled"] or 0),
-        newly_expired=int(totals["newly_expired"] or 0),
-        unknown=int(totals["unknown"] or 0),
-        peak_at_least=max(int(totals["peak_at_least"] or 0), int(shards["peak"] or 0)),
-        peak_at_most=int(totals["peak_at_most"] or 0),
-        buckets=int(totals["buckets"] or 0),
-        cascaded=int(totals["cascaded"] or 0),
-        longest_run=int(totals["longest_run"] or 0),
-        lateness_us=_lateness(replayed, int(totals["latest_us"] or 0)),
-        cpu_ns_per_operation=int(totals["cpu_ns"] or 0) / max(1, operations),
-        busiest_shard=int(shards["cpu_ns"] or 0) / (slice_s * 1e9),
+        **{name: found[name] for name in _OF_SUMMARY},
+        shards=shards["shards"],
+        seconds=float(found["seconds"]),
+        peak_at_least=max(found["peak_at_least"], shards["peak"] or 0),
+        lateness_us=_lateness(replayed, found["latest_us"]),
+        cpu_ns_per_operation=found["cpu_ns"] / max(1, found["operations"]),
+        busiest_shard=(shards["cpu_ns"] or 0) / (slice_s * 1e9),
     )
 
 
