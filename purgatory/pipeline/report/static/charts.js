@@ -38,6 +38,10 @@ function axes(xOptions, yOptions) {
 }
 
 const TIME_X = { values: timeLabels, size: 44 };
+const COUNTS = { values: (u, ticks) => ticks.map(shortCount) };
+const OF_ALL = { values: (u, ticks) => ticks.map(share) };
+const FROM_ZERO = { range: (u, min, max) => [0, max * 1.05 || 1] };
+const WHOLE = { range: () => [0, 1.02] };
 // Shares of a curve that are not visible: the axis begins and ends within them.
 const INVISIBLE = 0.002;
 const WAIT_AXIS = {
@@ -68,41 +72,49 @@ function logScale(values) {
   return { distr: 3, range: () => [Math.max(1, low), Math.max(10, high)] };
 }
 
-// Stacked bars: the sum is drawn first, and smaller sums over it.
+// A chart of lines, which are drawn in the order of `drawn`: over time, which it shares with its
+// section, or over durations between `ends`, on which it is zoomed by itself.
+function lineChart(section, lines, { times, ends, drawn = lines, y, axis, style, title, text, ...more }) {
+  if (!lines.length) return null;
+  const x = ends ? { ...logScale(ends), time: false } : timeScale(section);
+  return {
+    isLocal: Boolean(ends),
+    data: [times, ...drawn.map((line) => line.sum ?? line.values)],
+    keys: lines,
+    options: {
+      scales: { x, y },
+      axes: axes(ends ? { ...WAIT_AXIS, size: 30 } : TIME_X, axis),
+      series: [{}, ...drawn.map((line) => ({ stroke: line.colour, width: 2, points: { show: false }, ...style(line) }))],
+      ...more.options,
+    },
+    bands: more.bands,
+    words: (index) => ({
+      title: title(index),
+      rows: lines.map((line) => [line.name, text(line.values[index], line, index), line.colour]),
+    }),
+  };
+}
+
 function outcomesChart(section) {
   const { counts } = section;
   const found = counts.outcomes(section.isChosen);
-  const names = [...found.keys()].sort((one, other) => one - other);
-  if (!names.length) return null;
-  const sums = [];
-  for (const outcome of names) {
-    const below = sums.at(-1);
-    sums.push(found.get(outcome).map((many, step) => many + (below ? below[step] : 0)));
-  }
-  const times = Array.from({ length: counts.count }, (_, step) => counts.timeOf(step));
-  const shown = names.map((outcome, place) => ({
-    name: section.data.outcomes[outcome],
-    colour: section.outcomeColour(outcome),
-    values: found.get(outcome),
-    sum: sums[place],
-  }));
+  const upto = new Array(counts.count).fill(0);
+  const lines = [...found.keys()].sort((one, other) => one - other).map((outcome) => {
+    const values = found.get(outcome);
+    values.forEach((many, step) => (upto[step] += many));
+    return { name: section.data.outcomes[outcome], colour: css(`o${outcome}`), values, sum: [...upto] };
+  });
   const bars = uPlot.paths.bars({ align: 1, size: [1, Infinity], gap: 0 });
-  return {
-    data: [times, ...shown.map((one) => one.sum).reverse()],
-    keys: shown,
-    options: {
-      scales: { x: timeScale(section), y: { range: (u, min, max) => [0, max * 1.05 || 1] } },
-      axes: axes(TIME_X, { values: (u, ticks) => ticks.map(shortCount) }),
-      series: [
-        {},
-        ...shown.map((one) => ({ fill: one.colour, width: 0, paths: bars, points: { show: false } })).reverse(),
-      ],
-    },
-    words: (index) => ({
-      title: `${isoMinute(times[index])}, ${duration(counts.width * 1e6)}`,
-      rows: shown.map((one) => [one.name, count(one.values[index]), one.colour]),
-    }),
-  };
+  return lineChart(section, lines, {
+    times: counts.times(0),
+    // Stacked bars: the sum is drawn first, and smaller sums over it.
+    drawn: [...lines].reverse(),
+    y: FROM_ZERO,
+    axis: COUNTS,
+    style: (line) => ({ fill: line.colour, width: 0, paths: bars }),
+    title: (index) => spanText(counts.timeOf(index), counts.width),
+    text: count,
+  });
 }
 
 function percentileLines(section, mode) {
@@ -124,52 +136,35 @@ function percentileLines(section, mode) {
 function percentilesChart(section, mode) {
   const { counts } = section;
   const lines = percentileLines(section, mode).filter((line) => line.values.some((one) => one !== null));
-  if (!lines.length) return null;
-  const times = Array.from({ length: counts.count }, (_, step) => counts.timeOf(step + 0.5));
-  return {
-    data: [times, ...lines.map((line) => line.values)],
-    keys: lines,
-    options: {
-      scales: { x: timeScale(section), y: logScale(lines.flatMap((line) => line.values)) },
-      axes: axes(TIME_X, WAIT_AXIS),
-      series: [{}, ...lines.map((line) => ({ stroke: line.colour, width: 2, points: lonePoints(line.colour) }))],
-    },
-    words: (index) => ({
-      title: `${isoMinute(counts.timeOf(index))}, ${duration(counts.width * 1e6)}`,
-      rows: lines.map((line) => [line.name, line.values[index] === null ? "none" : duration(line.values[index]), line.colour]),
-    }),
-  };
+  return lineChart(section, lines, {
+    times: counts.times(0.5),
+    y: logScale(lines.flatMap((line) => line.values)),
+    axis: WAIT_AXIS,
+    style: (line) => ({ points: lonePoints(line.colour) }),
+    title: (index) => spanText(counts.timeOf(index), counts.width),
+    text: (value) => (value === null ? "none" : duration(value)),
+  });
 }
 
 function parkedChart(section) {
   const { start, width, kinds } = section.data.parked;
   const chosen = kinds.filter((_, kind) => section.kinds.has(kind));
   if (!chosen.length) return null;
-  const size = chosen[0].mean.length;
-  const sum = (name) =>
-    Array.from({ length: size }, (_, place) => chosen.reduce((total, one) => total + one[name][place], 0));
+  const places = [...chosen[0].mean.keys()];
+  const sum = (name) => places.map((place) => chosen.reduce((total, one) => total + one[name][place], 0));
+  const [peak, mean] = [css("k1"), css("k0")];
   const lines = [
-    { name: chosen.length > 1 ? "peak, at most" : "peak", colour: css("k1"), values: sum("peak") },
-    { name: "mean", colour: css("k0"), values: sum("mean") },
+    { name: chosen.length > 1 ? "peak, at most" : "peak", colour: peak, values: sum("peak"), width: 1 },
+    { name: "mean", colour: mean, values: sum("mean"), width: 1.5, fill: faded(mean, 0.18) },
   ];
-  const times = Array.from({ length: size }, (_, place) => start + (place + 0.5) * width);
-  return {
-    data: [times, ...lines.map((line) => line.values)],
-    keys: lines,
-    options: {
-      scales: { x: timeScale(section), y: { range: (u, min, max) => [0, max * 1.05 || 1] } },
-      axes: axes(TIME_X, { values: (u, ticks) => ticks.map(shortCount) }),
-      series: [
-        {},
-        { stroke: lines[0].colour, width: 1, points: lonePoints(lines[0].colour) },
-        { stroke: lines[1].colour, width: 1.5, fill: faded(lines[1].colour, 0.18), points: lonePoints(lines[1].colour) },
-      ],
-    },
-    words: (index) => ({
-      title: `${isoMinute(start + index * width)}, ${duration(width * 1e6)}`,
-      rows: lines.map((line) => [line.name, count(line.values[index]), line.colour]),
-    }),
-  };
+  return lineChart(section, lines, {
+    times: places.map((place) => start + (place + 0.5) * width),
+    y: FROM_ZERO,
+    axis: COUNTS,
+    style: ({ width, fill, colour }) => ({ width, fill, points: lonePoints(colour) }),
+    title: (index) => spanText(start + index * width, width),
+    text: count,
+  });
 }
 
 function waitsChart(section, mode) {
@@ -178,91 +173,67 @@ function waitsChart(section, mode) {
     const isOf = (series) => section.isChosen(series) && series[mode] === group.number;
     const histogram = counts.histogram(isOf, section.range);
     const total = histogram.reduce((sum, many) => sum + many, 0);
-    const parts = Array.from(histogram, (many) => (total ? many / total : 0));
+    const values = Array.from(histogram, (many) => (total ? many / total : 0));
     // Buckets are of different widths on this axis: as high as if all were eighths of a doubling.
-    const values = parts.map((part, bucket) => part / (8 * Math.log2(counts.edges[bucket + 1] / counts.edges[bucket])));
-    return { ...group, total, histogram, parts, values };
+    const heights = values.map((part, bucket) => part / (8 * Math.log2(counts.edges[bucket + 1] / counts.edges[bucket])));
+    // The last step ends where its bucket does.
+    return { ...group, total, histogram, values, sum: [...heights, 0] };
   }).filter((line) => line.total);
-  if (!lines.length) return null;
   const starts = counts.edges.map((edge) => Math.max(1, edge));
-  // The last step ends where its bucket does.
-  const ended = lines.map((line) => [...line.values, 0]);
   const stepped = uPlot.paths.stepped({ align: 1 });
-  return {
-    isLocal: true,
-    data: [starts, ...ended],
-    keys: lines,
-    options: {
-      scales: { x: { ...logScale(starts), time: false }, y: { range: (u, min, max) => [0, max * 1.05 || 1] } },
-      axes: axes({ ...WAIT_AXIS, size: 30 }, { values: (u, ticks) => ticks.map(share) }),
-      series: [
-        {},
-        ...lines.map((line) => ({ stroke: line.colour, width: 1.5, fill: faded(line.colour, 0.12), paths: stepped, points: { show: false } })),
-      ],
-    },
-    words: (index) => {
-      const bucket = Math.min(index, counts.buckets - 1);
-      return {
-        title: `${duration(counts.edges[bucket])} to ${duration(counts.edges[bucket + 1])}`,
-        rows: lines.map((line) => [line.name, `${share(line.parts[bucket])} (${count(line.histogram[bucket])})`, line.colour]),
-      };
-    },
-  };
+  const bucketAt = (index) => Math.min(index, counts.buckets - 1);
+  return lineChart(section, lines, {
+    times: starts,
+    ends: starts,
+    y: FROM_ZERO,
+    axis: OF_ALL,
+    style: (line) => ({ width: 1.5, fill: faded(line.colour, 0.12), paths: stepped }),
+    title: (index) => `${duration(counts.edges[bucketAt(index)])} to ${duration(counts.edges[bucketAt(index) + 1])}`,
+    text: (_, { values, histogram }, index) => `${share(values[bucketAt(index)])} (${count(histogram[bucketAt(index)])})`,
+  });
 }
 
-// Several curves with times of their own, on one axis.
-function joined(curves) {
+// The curves of each chosen kind that has one, with times of their own, on one axis.
+function joined(section, name, completed) {
+  const chosen = section.groups("kind").filter(({ number }) => section.data[name][number]?.[0]?.length);
+  const curves = chosen.map(({ number }) => completed(section.data[name][number]));
   const times = [...new Set(curves.flatMap((curve) => curve[0]))].sort((one, other) => one - other);
-  const columns = curves.map((curve) =>
-    curve.slice(1).map((values) => {
+  const lines = curves.map(([at, ...columns], index) => {
+    const [values, ...span] = columns.map((column) => {
       const found = new Array(times.length).fill(null);
       let place = 0;
       times.forEach((time, index) => {
-        while (place + 1 < curve[0].length && curve[0][place + 1] <= time) place++;
-        if (curve[0][place] <= time && time <= curve[0].at(-1)) found[index] = values[place];
+        while (place + 1 < at.length && at[place + 1] <= time) place++;
+        if (at[place] <= time && time <= at.at(-1)) found[index] = column[place];
       });
       return found;
-    }),
-  );
-  return [times, columns];
+    });
+    return { ...chosen[index], values, span };
+  });
+  return [times, lines];
 }
 
 function survivalChart(section) {
-  const chosen = section.groups("kind").filter((group) => section.data.survival[group.number]?.[0]?.length);
-  if (!chosen.length) return null;
   // Every curve begins with all that wait.
-  const [times, columns] = joined(chosen.map((group) => {
-    const [at, ...values] = section.data.survival[group.number];
-    const times = at.map((time) => Math.max(LEAST_US, time));
-    return [[LEAST_US, ...times], ...values.map((column) => [1, ...column])];
-  }));
-  const first = times.find((time, index) => columns.some(([values]) => values[index] !== null && values[index] < 1 - INVISIBLE));
+  const [times, lines] = joined(section, "survival", ([at, ...columns]) => [
+    [LEAST_US, ...at.map((time) => Math.max(LEAST_US, time))],
+    ...columns.map((column) => [1, ...column]),
+  ]);
+  const isVisible = ({ values }, index) => values[index] !== null && values[index] < 1 - INVISIBLE;
+  const first = times.find((time, index) => lines.some((line) => isVisible(line, index)));
   const stepped = uPlot.paths.stepped({ align: 1 });
-  const plain = { paths: stepped, points: { show: false } };
-  const lines = chosen.map((group, place) => ({ ...group, values: columns[place][0], span: columns[place].slice(1) }));
-  return {
-    isLocal: true,
-    data: [times, ...columns.flat()],
-    keys: lines,
+  return lineChart(section, lines, {
+    times,
+    ends: [first ?? LEAST_US, times.at(-1)],
+    drawn: lines.flatMap((line) => [line, ...line.span.map((values) => ({ values, colour: "transparent" }))]),
     bands: lines.map((line, place) => ({ series: [place * 3 + 3, place * 3 + 2], fill: faded(line.colour, 0.2) })),
-    options: {
-      scales: { x: { ...logScale([first ?? LEAST_US, times.at(-1)]), time: false }, y: { range: () => [0, 1.02] } },
-      axes: axes({ ...WAIT_AXIS, size: 30 }, { values: (u, ticks) => ticks.map(share) }),
-      series: [
-        {},
-        ...lines.flatMap((line) => [
-          { ...plain, stroke: line.colour, width: 2 },
-          { ...plain, stroke: "transparent", width: 0 },
-          { ...plain, stroke: "transparent", width: 0 },
-        ]),
-      ],
-      hooks: { draw: [(u) => drawTimeouts(u, lines, section)] },
-    },
-    words: (index) => ({
-      title: `after ${duration(times[index])}`,
-      rows: lines.map((line) => [line.name, line.values[index] === null ? "unknown" : `${share(line.values[index])} still wait`, line.colour]),
-    }),
-  };
+    y: WHOLE,
+    axis: OF_ALL,
+    style: () => ({ paths: stepped }),
+    title: (index) => `after ${duration(times[index])}`,
+    text: (value) => (value === null ? "unknown" : `${share(value)} still wait`),
+    options: { hooks: { draw: [(u) => drawTimeouts(u, lines, section)] } },
+  });
 }
 
 // A line at the median timeout of each kind, in its colour.
@@ -284,36 +255,22 @@ function drawTimeouts(u, lines, section) {
   ctx.restore();
 }
 
-// None are before the first value, and all are after the last.
-function cumulated(values) {
-  const first = values.findIndex((value) => value !== null);
-  return values.map((value, index) => value ?? (index < first ? 0 : 1));
-}
-
 function latenessChart(section) {
-  const chosen = section.groups("kind").filter((group) => section.data.lateness[group.number]?.[0]?.length);
-  if (!chosen.length) return null;
-  const [times, columns] = joined(chosen.map((group) => {
-    const [at, values] = section.data.lateness[group.number];
-    return [at.map((time) => Math.max(10, time)), values];
-  }));
-  const lines = chosen.map((group, place) => ({
-    ...group,
-    values: cumulated(columns[place][0]),
-  }));
+  const [times, lines] = joined(section, "lateness", ([at, values]) => [at.map((time) => Math.max(10, time)), values]);
+  for (const line of lines) {
+    // None are before the first value, and all are after the last.
+    const first = line.values.findIndex((value) => value !== null);
+    line.values = line.values.map((value, index) => value ?? (index < first ? 0 : 1));
+  }
   const first = times.find((time, index) => lines.some((line) => line.values[index] > INVISIBLE));
-  return {
-    isLocal: true,
-    data: [times, ...lines.map((line) => line.values)],
-    keys: lines,
-    options: {
-      scales: { x: { ...logScale([first, times.at(-1)]), time: false }, y: { range: () => [0, 1.02] } },
-      axes: axes({ ...WAIT_AXIS, size: 30 }, { values: (u, ticks) => ticks.map(share) }),
-      series: [{}, ...lines.map((line) => ({ stroke: line.colour, width: 2, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } }))],
-    },
-    words: (index) => ({
-      title: `at most ${duration(times[index])} late`,
-      rows: lines.map((line) => [line.name, share(line.values[index]), line.colour]),
-    }),
-  };
+  const stepped = uPlot.paths.stepped({ align: 1 });
+  return lineChart(section, lines, {
+    times,
+    ends: [first, times.at(-1)],
+    y: WHOLE,
+    axis: OF_ALL,
+    style: () => ({ paths: stepped }),
+    title: (index) => `at most ${duration(times[index])} late`,
+    text: share,
+  });
 }

@@ -19,6 +19,11 @@ class Counts {
     return this.start + step * this.width;
   }
 
+  // The time of each step, or of a place within it.
+  times(within) {
+    return Array.from({ length: this.count }, (_, step) => this.timeOf(step + within));
+  }
+
   // Call visit(step, bucket, count) for the cells of a selection; a bucket below 0 has no wait.
   visit(series, visit) {
     let step = 0;

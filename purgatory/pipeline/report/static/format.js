@@ -62,6 +62,10 @@ function isoMinute(seconds) {
   return new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ");
 }
 
+function spanText(start, width) {
+  return `${isoMinute(start)}, ${duration(width * 1e6)}`;
+}
+
 // The labels of a time axis in UTC: seconds, hours, days or months; below the first of a day, of a
 // month or of a year that one.
 function timeLabels(u, splits, axis, space, increment) {

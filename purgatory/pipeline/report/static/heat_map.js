@@ -81,7 +81,7 @@ function heatChart(section, mode, width) {
       const many = heat.cells.get(`${index} ${row}`) ?? 0;
       const from = counts.timeOf(index * heat.perColumn);
       return {
-        title: `${isoMinute(from)}, ${duration(heat.perColumn * counts.width * 1e6)}`,
+        title: spanText(from, heat.perColumn * counts.width),
         rows: [[`${duration(edgeOf(row))} to ${duration(edgeOf(row + 1))}`, count(many), many ? colours[shadeOf(many, heat.most)] : null]],
       };
     },
