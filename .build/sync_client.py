@@ -23,9 +23,10 @@ REPLACED = {
     # Nothing sets the event.
     "await asyncio.sleep(": "threading.Event().wait(",
     "import asyncio": "import threading",
-    "for job in jobs:\n                yield job": "yield from jobs",
-    "AsyncGenerator[Signal, None]": "Generator[Signal, None, None]",
-    "AsyncGenerator, AsyncIterator, Generator, Mapping": "Generator, Iterator, Mapping",
+    "Signal, None]": "Signal, None, None]",
+    "Job, None]": "Job, None, None]",
+    "AsyncGenerator[Any, None]": "AsyncGenerator[Any, None, None]",
+    "AsyncGenerator": "Generator",
     "push_async_callback": "callback",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -24,8 +24,6 @@ from purgatory.client.requests import (
     base_url,
     cursors_of,
     follow_cursor,
-    job_body,
-    job_query,
     reply_of,
     send_arguments,
 )
@@ -131,16 +129,14 @@ class AsyncClient:
         **options: Unpack[JobOptions],
     ) -> AsyncJobHandle:
         """Add a job, once, `delay` seconds from now or `at` a time; see `Purgatory.defer`."""
-        idempotency_key = options.pop("idempotency_key", None)
-        body = job_body(handler, payload, {"since": since, **options})
-        job = await self._run(self._flows.defer(body, idempotency_key))
+        job = await self._run(self._flows.defer(handler, payload, {"since": since, **options}))
         return AsyncJobHandle(self, job.id, job)
 
     def job(self, job_id: str) -> AsyncJobHandle:
         """Return the handle of a job by its id, without a request."""
         return AsyncJobHandle(self, job_id)
 
-    async def jobs(
+    def jobs(
         self,
         *,
         state: str | None = None,
@@ -148,27 +144,15 @@ class AsyncClient:
         key: str | None = None,
         concurrency_key: str | None = None,
         blocked: bool = False,
-    ) -> AsyncIterator[Job]:
+    ) -> AsyncGenerator[Job, None]:
         """Yield jobs, approximately newest first, without their payloads.
 
         `blocked`: only jobs that are due and wait for a slot of their handler, or for the end of a
         pause.
         """
-        after: str | None = None
-        while True:
-            query = job_query(
-                state=state,
-                handler=handler,
-                key=key,
-                concurrency_key=concurrency_key,
-                blocked="true" if blocked else None,
-                after=after,
-            )
-            jobs, after = await self._run(self._flows.job_page(query))
-            for job in jobs:
-                yield job
-            if after is None:
-                return
+        filters = {"state": state, "handler": handler, "key": key}
+        filters |= {"concurrency_key": concurrency_key, "blocked": "true" if blocked else None}
+        return self._stream(self._flows.jobs(filters))
 
     async def call(
         self,
@@ -183,9 +167,7 @@ class AsyncClient:
         Percent-encode what is put into `path`. It is repeated as all requests are: call only what
         may be done twice.
         """
-        items = tuple((query or {}).items())
-        request = Request(method=method, path=path, query=items, body=body)
-        return (await self._run(self._flows.ask(request))).json()
+        return (await self._run(self._flows.call(method, path, query or {}, body))).json()
 
     async def _run(self, flow: Flow[T]) -> T:
         result: Result = None
@@ -195,21 +177,20 @@ class AsyncClient:
             except StopIteration as finished:
                 value: T = finished.value
                 return value
-            if isinstance(command, Sleep):
-                await asyncio.sleep(command.seconds)
-                result = None
-            else:
-                assert isinstance(command, Request)
-                result = await self._send(command)
+            result = await self._result(command)
 
-    async def _send(self, request: Request) -> Result:
+    async def _result(self, command: Command) -> Result:
+        if isinstance(command, Sleep):
+            await asyncio.sleep(command.seconds)
+            return None
+        assert isinstance(command, Request)
         try:
-            response = await self._http.send(self._built(request))
+            response = await self._http.send(self._built(command))
         except httpx.TransportError as exc:
             return Failure(exc)
         return reply_of(response, response.content)
 
-    async def _stream(self, flow: Generator[Command, Result, None]) -> AsyncGenerator[Signal, None]:
+    async def _stream(self, flow: Flow[None]) -> AsyncGenerator[Any, None]:
         result: Result = None
         async with AsyncExitStack() as stack:
             pieces: AsyncIterator[bytes] | None = None
@@ -218,17 +199,17 @@ class AsyncClient:
                     command = flow.send(result)
                 except StopIteration:
                     return
-                result = None
                 if isinstance(command, Emit):
-                    yield command.signal
+                    yield command.value
+                    result = None
                 elif isinstance(command, Read):
                     assert pieces is not None
                     result = await _next(pieces)
-                elif isinstance(command, Sleep):
-                    await asyncio.sleep(command.seconds)
-                else:
+                elif isinstance(command, Request) and command.is_stream:
                     await stack.aclose()
                     result, pieces = await self._open(command, stack)
+                else:
+                    result = await self._result(command)
 
     async def _open(
         self, request: Request, stack: AsyncExitStack
@@ -243,9 +224,7 @@ class AsyncClient:
             return Failure(exc), None
 
     def _built(self, request: Request) -> httpx.Request:
-        built = self._http.build_request(**send_arguments(request, self._base))
-        built.headers.update(self._headers)
-        return built
+        return self._http.build_request(**send_arguments(request, self._base, self._headers))
 
 
 class AsyncJobHandle:

@@ -9,18 +9,20 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, TypeVar
-from urllib.parse import parse_qs, quote
+from urllib.parse import parse_qs, quote, urlsplit
 
 from purgatory.client.requests import (
     BACKOFF,
     UNAVAILABLE,
     Command,
+    Emit,
     Failure,
     Reply,
     Request,
     Result,
     Sleep,
     address_of,
+    job_body,
     retry_after_s,
 )
 from purgatory.client.values import (
@@ -160,28 +162,33 @@ class Flows:
             if reason == "drained":
                 yield Sleep(found["poll_after_ms"] / 1000)
 
-    def defer(self, body: Mapping[str, Any], idempotency_key: str | None) -> Flow[Job]:
+    def call(self, method: str, path: str, query: Mapping[str, str], body: Any) -> Flow[Reply]:
+        """Return the reply of any endpoint."""
+        request = Request(method=method, path=path, query=tuple(query.items()), body=body)
+        return (yield from self.ask(request))
+
+    def defer(self, handler: str, payload: Any, options: dict[str, Any]) -> Flow[Job]:
         """Add a job, once however often the request is repeated."""
-        reply = yield from self.ask(
-            Request(
-                method="POST",
-                path="/jobs",
-                headers=_idempotency_header(idempotency_key),
-                body=dict(body),
-            )
-        )
-        return job_of(reply)
+        headers = _idempotency_header(options.pop("idempotency_key", None))
+        body = job_body(handler, payload, options)
+        request = Request(method="POST", path="/jobs", headers=headers, body=body)
+        return job_of((yield from self.ask(request)))
 
     def job(self, job_id: str, method: str = "GET", suffix: str = "") -> Flow[Job]:
         """Read a job, or cancel or run it, which changes nothing the second time."""
         path = f"/jobs/{quote(job_id, safe='')}{suffix}"
         return job_of((yield from self.ask(Request(method=method, path=path))))
 
-    def job_page(self, query: Sequence[tuple[str, str]]) -> Flow[tuple[list[Job], str | None]]:
-        """Return a page of jobs, and `after` of the next one."""
-        found = (yield from self.ask(Request(method="GET", path="/jobs", query=query))).json()
-        jobs = [Job(each["id"], each["state"], "", each) for each in found["jobs"]]
-        return jobs, _after_of(found["next"])
+    def jobs(self, filters: Mapping[str, str | None]) -> Flow[None]:
+        """Emit the jobs that match the filters that are set, page by page."""
+        query = {name: value for name, value in filters.items() if value is not None}
+        while True:
+            found = (yield from self.call("GET", "/jobs", query, None)).json()
+            for each in found["jobs"]:
+                yield Emit(Job(each["id"], each["state"], "", each))
+            if found["next"] is None:
+                return
+            query["after"] = parse_qs(urlsplit(found["next"]).query)["after"][0]
 
     def job_end(self, job_id: str, timeout: Seconds | None) -> Flow[Job]:
         """Return a job once it is done, failed or cancelled; raise TimeoutError."""
@@ -250,10 +257,3 @@ def job_of(reply: Reply) -> Job:
 def _problem(reply: Reply) -> Mapping[str, Any]:
     found = reply.json()
     return found if isinstance(found, dict) else {}
-
-
-def _after_of(address: str | None) -> str | None:
-    if address is None:
-        return None
-    _, _, query = address.partition("?")
-    return parse_qs(query)["after"][0]

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import httpx
 
-from purgatory.client.values import Signal
+from purgatory.client.values import Job, Signal
 from purgatory.jobs.model.spec import PAYLOAD
 from purgatory.json_value import decode_document, encode_json
 from purgatory.retry_policy import RetryPolicy
@@ -99,13 +99,13 @@ def auth_headers(token: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def send_arguments(request: Request, base: str) -> dict[str, Any]:
-    """Return the arguments of `httpx.Client.build_request`."""
+def send_arguments(request: Request, base: str, headers: Mapping[str, str]) -> dict[str, Any]:
+    """Return the arguments of `httpx.Client.build_request`; `headers` are those of the client."""
     return {
         "method": request.method,
         "url": base + request.path,
         "params": list(request.query) or None,
-        "headers": dict(request.headers),
+        "headers": {**request.headers, **headers},
         "json": request.body,
         "timeout": httpx.Timeout(CONNECT_TIMEOUT_S, read=request.read_timeout),
     }
@@ -170,11 +170,6 @@ def job_body(handler: str, payload: Any, options: Mapping[str, Any]) -> dict[str
     return {"handler": handler, "payload": payload, **given}
 
 
-def job_query(**filters: str | None) -> list[tuple[str, str]]:
-    """Return the filters of `GET /jobs` that are set."""
-    return [(name, value) for name, value in filters.items() if value is not None]
-
-
 # These pass by themselves: of the server, or of a proxy before it.
 UNAVAILABLE: Final = frozenset({429, 502, 503, 504})
 BACKOFF: Final = RetryPolicy(first_ms=100, max_ms=10_000)
@@ -208,9 +203,9 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Give a signal to the caller; gets None."""
+    """Give a signal or a job to the caller; gets None."""
 
-    signal: Signal
+    value: Signal | Job
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,6 @@ from purgatory.client.requests import (
     base_url,
     cursors_of,
     follow_cursor,
-    job_body,
-    job_query,
     reply_of,
     send_arguments,
 )
@@ -132,9 +130,7 @@ class Client:
         **options: Unpack[JobOptions],
     ) -> JobHandle:
         """Add a job, once, `delay` seconds from now or `at` a time; see `Purgatory.defer`."""
-        idempotency_key = options.pop("idempotency_key", None)
-        body = job_body(handler, payload, {"since": since, **options})
-        job = self._run(self._flows.defer(body, idempotency_key))
+        job = self._run(self._flows.defer(handler, payload, {"since": since, **options}))
         return JobHandle(self, job.id, job)
 
     def job(self, job_id: str) -> JobHandle:
@@ -149,26 +145,15 @@ class Client:
         key: str | None = None,
         concurrency_key: str | None = None,
         blocked: bool = False,
-    ) -> Iterator[Job]:
+    ) -> Generator[Job, None, None]:
         """Yield jobs, approximately newest first, without their payloads.
 
         `blocked`: only jobs that are due and wait for a slot of their handler, or for the end of a
         pause.
         """
-        after: str | None = None
-        while True:
-            query = job_query(
-                state=state,
-                handler=handler,
-                key=key,
-                concurrency_key=concurrency_key,
-                blocked="true" if blocked else None,
-                after=after,
-            )
-            jobs, after = self._run(self._flows.job_page(query))
-            yield from jobs
-            if after is None:
-                return
+        filters = {"state": state, "handler": handler, "key": key}
+        filters |= {"concurrency_key": concurrency_key, "blocked": "true" if blocked else None}
+        return self._stream(self._flows.jobs(filters))
 
     def call(
         self,
@@ -183,9 +168,7 @@ class Client:
         Percent-encode what is put into `path`. It is repeated as all requests are: call only what
         may be done twice.
         """
-        items = tuple((query or {}).items())
-        request = Request(method=method, path=path, query=items, body=body)
-        return (self._run(self._flows.ask(request))).json()
+        return (self._run(self._flows.call(method, path, query or {}, body))).json()
 
     def _run(self, flow: Flow[T]) -> T:
         result: Result = None
@@ -195,21 +178,20 @@ class Client:
             except StopIteration as finished:
                 value: T = finished.value
                 return value
-            if isinstance(command, Sleep):
-                threading.Event().wait(command.seconds)
-                result = None
-            else:
-                assert isinstance(command, Request)
-                result = self._send(command)
+            result = self._result(command)
 
-    def _send(self, request: Request) -> Result:
+    def _result(self, command: Command) -> Result:
+        if isinstance(command, Sleep):
+            threading.Event().wait(command.seconds)
+            return None
+        assert isinstance(command, Request)
         try:
-            response = self._http.send(self._built(request))
+            response = self._http.send(self._built(command))
         except httpx.TransportError as exc:
             return Failure(exc)
         return reply_of(response, response.content)
 
-    def _stream(self, flow: Generator[Command, Result, None]) -> Generator[Signal, None, None]:
+    def _stream(self, flow: Flow[None]) -> Generator[Any, None, None]:
         result: Result = None
         with ExitStack() as stack:
             pieces: Iterator[bytes] | None = None
@@ -218,17 +200,17 @@ class Client:
                     command = flow.send(result)
                 except StopIteration:
                     return
-                result = None
                 if isinstance(command, Emit):
-                    yield command.signal
+                    yield command.value
+                    result = None
                 elif isinstance(command, Read):
                     assert pieces is not None
                     result = _next(pieces)
-                elif isinstance(command, Sleep):
-                    threading.Event().wait(command.seconds)
-                else:
+                elif isinstance(command, Request) and command.is_stream:
                     stack.close()
                     result, pieces = self._open(command, stack)
+                else:
+                    result = self._result(command)
 
     def _open(self, request: Request, stack: ExitStack) -> tuple[Result, Iterator[bytes] | None]:
         try:
@@ -241,9 +223,7 @@ class Client:
             return Failure(exc), None
 
     def _built(self, request: Request) -> httpx.Request:
-        built = self._http.build_request(**send_arguments(request, self._base))
-        built.headers.update(self._headers)
-        return built
+        return self._http.build_request(**send_arguments(request, self._base, self._headers))
 
 
 class JobHandle:

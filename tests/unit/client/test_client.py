@@ -65,7 +65,8 @@ class Script:
                 self.slept.append(command.seconds)
                 self.clock.advance(command.seconds * 1000)
             elif isinstance(command, Emit):
-                self.signals.append(command.signal)
+                assert isinstance(command.value, Signal)
+                self.signals.append(command.value)
             else:
                 if isinstance(command, Request):
                     self.requests.append(command)
