@@ -84,10 +84,6 @@ def _shared(
     context.obj = Session(url, found, prefix, retry_for, as_json)
 
 
-def _add(group: typer.Typer, command: Callable[..., int | None]) -> None:
-    group.command()(_with_status(command))
-
-
 def _with_status(command: Callable[..., int | None]) -> Callable[..., None]:
     @wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -119,14 +115,15 @@ for _command in (
     server_commands.bench,
     store_commands.recover,
 ):
-    _add(application, _command)
-# An error of the application that it runs keeps its traceback.
-application.command()(server_commands.worker)
+    application.command()(_command)
 # Its options, --help too, are those of the pipeline.
 application.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     add_help_option=False,
-)(_with_status(server_commands.report))
+)(server_commands.report)
+_report_all(application)
+# An error of the application that it runs keeps its traceback.
+application.command()(server_commands.worker)
 application.add_typer(_report_all(job_commands.jobs), name="jobs")
 application.add_typer(_report_all(store_commands.db), name="db")
 

@@ -9,14 +9,14 @@ import os
 import platform
 import resource
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
+from logging.handlers import BufferingHandler
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import httpx
 import typer
@@ -32,7 +32,6 @@ from purgatory.cli.session import Session, StoreUrl, session_of, store_at
 from purgatory.client import RefusedError
 from purgatory.environment import unknown_variables
 from purgatory.errors import PurgatoryError, SignalsUnavailableError
-from purgatory.jobs.stores.protocol import JobStore
 from purgatory.purgatory import Purgatory
 from purgatory.timer import SystemClock, compiled
 
@@ -40,6 +39,8 @@ from purgatory.timer import SystemClock, compiled
 MAX_SKEW_S: Final = 2.0
 # Of the server's time and ours: a busy server refreshes its Date late.
 _MAX_DATE_SKEW_S: Final = 5.0
+# Of signals, while they are opened and closed.
+_MAX_RECORDS: Final = 1_000
 # Descriptors besides connections: stores, logs, the event loop.
 _SPARE_FILES: Final = 100
 # By the modules that they bring; an extra may be complete because others need the same ones.
@@ -81,9 +82,9 @@ def doctor(
     session.client().close()
     findings = [*_library(), *_settings(), *_server(session)]
     if store is not None:
-        findings += _reported("job store", asyncio.run(_store(store)))
+        findings += _checked("job store", _store(store))
     if signals is not None:
-        findings += _reported("signals", asyncio.run(_signals(signals)))
+        findings += _checked("signals", _signals(signals))
     rows = (asdict(finding) for finding in findings)
     print_rows(("result", "what", "detail"), rows, as_json=session.as_json)
     return REFUSED if any(finding.result == "failed" for finding in findings) else OK
@@ -224,20 +225,12 @@ def _files(parked: int) -> Iterator[Finding]:
     )
 
 
-async def _store(url: str) -> list[str | Exception]:
+async def _store(url: str) -> list[str]:
+    store = store_at(url)
+    await store.open()
     try:
-        store = store_at(url)
-        await store.open()
-    except typer.BadParameter as exc:
-        # Of a variable, perhaps: what else is wrong is of interest, too.
-        return [ValueError(exc.message)]
-    except (PurgatoryError, ImportError, ValueError, OSError) as exc:
-        return [exc]
-    try:
-        warnings: list[str | Exception] = [*await store.check(), *await overdue_warnings(store)]
-        skew_ms = await _skew_ms(store)
-    except PurgatoryError as exc:
-        return [exc]
+        warnings = [*await store.check(), *await overdue_warnings(store)]
+        skew_ms = await store.now_ms() - SystemClock().wall_ms()
     finally:
         await store.close()
     if abs(skew_ms) > MAX_SKEW_S * 1000:
@@ -245,53 +238,36 @@ async def _store(url: str) -> list[str | Exception]:
     return warnings
 
 
-async def _skew_ms(store: JobStore) -> int:
-    store_ms = await store.now_ms()
-    return store_ms - SystemClock().wall_ms()
+async def _signals(url: str) -> list[str]:
+    from purgatory.signals.redis import RedisSignals
 
-
-async def _signals(url: str) -> list[str | Exception]:
-    try:
-        from purgatory.signals.redis import RedisSignals
-
-        with _logged("purgatory.signals") as warnings:
-            shared = RedisSignals(url)
-            async with Purgatory(signals=shared) as purgatory:
-                # Opening an unreachable server only logs: a worker would try again.
-                shared.require_loaded()
-                missing = [SignalsUnavailableError(each) for each in purgatory.missing]
-    except (PurgatoryError, ImportError, ValueError, OSError) as exc:
-        return [exc]
-    return [*warnings, *missing]
-
-
-@contextmanager
-def _logged(name: str) -> Iterator[list[str]]:
-    """Collect the warnings of a logger in place of writing them."""
-    logger, collector = logging.getLogger(name), _Collector(logging.WARNING)
+    logger, handler = logging.getLogger("purgatory.signals"), BufferingHandler(_MAX_RECORDS)
+    handler.setLevel(logging.WARNING)
     propagates, logger.propagate = logger.propagate, False
-    logger.addHandler(collector)
+    logger.addHandler(handler)
     try:
-        yield collector.sentences
+        shared = RedisSignals(url)
+        async with Purgatory(signals=shared) as purgatory:
+            # Opening an unreachable server only logs: a worker would try again.
+            shared.require_loaded()
+            if purgatory.missing:
+                raise SignalsUnavailableError("; ".join(purgatory.missing))
     finally:
-        logger.removeHandler(collector)
+        logger.removeHandler(handler)
         logger.propagate = propagates
+    return [record.getMessage().removeprefix("signals: ") for record in handler.buffer]
 
 
-class _Collector(logging.Handler):
-    """Keeps the messages of log records."""
-
-    def __init__(self, level: int) -> None:
-        super().__init__(level)
-        self.sentences: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.sentences.append(record.getMessage().removeprefix("signals: "))
-
-
-def _reported(what: str, problems: list[str | Exception]) -> Iterator[Finding]:
-    for problem in problems:
-        is_failure = isinstance(problem, Exception)
-        yield Finding("failed" if is_failure else "warning", what, str(problem))
-    if not problems:
-        yield Finding("ok", what, "can be used, with its settings")
+def _checked(what: str, check: Coroutine[Any, Any, list[str]]) -> Iterator[Finding]:
+    """Yield the warnings of a check, what it raises, or that all is well."""
+    try:
+        warnings = asyncio.run(check)
+    except typer.BadParameter as exc:
+        # Of a variable, perhaps: what else is wrong is of interest, too.
+        yield Finding("failed", what, exc.message)
+    except (PurgatoryError, ImportError, ValueError, OSError) as exc:
+        yield Finding("failed", what, str(exc))
+    else:
+        yield from (Finding("warning", what, warning) for warning in warnings)
+        if not warnings:
+            yield Finding("ok", what, "can be used, with its settings")

@@ -232,7 +232,8 @@ def retry(
     if ids:
         _change(session, ids, "POST", "/retry")
         return
-    query = {**_set(handler=handler, key=key), "all": "true"}
+    filters = {"handler": handler, "key": key, "all": "true"}
+    query = {name: value for name, value in filters.items() if value is not None}
     retried = 0
     with session.client() as client:
         while True:
@@ -263,7 +264,7 @@ def reschedule(
     body = {"delay": delay} if due is None else {"at": due.isoformat()}
     with session.client() as client:
         found = client.call("PATCH", _path(job_id), body=body)
-    _print_jobs(session, [found])
+    _print_job(session, found)
 
 
 @jobs.command()
@@ -318,16 +319,14 @@ def _pause(
 def _change(session: Session, ids: Sequence[str], method: str, suffix: str) -> None:
     with session.client() as client:
         for job_id in ids:
-            _print_jobs(session, [client.call(method, _path(job_id) + suffix)])
+            _print_job(session, client.call(method, _path(job_id) + suffix))
 
 
-def _print_jobs(session: Session, found: Sequence[Any]) -> None:
+def _print_job(session: Session, job: Mapping[str, Any]) -> None:
     if session.as_json:
-        for job in found:
-            print_json(job)
+        print_json(job)
     else:
-        for job in found:
-            print_line(f"{job['id']}: {job['state']}, due at {local_time(job['due'])}")
+        print_line(f"{job['id']}: {job['state']}, due at {local_time(job['due'])}")
 
 
 def _path(job_id: str) -> str:
@@ -390,7 +389,3 @@ def _time(text: str) -> datetime:
             param_hint="--at",
         )
     return at
-
-
-def _set(**filters: str | None) -> dict[str, str]:
-    return {name: value for name, value in filters.items() if value is not None}
