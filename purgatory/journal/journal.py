@@ -7,8 +7,8 @@ import logging
 import os
 import socket
 import threading
+from collections import deque
 from collections.abc import Hashable, Mapping
-from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -99,7 +99,7 @@ class Journal:
         self._dropped_seen = 0
         self._dropped_before: int | None = None
         # Callers of `flush`.
-        self._flushes: SimpleQueue[tuple[threading.Event, list[threading.Event]]] = SimpleQueue()
+        self._flushes: deque[tuple[threading.Event, list[threading.Event]]] = deque()
         self._thread: threading.Thread | None = None
 
     def __repr__(self) -> str:
@@ -189,7 +189,7 @@ class Journal:
         is_handed_on, done = threading.Event(), list[threading.Event]()
         timeout = seconds_of(timeout)
         until_ns = self._clock.now_ns() + int(timeout * _NS_PER_SECOND)
-        self._flushes.put((is_handed_on, done))
+        self._flushes.append((is_handed_on, done))
         self._wake.set()
         if not is_handed_on.wait(timeout):
             return False
@@ -241,21 +241,13 @@ class Journal:
             self._wake.clear()
             # Read before the buffer is emptied: everything recorded by then is written.
             is_last = self._is_closing
-            flushes = self._asked_flushes()
+            flushes = [self._flushes.popleft() for _ in range(len(self._flushes))]
             self._empty_buffer()
             for is_handed_on, done in flushes:
                 done.extend(sink.flush() for sink in self._sinks)
                 is_handed_on.set()
         for sink in self._sinks:
             sink.begin_close()
-
-    def _asked_flushes(self) -> list[tuple[threading.Event, list[threading.Event]]]:
-        asked = []
-        try:
-            while True:
-                asked.append(self._flushes.get_nowait())
-        except Empty:
-            return asked
 
     def _empty_buffer(self) -> None:
         """Make rows of the present contents of the buffer."""

@@ -194,13 +194,7 @@ class ParquetFiles(Sink):
         self._number = 0
         self._taken = 0
         self._lost = 0
-        self._file: PartFile | None = None
-        self._hour: int | None = None
-        self._due_ns: int | None = None
-        # Rows for the open file that are not yet a group of it.
-        self._group: list[pa.RecordBatch] = []
-        self._group_count = 0
-        self._group_bytes = 0
+        self._forget()
 
     @property
     def name(self) -> str:
@@ -284,9 +278,7 @@ class ParquetFiles(Sink):
         table = pa.Table.from_batches(self._group).unify_dictionaries()
         # Many small chunks cost twice as much to write.
         self._file.write(table.combine_chunks())
-        self._group = []
-        self._group_count = 0
-        self._group_bytes = 0
+        self._begin_group()
 
     def _next_path(self) -> Path:
         assert self._hour is not None
@@ -296,10 +288,14 @@ class ParquetFiles(Sink):
         return folder / f"{self._writer}-{self._number:06d}.parquet"
 
     def _forget(self) -> None:
-        self._file = None
-        self._hour = None
-        self._due_ns = None
-        self._group = []
+        self._file: PartFile | None = None
+        self._hour: int | None = None
+        self._due_ns: int | None = None
+        self._begin_group()
+
+    def _begin_group(self) -> None:
+        # Rows for the open file that are not yet a group of it.
+        self._group: list[pa.RecordBatch] = []
         self._group_count = 0
         self._group_bytes = 0
 

@@ -29,6 +29,10 @@ def _gauge(name: str, text: str, *labels: str) -> Metric:
     return Metric(f"purgatory_{name}", "gauge", text, labels)
 
 
+def _of_all(name: str, text: str, *labels: str) -> Metric:
+    return Metric(f"purgatory_{name}", "gauge", text, labels, is_of_all=True)
+
+
 def _histogram(name: str, text: str, *labels: str) -> Metric:
     return Metric(f"purgatory_{name}", "histogram", text, labels)
 
@@ -90,32 +94,22 @@ LONGEST_LATENESS: Final = _gauge(
     "longest_lateness_seconds", "The longest that a timer ran after its time."
 )
 
-JOBS: Final = Metric(
-    "purgatory_jobs",
-    "gauge",
-    "Jobs in the store by state, of all processes: each worker says the same.",
-    ("state",),
-    is_of_all=True,
+JOBS: Final = _of_all(
+    "jobs", "Jobs in the store by state, of all processes: each worker says the same.", "state"
 )
-JOBS_BLOCKED: Final = Metric(
-    "purgatory_jobs_blocked",
-    "gauge",
+JOBS_BLOCKED: Final = _of_all(
+    "jobs_blocked",
     "Jobs that are due and wait for a slot or for the end of a pause, of all processes.",
-    is_of_all=True,
 )
-HANDLER_JOBS: Final = Metric(
-    "purgatory_handler_jobs",
-    "gauge",
+HANDLER_JOBS: Final = _of_all(
+    "handler_jobs",
     "Jobs that wait and run, by handler, of all processes; unless they are too many to count.",
-    ("handler", "state"),
-    is_of_all=True,
+    *("handler", "state"),
 )
-HANDLER_JOBS_BLOCKED: Final = Metric(
-    "purgatory_handler_jobs_blocked",
-    "gauge",
+HANDLER_JOBS_BLOCKED: Final = _of_all(
+    "handler_jobs_blocked",
     "Of these, jobs that are due and wait for a slot or for the end of a pause, by handler.",
-    ("handler", "blocked_by"),
-    is_of_all=True,
+    *("handler", "blocked_by"),
 )
 JOBS_ENDED: Final = _counter(
     "jobs_ended", "Jobs that the worker ended, by handler and final state.", "handler", "state"

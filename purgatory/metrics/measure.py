@@ -265,11 +265,8 @@ def _put_waits(snapshot: Snapshot, found: Statistics, times: WaitTimes) -> None:
     snapshot.put(catalog.PARKED_BYTES, found.parked_bytes)
     snapshot.put(catalog.KEYS, found.keys)
     snapshot.put(catalog.WATCHES, found.watched)
-    snapshot.put(catalog.WAITS, found.fired, "fired")
-    snapshot.put(catalog.WAITS, found.expired, "expired")
-    snapshot.put(catalog.WAITS, found.cancelled, "cancelled")
-    snapshot.put(catalog.WAITS, found.drained, "drained")
-    snapshot.put(catalog.WAITS, found.outdated, "outdated")
+    for outcome in ("fired", "expired", "cancelled", "drained", "outdated"):
+        snapshot.put(catalog.WAITS, getattr(found, outcome), outcome)
     snapshot.put(catalog.FIRES, found.fires)
     for limit, count in found.refused.items():
         snapshot.put(catalog.REFUSED, count, limit)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -35,14 +35,6 @@ Floats = NDArray[np.float64]
 def integers(column: pa.ChunkedArray) -> Integers:
     """Return a column of whole numbers without nulls."""
     return np.from_dlpack(column.cast(pa.int64()).combine_chunks()).astype(np.int64, copy=False)
-
-
-def integers_or(column: pa.ChunkedArray, missing: int) -> Integers:
-    """Return a column of whole numbers, with `missing` in place of nulls."""
-    is_known = np.from_dlpack(column.is_valid().cast(pa.int8()).combine_chunks()).astype(bool)
-    found = np.full(len(column), missing, np.int64)
-    found[is_known] = integers(column.drop_null())
-    return found
 
 
 def floats(column: pa.ChunkedArray) -> Floats:
@@ -187,19 +179,15 @@ class TimelineCounts:
             outcomes,
             outcome,
             micros(table["start"]) // 1_000_000,
-            integers_or(table["bucket"], -1),
+            integers(table["bucket"].fill_null(-1)),
             integers(table["count"]),
         )
 
     def where(self, is_wanted: Callable[[str], bool]) -> TimelineCounts:
         """Return the counts of the wanted kinds."""
         chosen = np.array([is_wanted(name) for name in self.kinds], bool)[self.kind]
-        columns = (self.start_s, self.bucket, self.count)
-        start_s, bucket, count = (column[chosen] for column in columns)
-        kind, outcome = self.kind[chosen], self.outcome[chosen]
-        return TimelineCounts(
-            self.width_s, self.kinds, kind, self.outcomes, outcome, start_s, bucket, count
-        )
+        names = ("kind", "outcome", "start_s", "bucket", "count")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
     def totals(self) -> Counter[str]:
         """Return the operations by outcome."""

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from itertools import groupby, pairwise
+from itertools import groupby, islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -298,20 +298,17 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
 
 
 def _record_batches(shard: int, slices: Iterable[TimeSlice]) -> Iterator[pa.RecordBatch]:
-    rows: list[dict[str, Any]] = []
-    for piece in slices:
-        rows.append(
+    left = iter(slices)
+    while pieces := list(islice(left, _SLICES_A_BATCH)):
+        rows: list[dict[str, Any]] = [
             {
                 "shard": shard,
                 "at": piece.start_ns // 1_000,
                 **{name: getattr(piece, name) for name in _COUNTS},
                 "lateness": list(piece.lateness.items()),
             }
-        )
-        if len(rows) == _SLICES_A_BATCH:
-            yield pa.RecordBatch.from_pylist(rows, schema=_ARROW_SCHEMA)
-            rows = []
-    if rows:
+            for piece in pieces
+        ]
         yield pa.RecordBatch.from_pylist(rows, schema=_ARROW_SCHEMA)
 
 

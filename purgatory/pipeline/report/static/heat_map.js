@@ -41,6 +41,11 @@ function heatChart(section, mode, width) {
   };
   const rows = heat.found.map(([, row]) => row);
   const [lowRow, highRow] = [Math.min(...rows), Math.max(...rows)];
+  const rowAt = (wait) => {
+    let row = lowRow;
+    while (row < highRow && edgeOf(row + 1) <= wait) row++;
+    return row;
+  };
   const columns = Math.ceil(counts.count / heat.perColumn);
   const times = Array.from({ length: columns }, (_, column) => counts.timeOf((column + 0.5) * heat.perColumn));
   const middle = Math.sqrt(edgeOf(lowRow) * edgeOf(highRow + 1));
@@ -66,7 +71,7 @@ function heatChart(section, mode, width) {
     data: [times, times.map(() => middle)],
     keys: [],
     scale: { most: heat.most, colours },
-    rows: { low: lowRow, high: highRow, edgeOf },
+    rows: { low: lowRow, high: highRow, edgeOf, rowAt },
     options: {
       scales: { x: timeScale(section), y: { distr: 3, range: () => [edgeOf(lowRow), edgeOf(highRow + 1)] } },
       axes: axes(TIME_X, WAIT_AXIS),
@@ -75,9 +80,7 @@ function heatChart(section, mode, width) {
       cursor: { y: true, points: { show: false } },
     },
     words: (index, u) => {
-      const at = u.posToVal(u.cursor.top, "y");
-      let row = lowRow;
-      while (row < highRow && edgeOf(row + 1) <= at) row++;
+      const row = rowAt(u.posToVal(u.cursor.top, "y"));
       const many = heat.cells.get(`${index} ${row}`) ?? 0;
       const from = counts.timeOf(index * heat.perColumn);
       return {

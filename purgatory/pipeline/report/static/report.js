@@ -203,12 +203,9 @@ class Chart {
 
   lift(by) {
     const { u } = this;
-    const { low, high, edgeOf } = this.chart.rows;
+    const { low, high, edgeOf, rowAt } = this.chart.rows;
     if (!(u.cursor.left >= 0)) this.move(Infinity);
-    const at = u.posToVal(u.cursor.top, "y");
-    let row = low;
-    while (row < high && edgeOf(row + 1) <= at) row++;
-    row = Math.min(high, Math.max(low, row + by));
+    const row = Math.min(high, Math.max(low, rowAt(u.posToVal(u.cursor.top, "y")) + by));
     const middle = Math.sqrt(edgeOf(row) * edgeOf(row + 1));
     u.setCursor({ left: u.cursor.left, top: u.valToPos(middle, "y") });
   }
@@ -246,16 +243,11 @@ class Section {
     this.filters();
   }
 
-  outcomeColour(outcome) {
-    return css(`o${outcome}`);
-  }
-
   // The chosen kinds or outcomes, with their colours.
   groups(by) {
-    const names = by === "kind" ? this.data.kinds : this.data.outcomes;
-    const chosen = by === "kind" ? this.kinds : this.outcomes;
+    const [names, chosen] = by === "kind" ? [this.data.kinds, this.kinds] : [this.data.outcomes, this.outcomes];
     return names
-      .map((name, number) => ({ name, number, colour: by === "kind" ? css(`k${number % 8}`) : this.outcomeColour(number) }))
+      .map((name, number) => ({ name, number, colour: css(by === "kind" ? `k${number % 8}` : `o${number}`) }))
       .filter(({ number }) => chosen.has(number));
   }
 
