@@ -201,40 +201,6 @@ async def test_a_key_counts_once_however_many_workers_watch_it() -> None:
         assert page.errors == []
 
 
-async def test_a_worker_of_an_older_version_is_counted_with_the_others() -> None:
-    """During a rolling deploy: it does not know the status `outdated`."""
-    port = free_port()
-    async with serving(port), browser() as page:
-        await opened(page, port)
-        script = """(async () => {
-          const { request } = await import("/purgatory/dashboard/static/requests.js");
-          const { drawOverview } = await import("/purgatory/dashboard/static/overview.js");
-          const snapshot = await (await request("dashboard/snapshot")).json();
-          const [worker] = snapshot.workers, older = structuredClone(worker);
-          worker.statistics.outdated = 3;
-          worker.times.waits.outdated[0] = 3;
-          older.statistics.fired += 40;
-          delete older.statistics.outdated;
-          delete older.times.waits.outdated;
-          const shown = (...workers) => {
-            drawOverview(snapshot, workers);
-            const texts = ["#parked-legend", "#waits-legend"];
-            return texts.map((each) => document.querySelector(each).textContent);
-          };
-          return [shown(older, worker), shown(older)];
-        })()"""
-        both, alone = await page.run(script)
-        assert both == [
-            "Since the start: 40 woken, 0 expired, 0 cancelled, 3 outdated",
-            "firedexpiredcancelledoutdated",
-        ]
-        assert alone == [
-            "Since the start: 40 woken, 0 expired, 0 cancelled",
-            "firedexpiredcancelled",
-        ]
-        assert page.errors == []
-
-
 async def test_a_rate_is_unknown_before_the_second_snapshot() -> None:
     """The first one of a worker has totals only; "0 /s" would be wrong under load."""
     port = free_port()

@@ -14,7 +14,8 @@ from fastapi import FastAPI
 from purgatory import Purgatory
 from purgatory.event_loop.inspection import Inspection
 from purgatory.fastapi import AccessesDep, BearerTokens, install
-from purgatory.fastapi.dashboard.wait_list import SLICE, ActionName
+from purgatory.fastapi.dashboard.actions import ActionName
+from purgatory.fastapi.dashboard.wait_list import SLICE
 from purgatory.jobs import JobState, MemoryJobStore
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.outcome import Status

@@ -14,8 +14,9 @@ import pytest
 
 from purgatory import Purgatory
 from purgatory.errors import SignalsUnavailableError
-from purgatory.fastapi.dashboard.snapshots import Snapshots, WorkerName
-from purgatory.fastapi.dashboard.wait_list import WaitFilter, WaitList
+from purgatory.fastapi.dashboard.snapshots import Snapshots
+from purgatory.fastapi.dashboard.wait_list import WaitList, WaitsResponse
+from purgatory.fastapi.dashboard.workers import Workers
 from purgatory.signals.redis import RedisSignals
 from purgatory.signals.redis.peers import MAX_MESSAGE, MAX_REPLIES
 from tests.patience import PATIENCE_S, until
@@ -76,8 +77,9 @@ class Worker:
     def __init__(self, url: str) -> None:
         self.signals = RedisSignals(url, timeout=PATIENCE_S / 4)
         self.purgatory = Purgatory(signals=self.signals)
-        self.waits = WaitList(self.purgatory, WorkerName(), PREFIX)
-        self.snapshots = Snapshots(self.purgatory, WorkerName(), PREFIX)
+        self.workers = Workers(self.purgatory, PREFIX)
+        self.waits = WaitList(self.purgatory, self.workers)
+        self.snapshots = Snapshots(self.purgatory, self.workers)
 
 
 async def entered(stack: AsyncExitStack, server: ValkeyServer, count: int) -> list[Worker]:
@@ -125,7 +127,7 @@ async def test_a_malformed_snapshot_ends_no_dashboard(server: ValkeyServer, text
         first, second = await entered(stack, server, 2)
         second.signals.peers.text_answers[f"snapshot {PREFIX}"] = _saying(text)
         shown = json.loads(await first.snapshots.latest())
-        assert [each["token"] for each in shown["workers"]] == [first.snapshots._worker.token]
+        assert [each["token"] for each in shown["workers"]] == [first.workers.token]
         assert shown["notes"] == ["1 other workers cannot be shown: see the log."]
 
 
@@ -152,8 +154,8 @@ async def test_malformed_rows_are_left_out(server: ValkeyServer) -> None:
         for name, text in ROWS.items():
             for question in ("waits", "cancel-listed-waits"):
                 second.signals.peers.text_answers[f"{question} {PREFIX}"] = _saying(text)
-            assert await first.waits.page(WaitFilter()) == ([], None), name
-            assert [each async for each in first.waits.cancel_elsewhere(["x"])] == [set()], name
+            assert await first.waits.list_waits() == WaitsResponse(waits=[], next=None), name
+            assert await first.waits.cancel(["x"]) == (set(), "the wait is over"), name
 
 
 def _saying(text: str) -> Any:

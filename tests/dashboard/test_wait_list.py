@@ -13,12 +13,10 @@ import pytest
 from fastapi import FastAPI
 
 from purgatory import Purgatory
-from purgatory.errors import SignalsUnavailableError
 from purgatory.event_loop.inspection import Inspection, started_ms
 from purgatory.fastapi import BearerTokens, install
-from purgatory.fastapi.dashboard import wait_list
-from purgatory.fastapi.dashboard.snapshots import WorkerName
-from purgatory.fastapi.dashboard.wait_list import WaitFilter, WaitList
+from purgatory.fastapi.dashboard.wait_list import ListedWait, WaitList
+from purgatory.fastapi.dashboard.workers import Workers
 from purgatory.outcome import Status
 from purgatory.signals import WaitOperation
 from purgatory.signals.redis import RedisSignals
@@ -49,6 +47,10 @@ def park(purgatory: Purgatory, *keys: str, timeout: float = 60.0) -> Noted:
     operation = Noted(purgatory.delay_ms(timeout), purgatory.signals, keys, 0)
     purgatory.park_operation(operation, keys)
     return operation
+
+
+def waits_of(purgatory: Purgatory) -> WaitList:
+    return WaitList(purgatory, Workers(purgatory, "/purgatory"))
 
 
 @asynccontextmanager
@@ -129,19 +131,17 @@ async def test_the_order_of_deadlines() -> None:
 async def test_a_wait_is_ended_by_its_id_only() -> None:
     """An id that is invented, of another wait or of one that ended finds nothing."""
     async with Purgatory() as purgatory:
-        waits = WaitList(purgatory, WorkerName(), "/purgatory")
+        waits = waits_of(purgatory)
         first, second = park(purgatory, "a"), park(purgatory, "a")
-        rows, _ = await waits.page(WaitFilter(key="a"))
-        mine = rows[0]["id"]
+        mine = (await waits.list_waits(key="a")).waits[0].id
         token, secret, key = mine.split(".")
         # An address would say where objects are in memory.
         assert f"{id(first):x}" not in mine and secret != f"{id(second):x}".zfill(16)
         wrong = ["", "x", mine[:-1] + "!", "0" * 12 + mine[12:], f"{token}.{'0' * 16}.{key}"]
-        assert await waits.cancel_here(wrong) == set()
-        assert [each async for each in waits.cancel_elsewhere(wrong)] == []
-        assert await waits.cancel_here([*wrong, mine, mine]) == {mine}
+        assert await waits.cancel(wrong) == (set(), "the wait is over")
+        assert (await waits.cancel([*wrong, mine, mine]))[0] == {mine}
         assert {first.status, second.status} == {Status.CANCELLED, Status.PENDING}
-        assert await waits.cancel_here([mine]) == set()
+        assert (await waits.cancel([mine]))[0] == set()
         assert purgatory.parked == 1
 
 
@@ -150,12 +150,12 @@ async def test_a_wait_that_has_just_begun_is_no_younger_than_nothing(
 ) -> None:
     """Though its start is rounded up, and the time of the timer down."""
     async with Purgatory() as purgatory:
-        waits = WaitList(purgatory, WorkerName(), "/purgatory")
+        waits = waits_of(purgatory)
         start_ms = started_ms(park(purgatory, "a"))
         for now_ms, age_ms in ((start_ms - 1, 0), (start_ms, 0), (start_ms + 1, 1)):
             monkeypatch.setattr(Inspection, "now_ms", lambda _, now_ms=now_ms: now_ms)
-            [row], _ = await waits.page(WaitFilter())
-            assert row["age_ms"] == age_ms
+            [row] = (await waits.list_waits()).waits
+            assert row.age_ms == age_ms
 
 
 async def test_the_event_loop_goes_on_while_20_000_waits_are_sorted() -> None:
@@ -163,10 +163,10 @@ async def test_the_event_loop_goes_on_while_20_000_waits_are_sorted() -> None:
     async with Purgatory() as purgatory:
         for number in range(20_000):
             park(purgatory, f"k:{number // 2}")
-        waits = WaitList(purgatory, WorkerName(), "/purgatory")
+        waits = waits_of(purgatory)
         async with Turns() as turns:
-            rows, following = await waits.page(WaitFilter(limit=100))
-        assert len(rows) == 100 and following is not None
+            page = await waits.list_waits(limit=100)
+        assert len(page.waits) == 100 and page.next is not None
         assert turns.count >= 20_000 / 1000
 
 
@@ -196,55 +196,37 @@ def server(tmp_path: Path) -> Iterator[ValkeyServer]:
 
 async def test_waits_of_all_workers_are_one_list(server: ValkeyServer) -> None:
     """Each says its worker, and can be ended from any of them."""
-
-    def worker() -> tuple[Purgatory, WaitList]:
-        purgatory = Purgatory(signals=RedisSignals(server.url, timeout=PATIENCE_S / 4))
-        return purgatory, WaitList(purgatory, WorkerName(), "/purgatory")
-
-    (first, first_list), (second, second_list) = worker(), worker()
-    async with first, second:
-        mine, theirs = [park(first, "a") for _ in range(3)], park(second, "a")
-        # The other one may not be subscribed yet.
-        rows: list[Any] = []
-        while len(rows) < 4:
-            rows, following = await first_list.page(WaitFilter(limit=10))
-        assert following is None
-        pages, after = [], None
-        for _ in range(2):
-            page, text = await second_list.page(WaitFilter(limit=2, after=after))
-            pages += page
-            after = None if text is None else _parsed(text)
-        assert [row["id"] for row in pages] == [row["id"] for row in rows]
-        ids = [row["id"] for row in rows]
-        assert len(await first_list.cancel_here(ids)) == 3
-        [[last]] = [each async for each in first_list.cancel_elsewhere(ids)]
-        assert last in ids
-        assert {each.status for each in (*mine, theirs)} == {Status.CANCELLED}
-
-
-async def test_waits_that_were_ended_before_an_outage_are_known(
-    server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are asked for in parts: the audit log has what became of each."""
-    monkeypatch.setattr(wait_list, "_MAX_MESSAGE", 1)
+    url = server.url
     async with (
-        Purgatory(signals=RedisSignals(server.url, timeout=PATIENCE_S / 4)) as first,
-        Purgatory(signals=RedisSignals(server.url, timeout=PATIENCE_S / 4)) as second,
+        Purgatory(signals=RedisSignals(url, timeout=PATIENCE_S / 4)) as first,
+        client(Purgatory(signals=RedisSignals(url, timeout=PATIENCE_S / 4))) as http,
     ):
-        waits = WaitList(first, WorkerName(), "/purgatory")
-        WaitList(second, WorkerName(), "/purgatory")
-        theirs = [park(second, "a") for _ in range(2)]
-        rows: list[Any] = []
-        while len(rows) < 2:
-            rows, _ = await waits.page(WaitFilter(limit=10))
-        elsewhere = waits.cancel_elsewhere([row["id"] for row in rows])
-        assert await anext(elsewhere) == {rows[0]["id"]}
+        first_list = waits_of(first)
+        mine = [park(first, "a") for _ in range(3)]
+        headers = {**WAITER, "Wait-Id": WAIT_ID}
+        watch = http.get("/purgatory/watch/a?wait=50", headers=headers, timeout=PATIENCE_S)
+        theirs = asyncio.create_task(watch)
+        # The other one may not be subscribed yet.
+        rows: list[ListedWait] = []
+        while len(rows) < 4:
+            page = await first_list.list_waits(limit=10)
+            rows = page.waits
+        assert page.next is None
+        ids = [row.id for row in rows]
+        page_of_two = await listed(http, "?limit=2")
+        rest = await listed(http, f"?limit=2&after={page_of_two['next']}")
+        assert [row["id"] for row in page_of_two["waits"] + rest["waits"]] == ids
+        assert (await first_list.cancel(ids))[0] == set(ids)
+        assert {each.status for each in mine} == {Status.CANCELLED}
+        assert (await theirs).json()["reason"] == "cancelled"
+
+
+async def test_waits_that_were_ended_before_an_outage_are_known(server: ValkeyServer) -> None:
+    """Those of this process; of the others it is said why not."""
+    async with Purgatory(signals=RedisSignals(server.url, timeout=PATIENCE_S / 4)) as purgatory:
+        waits = waits_of(purgatory)
+        park(purgatory, "a")
+        [mine] = (await waits.list_waits()).waits
         server.kill()
-        with pytest.raises(SignalsUnavailableError):
-            await anext(elsewhere)
-        assert sum(each.status is Status.CANCELLED for each in theirs) == 1
-
-
-def _parsed(text: str) -> tuple[int, str, str]:
-    at_ms, token, name = text.split(".")
-    return int(at_ms), token, name
+        ended, otherwise = await waits.cancel([mine.id, f"{'0' * 12}{mine.id[12:]}"])
+        assert ended == {mine.id} and "out of reach" in otherwise

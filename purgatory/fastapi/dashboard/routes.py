@@ -3,183 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import logging
-from collections.abc import Sequence
 from functools import partial
 from importlib.resources import files
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path
+from pydantic_core import to_json
 
-from purgatory.errors import PurgatoryError
-from purgatory.fastapi.dashboard.snapshots import Snapshots, WorkerName
-from purgatory.fastapi.dashboard.wait_list import (
-    AFTER_PATTERN,
-    ActionResult,
-    ActionsBody,
-    ActionsResponse,
-    SortKey,
-    WaitFilter,
-    WaitList,
-    WaitsResponse,
-    actions_json,
-    parse_after,
-)
-from purgatory.fastapi.http.errors import problem_of_error
-from purgatory.fastapi.http.json_bodies import KeyText
-from purgatory.fastapi.http.parameters import Prefix, WholeNumber
+from purgatory.fastapi.dashboard.actions import Actions, actions_json
+from purgatory.fastapi.dashboard.snapshots import Snapshots
+from purgatory.fastapi.dashboard.wait_list import WaitList
+from purgatory.fastapi.dashboard.workers import Workers
 from purgatory.fastapi.http.requests import READ, Access, Action, Permit, RawRequest
-from purgatory.fastapi.http.responses import (
-    Problem,
-    RawResponse,
-    bad_parameter,
-    release_frames,
-)
-from purgatory.fastapi.routing.endpoints import (
-    EndpointContext,
-    file_response,
-    joined_in_turns,
-)
+from purgatory.fastapi.http.responses import Problem, RawResponse
+from purgatory.fastapi.routing.endpoints import file_response
 from purgatory.fastapi.routing.routes import Responses, add_handler
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
-from purgatory.log_text import escaped
-from purgatory.turn_budget import TurnBudget
-
-audit = logging.getLogger("purgatory.audit")
-
-# The group of endpoints that an action is of; without it, the action does not exist here either.
-_GROUPS: Final = {
-    "fire": "keys",
-    "drop-key": "keys",
-    "cancel-job": "jobs",
-    "run-job": "jobs",
-    "retry-job": "jobs",
-    "pause": "jobs",
-    "resume": "jobs",
-    "resume-all": "jobs",
-}
-# Characters of a target in a line of the log.
-_MAX_LOGGED: Final = 300
-
-
-class Actions:
-    """Performs actions of operators, on one target after the other, and logs each.
-
-    Every action needs OPERATE, and in addition the permission that the same action needs at its
-    own endpoint: FIRE on the key, DEFER for jobs. Actions of a group of endpoints that the
-    application does not offer are refused.
-    """
-
-    def __init__(self, context: EndpointContext, waits: WaitList, groups: frozenset[str]) -> None:
-        """Act on the purgatory of `context`, of which the endpoints of `groups` are offered."""
-        self._purgatory = context.purgatory
-        self._waits = waits
-        self._groups = groups
-
-    async def dashboard_actions(self, raw: RawRequest, body: ActionsBody) -> ActionsResponse:
-        """Act on keys, waits or jobs.
-
-        Do one action on up to 500 targets. Each is logged by `purgatory.audit`.
-        """
-        # A refusal of one target does not keep the action from the others.
-        for access in body.accesses():
-            raw.permit.check(access)
-        self._require_group(body.action)
-        if body.action == "cancel-wait":
-            results = await self._cancel_waits(raw, body.targets)
-        else:
-            results = []
-            budget = TurnBudget()
-            for target in body.targets:
-                results.append(await self._act(raw, body, target))
-                await budget.yield_if_spent()
-        return ActionsResponse(results=results)
-
-    def _require_group(self, action: str) -> None:
-        group = _GROUPS.get(action)
-        if group is not None and group not in self._groups:
-            raise Problem(
-                "forbidden",
-                f"{action} is of the endpoints of {group}, which this application does not offer: "
-                f"add {group!r} to install(endpoints=...)",
-            )
-
-    async def _act(self, raw: RawRequest, body: ActionsBody, target: str) -> ActionResult:
-        try:
-            detail, is_done = await self._done(raw, body, target), True
-        except (PurgatoryError, Problem) as exc:
-            problem = exc if isinstance(exc, Problem) else problem_of_error(exc)
-            detail, is_done = problem.detail, False
-            release_frames(exc)
-        return _reported(raw, body.action, target, detail, is_done=is_done)
-
-    async def _cancel_waits(self, raw: RawRequest, targets: Sequence[str]) -> list[ActionResult]:
-        """End waits: all at once, as finding one looks at all that wait on its key."""
-        otherwise = "the wait is over"
-        ended = await self._waits.cancel_here(targets)
-        try:
-            async for each in self._waits.cancel_elsewhere(targets):
-                ended |= each
-        except PurgatoryError as exc:
-            otherwise = problem_of_error(exc).detail
-        results = []
-        budget = TurnBudget()
-        for target in targets:
-            await budget.yield_if_spent()
-            is_done = target in ended
-            # A target that is given twice was ended once.
-            ended.discard(target)
-            detail = "the wait has ended as cancelled" if is_done else otherwise
-            results.append(_reported(raw, "cancel-wait", target, detail, is_done=is_done))
-        return results
-
-    async def _done(self, raw: RawRequest, body: ActionsBody, target: str) -> str:
-        """Do the action on one target, and return what happened; raise PurgatoryError."""
-        purgatory = self._purgatory
-        match body.action:
-            case "fire":
-                fired = await purgatory.fire(target, body.value, owner=raw.permit.identity)
-                jobs = f", and decided {fired.jobs} jobs" if fired.jobs else ""
-                return f"ended {fired.completed} waits of this worker{jobs}"
-            case "drop-key":
-                return f"cancelled {await purgatory.cancel(target)} waits of this worker"
-            case "cancel-job":
-                return f"it is {(await purgatory.jobs.cancel(target)).state}"
-            case "run-job":
-                job = await purgatory.jobs.run_now(target)
-                if (await purgatory.jobs.paused()).covers(job.handler):
-                    return f"its handler {job.handler} is paused: it starts once that is resumed"
-                return "it is due now"
-            case "retry-job":
-                await purgatory.jobs.retry(target)
-                return "it is due now, with all its attempts"
-            case "pause":
-                await purgatory.jobs.pause(target)
-                return "no more of its jobs are started, in any worker"
-        resumed = await purgatory.jobs.resume(None if body.action == "resume-all" else target)
-        return f"{resumed} jobs had waited for that"
-
-
-def _reported(
-    raw: RawRequest, action: str, target: str, detail: str, *, is_done: bool
-) -> ActionResult:
-    """Return the result of an action on one target, with a line of it in the audit log."""
-    audit.info(
-        "%s: %s %s: %s",
-        escaped(raw.permit.identity or raw.client or "anyone"),
-        action,
-        escaped(target[:_MAX_LOGGED]),
-        escaped(detail),
-        extra={
-            "action": action,
-            "identity": raw.permit.identity,
-            "target": target[:_MAX_LOGGED],
-            "is_done": is_done,
-        },
-    )
-    return ActionResult(target=target, done=is_done, detail=detail)
-
 
 PAGE: Final = "dashboard.html"
 _FOLDER: Final = files("purgatory.fastapi.dashboard") / "static"
@@ -248,76 +87,33 @@ class Page:
         return file_response(raw, self._files[name], headers)
 
 
-def _session(permit: Permit, worker: WorkerName, groups: frozenset[str]) -> dict[str, Any]:
+def _session(permit: Permit, groups: frozenset[str]) -> dict[str, Any]:
     """Return what the page may show to the client."""
     may_operate, has_keys = permit.allows(Access(Action.OPERATE)), "keys" in groups
+    may_defer = permit.allows(Access(Action.DEFER))
     return {
-        "identity": permit.identity,
-        "worker": worker.name,
-        "groups": sorted(groups),
+        "has_jobs": "jobs" in groups,
         "may": {
             "operate": may_operate,
             "fire": may_operate and has_keys and permit.allows(Access(Action.FIRE)),
             "drop": may_operate and has_keys,
-            "jobs": may_operate and permit.allows(Access(Action.DEFER)),
-            "read_jobs": permit.allows(Access(Action.DEFER)),
+            "jobs": may_operate and may_defer,
+            "read_jobs": may_defer,
         },
     }
 
 
-def _after(text: str) -> SortKey:
-    after = parse_after(text)
-    if after is None:
-        raise bad_parameter(
-            "after",
-            f"after is {text[:64]!r}, which no page ended with",
-            "the `next` of the page before, as it is; left out for the first page",
-        )
-    return after
+_NOT_MODIFIED: Final[Responses] = {304: {"description": "As the browser has it."}}
 
 
 def add_dashboard_routes(router: APIRouter, registry: WaitRegistry, groups: frozenset[str]) -> None:
     """Add the routes of the dashboard to `router`, which offers the endpoints of `groups`."""
     context = registry.context
-    worker = WorkerName()
-    waits = WaitList(context.purgatory, worker, context.prefix)
-    snapshots = Snapshots(context.purgatory, worker, context.prefix)
+    purgatory = context.purgatory
+    workers = Workers(purgatory, context.prefix)
+    waits, snapshots = WaitList(purgatory, workers), Snapshots(purgatory, workers)
     page = Page()
     add = partial(add_handler, router, context)
-
-    async def list_waits(
-        key: Annotated[KeyText | None, Query(description="Only waits on this key.")] = None,
-        prefix: Annotated[
-            Prefix, Query(description="Only waits on keys that begin with this.")
-        ] = "",
-        order: Annotated[
-            Literal["age", "deadline"],
-            Query(description="`age`: the oldest first; `deadline`: those that expire next first."),
-        ] = "age",
-        limit: Annotated[WholeNumber, Query(description="Waits in the response.")] = 100,
-        after: Annotated[
-            str | None,
-            Query(
-                description="The `next` of the page before.",
-                json_schema_extra={"maxLength": 64, "pattern": AFTER_PATTERN},
-            ),
-        ] = None,
-    ) -> RawResponse:
-        """List waits.
-
-        List what waits now, in all processes that share signals.
-        """
-        where = WaitFilter(
-            key=key,
-            prefix=prefix,
-            is_by_deadline=order == "deadline",
-            limit=limit,
-            after=None if after is None else _after(after),
-        )
-        rows, following = await waits.page(where)
-        encoded = await joined_in_turns(json.dumps(row).encode() for row in rows)
-        fields = encoded, json.dumps(following).encode()
-        return RawResponse.from_json(200, b'{"waits":[%b],"next":%b}' % fields)
 
     async def dashboard_snapshot(raw: RawRequest) -> RawResponse:
         """Live statistics.
@@ -325,17 +121,11 @@ def add_dashboard_routes(router: APIRouter, registry: WaitRegistry, groups: froz
         Return a snapshot of the statistics of all workers, at most a second old.
         """
         latest = await snapshots.latest()
-        session = json.dumps(_session(raw.permit, worker, groups)).encode()
+        session = to_json(_session(raw.permit, groups))
         # Of the same bytes for all.
         return RawResponse.from_json(200, b'{"session":%b,%b' % (session, latest[1:]))
 
-    add(
-        "GET /waits",
-        list_waits,
-        READ,
-        response_model=WaitsResponse,
-        problems=("signals-unavailable",),
-    )
+    add("GET /waits", waits.list_waits, READ, problems=("signals-unavailable",))
     add(
         "GET /dashboard",
         page.dashboard,
@@ -354,9 +144,9 @@ def add_dashboard_routes(router: APIRouter, registry: WaitRegistry, groups: froz
     )
     add(
         "POST /dashboard/actions",
-        Actions(context, waits, groups).dashboard_actions,
+        Actions(purgatory, waits, groups).dashboard_actions,
         Access(Action.OPERATE),
-        body=actions_json(context.purgatory.limits.max_value_bytes),
+        body=actions_json(purgatory.limits.max_value_bytes),
     )
     types = (each.partition(";")[0] for each in _MEDIA_TYPES.values())
     add(
@@ -368,6 +158,3 @@ def add_dashboard_routes(router: APIRouter, registry: WaitRegistry, groups: froz
         responses={200: {"content": {each: {} for each in types}}, **_NOT_MODIFIED},
         problems=("not-found",),
     )
-
-
-_NOT_MODIFIED: Final[Responses] = {304: {"description": "As the browser has it."}}

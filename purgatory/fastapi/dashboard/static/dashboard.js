@@ -50,7 +50,7 @@ function opened() {
   $("views").hidden = false;
   $("sign-out").hidden = !token();
   $("role").hidden = session.may.operate;
-  $("jobs-link").hidden = !session.groups.includes("jobs");
+  $("jobs-link").hidden = !session.has_jobs;
   applyPermissions();
   if (!isOpen) {
     isOpen = true;
@@ -99,7 +99,7 @@ function draw() {
 function route() {
   if (!isOpen) return;
   const [name, query] = location.hash.slice(1).split("?");
-  const view = VIEWS.includes(name) && !(name === "jobs" && !session.groups.includes("jobs")) ? name : "overview";
+  const view = VIEWS.includes(name) && !(name === "jobs" && !session.has_jobs) ? name : "overview";
   const parameters = new URLSearchParams(query || "");
   const is_other = view !== current;
   current = view;

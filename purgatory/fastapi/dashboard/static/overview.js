@@ -100,12 +100,11 @@ export function drawOverview(snapshot, workers) {
     const age = points.at(-1).at - points[0].at;
     parkedChart($("parked-chart"), points, SPANS_MS.find((span) => span >= age) || SPAN_MS);
   }
-  // A worker of an older version does not know every status.
-  const total = (name) => workers.reduce((sum, worker) => sum + (worker.statistics[name] || 0), 0);
+  const total = (name) => workers.reduce((sum, worker) => sum + worker.statistics[name], 0);
   const outdated = total("outdated");
   $("parked-legend").textContent = `Since the start: ${number(total("fired"))} woken, ${number(total("expired"))} expired, ${number(total("cancelled"))} cancelled${outdated ? `, ${number(outdated)} outdated` : ""}`;
   drawWheel(workers);
-  drawTimes(workers);
+  drawTimes(snapshot, workers);
   drawTopKeys(mergedKeys(workers).slice(0, 9));
   drawJobSummary(snapshot, workers);
 }
@@ -141,15 +140,14 @@ function added(lists) {
   return lists[0].map((_, i) => lists.reduce((sum, list) => sum + list[i], 0));
 }
 
-function drawTimes(workers) {
-  const { wait_bounds_ms, lateness_bounds_ms } = workers[0].times;
-  const parts = OUTCOMES.map(({ name, style }) => ({ name, style, counts: added(workers.map((w) => w.times.waits[name] || w.times.waits.fired.map(() => 0))) }));
+function drawTimes({ wait_bounds_ms, lateness_bounds_ms }, workers) {
+  const parts = OUTCOMES.map(({ name, style }) => ({ name, style, counts: added(workers.map((w) => w.waits[name])) }));
   histogram($("wait-times"), wait_bounds_ms, parts, "How long waits took");
   const named = OUTCOMES.filter(({ name }, i) => i < 3 || (name === "outdated" && parts[i].counts.some(Boolean)));
   if ($("waits-legend").children.length !== named.length) {
     $("waits-legend").replaceChildren(...named.map(({ name }) => h("span", { class: `key k-${name}` }, name)));
   }
-  const late = { name: "late", style: "c-accent", counts: added(workers.map((w) => w.times.lateness)) };
+  const late = { name: "late", style: "c-accent", counts: added(workers.map((w) => w.lateness)) };
   histogram($("lateness"), lateness_bounds_ms, [late], "How late deadlines ran");
 }
 
@@ -198,7 +196,7 @@ function drawTopKeys(keys) {
 
 function drawJobSummary({ job_states: states }, workers) {
   const running = workers.map((worker) => worker.statistics.jobs).filter(Boolean);
-  $("job-summary").hidden = !running.length || !session.groups.includes("jobs");
+  $("job-summary").hidden = !running.length || !session.has_jobs;
   if (!running.length) return;
   $("job-states").replaceChildren(...Object.entries(states || {}).map(([state, count]) => {
     const parts = [h("b", {}, number(count)), state];

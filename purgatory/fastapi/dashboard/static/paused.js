@@ -30,7 +30,7 @@ function draw({ handlers, all, jobs, unknown }) {
 }
 
 export async function refreshPaused() {
-  if (!isShown || !session.groups.includes("jobs")) return;
+  if (!isShown || !session.has_jobs) return;
   try {
     draw(await read("jobs:paused"));
   } catch { /* The next snapshot says what is wrong; the banner stays as it was. */ }

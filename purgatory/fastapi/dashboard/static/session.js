@@ -2,7 +2,7 @@
 
 const TOKEN = "purgatory.token";
 
-export const session = { may: {}, groups: [], identity: null };
+export const session = { may: {}, has_jobs: false };
 
 export function token() { return sessionStorage.getItem(TOKEN); }
 export function keepToken(text) {
