@@ -11,9 +11,8 @@ from fastapi import APIRouter, Path
 from pydantic_core import to_json
 
 from purgatory.fastapi.dashboard.actions import Actions, actions_json
-from purgatory.fastapi.dashboard.snapshots import Snapshots
+from purgatory.fastapi.dashboard.snapshots import Snapshots, Workers
 from purgatory.fastapi.dashboard.wait_list import WaitList
-from purgatory.fastapi.dashboard.workers import Workers
 from purgatory.fastapi.http.requests import READ, Access, Action, Permit, RawRequest
 from purgatory.fastapi.http.responses import Problem, RawResponse
 from purgatory.fastapi.routing.endpoints import file_response

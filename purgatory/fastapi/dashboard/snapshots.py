@@ -1,12 +1,18 @@
-"""Snapshots of the statistics: one a second at most, for all dashboards that ask."""
+"""Snapshots of the statistics of all workers: one a second at most, for all dashboards that ask."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import nlargest
+from secrets import token_hex
 from typing import Any, Final, Generic, TypeVar
 
 from pydantic import TypeAdapter
@@ -14,7 +20,8 @@ from pydantic_core import to_json
 
 from purgatory.errors import PurgatoryClosedError, PurgatoryError
 from purgatory.event_loop.inspection import Inspection, LevelBuckets
-from purgatory.fastapi.dashboard.workers import Workers
+from purgatory.fastapi.jobs.endpoints import paused_response
+from purgatory.fastapi.jobs.schemas import PausedResponse
 from purgatory.fastapi.service_routes import job_states
 from purgatory.operations.wait_histograms import (
     LATENESS_BOUNDS_MS,
@@ -23,6 +30,73 @@ from purgatory.operations.wait_histograms import (
     WaitTimes,
 )
 from purgatory.purgatory import Purgatory, Statistics
+from purgatory.turn_budget import TurnBudget
+
+logger = logging.getLogger("purgatory.dashboard")
+
+# Bytes of the answers to one question, together.
+_MAX_ANSWERS: Final = 8 * 1024 * 1024
+
+Answer = TypeVar("Answer")
+
+
+class Workers:
+    """The names of this worker, and questions to the others, about what only they know.
+
+    The names are made on first use: a server may fork after the application was made.
+    """
+
+    def __init__(self, purgatory: Purgatory, prefix: str) -> None:
+        """Ask those that share the signals of `purgatory`, with the endpoints under `prefix`."""
+        self._prefix = prefix
+        self._shared = purgatory.shared_signals
+
+    @cached_property
+    def name(self) -> str:
+        """The host and the process id, for people."""
+        return f"{socket.gethostname()}:{os.getpid()}"
+
+    @cached_property
+    def token(self) -> str:
+        """Twelve hexadecimal digits that no other worker has."""
+        return token_hex(6)
+
+    def answer_with(self, question: str, answer: Callable[[str], Awaitable[str]]) -> None:
+        """Call `answer` with the argument whenever another worker asks."""
+        if self._shared is not None:
+            self._shared.peers.text_answers[f"{question} {self._prefix}"] = answer
+
+    async def ask(
+        self, question: str, argument: str, adapter: TypeAdapter[Answer]
+    ) -> tuple[list[Answer], int]:
+        """Return the answers of the others, and how many are malformed, which is logged.
+
+        A worker that does not answer within a second is left out, and so is what is more than
+        _MAX_ANSWERS. Raises SignalsUnavailableError.
+        """
+        found: list[Answer] = []
+        malformed = 0
+        if self._shared is None:
+            return found, malformed
+        room = _MAX_ANSWERS
+        budget = TurnBudget()
+        for text in await self._shared.peers.ask_texts(f"{question} {self._prefix}", argument):
+            room -= len(text)
+            if room < 0:
+                break
+            try:
+                found.append(adapter.validate_json(text, strict=True))
+            except ValueError as exc:
+                malformed += 1
+                logger.warning(
+                    "another process sent a malformed answer to %r, which is left out (%s)",
+                    question,
+                    type(exc).__name__,
+                    extra={"action": "peer-malformed"},
+                )
+            await budget.yield_if_spent()
+        return found, malformed
+
 
 SHOWN_KEYS: Final = 50
 # Keys in one turn of the event loop: about half a millisecond.
@@ -172,6 +246,7 @@ class Snapshots:
         self._own = _Latest(self._snapshot)
         self._all = _Latest(self._gathered)
         self._job_states: dict[str, int] | None = None
+        self._paused: PausedResponse | None = None
         self._jobs_due_s = 0.0
         workers.answer_with("snapshot", self._answer)
 
@@ -245,17 +320,21 @@ class Snapshots:
             "workers": workers,
             "wait_bounds_ms": WAIT_BOUNDS_MS,
             "lateness_bounds_ms": LATENESS_BOUNDS_MS,
-            "job_states": await self._counted_jobs(),
+            **await self._jobs(),
             "notes": notes,
             "is_draining": self._purgatory.is_draining,
         }
         return to_json(document, inf_nan_mode="null")
 
-    async def _counted_jobs(self) -> dict[str, int] | None:
-        """Return how many jobs are in each state; None without a store that responds."""
+    async def _jobs(self) -> dict[str, Any]:
+        """Return what is the same for all workers; None without a store that responds."""
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         if self._purgatory.has_jobs and begun_s >= self._jobs_due_s:
             self._job_states = await job_states(self._purgatory)
+            if self._job_states is not None:
+                # It may be away since; then what was known a second before is shown.
+                with suppress(PurgatoryError):
+                    self._paused = await paused_response(self._purgatory)
             self._jobs_due_s = begun_s + (loop.time() - begun_s) / _STORE_SHARE
-        return self._job_states
+        return {"job_states": self._job_states, "paused": self._paused}

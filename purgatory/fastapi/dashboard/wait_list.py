@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field, PlainValidator, TypeAdapter
 
 from purgatory.errors import PurgatoryError
 from purgatory.event_loop.inspection import started_ms
-from purgatory.fastapi.dashboard.workers import Workers
+from purgatory.fastapi.dashboard.snapshots import Workers
 from purgatory.fastapi.http.errors import problem_of_error
 from purgatory.fastapi.http.json_bodies import KeyText
 from purgatory.fastapi.http.parameters import MAX_LIMIT, Prefix, WholeNumber, optional

@@ -291,13 +291,7 @@ class JobEndpoints:
 
         Return the handlers that are paused, and how many jobs wait for that to end.
         """
-        paused = await self._purgatory.jobs.paused()
-        return PausedResponse(
-            handlers=list(paused.handlers),
-            all=paused.is_all,
-            jobs=paused.jobs,
-            unknown=[name for name in paused.handlers if not self._purgatory.handlers.knows(name)],
-        )
+        return await paused_response(self._purgatory)
 
     async def list_jobs(
         self,
@@ -368,6 +362,17 @@ class JobEndpoints:
         if not tags.match_strongly(entity_tag(job).encode()):
             raise changed(job, b", ".join(sorted(tags.opaque_tags)).decode("latin-1"))
         return job.version
+
+
+async def paused_response(purgatory: Purgatory) -> PausedResponse:
+    """Return the handlers that are paused, and which of them this process does not know."""
+    paused = await purgatory.jobs.paused()
+    return PausedResponse(
+        handlers=list(paused.handlers),
+        all=paused.is_all,
+        jobs=paused.jobs,
+        unknown=[name for name in paused.handlers if not purgatory.handlers.knows(name)],
+    )
 
 
 def _following(raw: RawRequest, after: str | None) -> str | None:

@@ -1,99 +1,80 @@
-// Elements: made, shown to whom they are for, and rows that keep their place and their focus.
+// Elements: views are made anew as nodes, and the elements that are there are changed to match.
 
-import { number } from "./charts.js";
-import { session } from "./session.js";
+const SVG = "http://www.w3.org/2000/svg";
+const SHOWN_MS = 5000;
+let hiding = null;
 
 export const $ = (id) => document.getElementById(id);
 
+// A node: attributes that begin with "on" are listeners, and `key` names it among its neighbours.
 export function h(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
+  return { tag, attributes, children };
+}
+
+export function card(title, hint, ...body) {
+  return h("div", { class: "card" }, h("div", { class: "head" }, h("h2", {}, title), hint), body);
+}
+
+// Have `parent` contain these nodes and texts. Elements stay, by their keys or else their places, so
+// what has the focus keeps it.
+export function render(parent, ...nodes) {
+  const before = new Map([...parent.childNodes].map((each, i) => [each.key ?? i, each]));
+  const after = nodes.flat(Infinity).filter((node) => node || node === 0).map((node, i) => {
+    const { tag = "#text", attributes = {} } = node, old = before.get(attributes.key ?? i);
+    const element = old?.nodeName.toLowerCase() === tag ? old : made(tag, parent);
+    if (tag !== "#text") update(element, node);
+    else if (element.data !== String(node)) element.data = node;
+    return element;
+  });
+  const kept = new Set(after);
+  for (const each of before.values()) if (!kept.has(each)) each.remove();
+  after.forEach((element, i) => {
+    if (parent.childNodes[i] !== element) parent.insertBefore(element, parent.childNodes[i] ?? null);
+  });
+}
+
+function made(tag, parent) {
+  if (tag === "#text") return new Text();
+  const is_svg = tag === "svg" || parent.namespaceURI === SVG;
+  return is_svg ? document.createElementNS(SVG, tag) : document.createElement(tag);
+}
+
+function update(element, { attributes, children }) {
+  for (const { name } of [...element.attributes]) if (!(name in attributes)) element.removeAttribute(name);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (value !== null && value !== false) element.setAttribute(name, value === true ? "" : value);
+    if (/^(on.*|key|checked|indeterminate)$/.test(name)) element[name] = value;
+    else if (value === false || value === null) element.removeAttribute(name);
+    else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
   }
-  element.append(...children.filter((child) => child !== null));
-  return element;
+  render(element, children);
 }
 
-// Show only what the token may do.
-export function applyPermissions(root = document) {
-  for (const element of root.querySelectorAll("[data-needs]")) {
-    const is_bulk = element.classList.contains("bulk");
-    const is_allowed = Boolean(session.may[element.dataset.needs]);
-    if (!is_bulk || !is_allowed) element.hidden = !is_allowed;
-  }
+// Draw the page anew.
+export function redraw() { dispatchEvent(new Event("redraw")); }
+
+// Show what an action has come to for a while; screen readers say it.
+export function announce(text) {
+  clearTimeout(hiding);
+  $("announcement").textContent = text;
+  hiding = setTimeout(() => { $("announcement").textContent = ""; }, SHOWN_MS);
 }
 
-// Rows by id, made once and updated in place: what has the focus keeps it.
-export class Rows {
-  constructor(body, make) {
-    this.body = body;
-    this.make = make;
-    this.made = new Map();
-  }
+let asked = 0;
 
-  show(items, idOf) {
-    const rows = items.map((item) => {
-      const id = idOf(item);
-      if (!this.made.has(id)) this.made.set(id, this.make(item));
-      const row = this.made.get(id);
-      row.update(item);
-      return [id, row.element];
-    });
-    const kept = new Map(rows.map(([id]) => [id, this.made.get(id)]));
-    for (const [id, row] of this.made) if (!kept.has(id)) row.element.remove();
-    this.made = kept;
-    rows.forEach(([, element], i) => {
-      if (this.body.children[i] !== element) this.body.insertBefore(element, this.body.children[i] || null);
-    });
-  }
-}
-
-// The boxes of a table that choose rows, and the bar of actions on what is chosen.
-export class Choice {
-  constructor(table, bar, label, noun) {
-    this.ids = new Set();
-    this.bar = bar;
-    this.label = label;
-    this.noun = noun;
-    this.all = table.querySelector("thead input");
-    this.body = table.tBodies[0];
-    this.all.addEventListener("change", () => {
-      for (const box of this.body.querySelectorAll("input[type=checkbox]")) this.set(box, this.all.checked);
-      this.show();
-    });
-  }
-
-  box(id, name) {
-    return h("input", { type: "checkbox", "aria-label": `Choose ${name}`, "data-id": id, onchange: (event) => {
-      this.set(event.target, event.target.checked);
-      this.show();
-    } });
-  }
-
-  set(box, is_chosen) {
-    box.checked = is_chosen;
-    if (is_chosen) this.ids.add(box.dataset.id);
-    else this.ids.delete(box.dataset.id);
-  }
-
-  // Forget what is no longer shown.
-  keep(ids) {
-    const shown = new Set(ids);
-    for (const id of this.ids) if (!shown.has(id)) this.ids.delete(id);
-    this.show();
-  }
-
-  clear() {
-    for (const box of this.body.querySelectorAll("input[type=checkbox]")) this.set(box, false);
-    this.show();
-  }
-
-  show() {
-    this.bar.hidden = !this.ids.size || !session.may[this.bar.dataset.needs];
-    this.label.textContent = `${number(this.ids.size)} ${this.noun} chosen`;
-    const boxes = this.body.querySelectorAll("input[type=checkbox]").length;
-    this.all.checked = boxes > 0 && this.ids.size === boxes;
-    this.all.indeterminate = this.ids.size > 0 && this.ids.size < boxes;
-  }
+// Ask in a dialog. Returns its fields and, as `verb`, the value of the button; null if it was closed.
+export function ask(title, body, ...buttons) {
+  const dialog = $("dialog");
+  render(dialog, h("form", { key: ++asked, method: "dialog" }, h("h2", { id: "dialog-title" }, title), body,
+    // Not a button that submits: Enter in a field would press it, as the first of the form.
+    h("div", { class: "row end" }, h("button", { type: "button", onclick: () => dialog.close() }, "Close"), buttons)));
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.onclose = () => {
+      // The event of the dialog before may still come.
+      if (dialog.open) return;
+      const verb = dialog.returnValue;
+      resolve(verb && { ...Object.fromEntries(new FormData(dialog.querySelector("form"))), verb });
+    };
+  });
 }

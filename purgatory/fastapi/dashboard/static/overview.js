@@ -1,165 +1,59 @@
 // The views of the statistics: the overview, and the workers.
 
-import { $, h, Rows } from "./elements.js";
-import { session } from "./session.js";
-import { duration, histogram, number, parkedChart, sparkline, Wheel } from "./charts.js";
+import { card, h } from "./elements.js";
+import { bars, duration, line, number, wheel } from "./drawings.js";
+import { chips, keysTable } from "./lists.js";
+import { session } from "./service.js";
 
-const SPAN_MS = 300000;
-const SPANS_MS = [30000, 60000, 90000, 120000, 180000, SPAN_MS];
-const STATES = ["waiting", "running", "done", "failed", "cancelled", "blocked"];
-const COUNTERS = ["fired", "expired", "cancelled", "drained"];
-const OUTCOMES = [
-  { name: "fired", style: "c-fired" }, { name: "expired", style: "c-expired" },
-  { name: "cancelled", style: "c-cancelled" }, { name: "outdated", style: "c-outdated" },
-  { name: "drained", style: "c-drained" },
-];
+const SPANS_MS = [30000, 60000, 120000, 300000], SPAN_MS = SPANS_MS.at(-1);
+const OUTCOMES = ["fired", "expired", "cancelled", "outdated", "drained"];
 const TILES = [
-  { id: "parked", name: "Parked now", style: "s-accent", text: (p) => [number(p.parked)] },
-  { id: "keys", name: "Keys watched", style: "s-accent", text: (p) => [number(p.keys), p.is_bound && "at most"] },
-  { id: "fired", name: "Woken", style: "s-fired", text: (p) => [number(p.fired), "/s"] },
-  { id: "expired", name: "Expired", style: "s-expired", text: (p) => [number(p.expired), "/s"] },
-  { id: "cancelled", name: "Cancelled", style: "s-cancelled", text: (p) => [number(p.cancelled), "/s"] },
-  { id: "lag", name: "Event loop lag", style: "s-accent", text: (p) => [duration(p.lag)] },
+  ["parked", "Parked now", "accent", number, ""],
+  ["keys", "Keys watched", "accent", number, ""],
+  ["fired", "Woken", "fired", number, "/s"],
+  ["expired", "Expired", "expired", number, "/s"],
+  ["cancelled", "Cancelled", "cancelled", number, "/s"],
+  ["lag", "Event loop lag", "accent", duration, ""],
 ];
 
-// {token of a worker: its points, oldest first}, and what it counted when it was seen last.
-const series = new Map();
-const before = new Map();
-let wheel = null, wheelOf = null;
+// A point for each snapshot, oldest first: {at, of: {"": figures of all workers, token: of one}}.
+export const points = [];
+// {token: the worker as it was seen last}
+let before = new Map();
 
-function point(worker, repeated) {
-  const statistics = worker.statistics, last = before.get(worker.token);
-  const made = { at: worker.at_ms, parked: statistics.parked, keys: statistics.keys, others: statistics.keys - repeated, lag: worker.loop_lag_ms, has_rates: Boolean(last) };
+// Note a snapshot, whichever view is shown.
+export function note({ workers }) {
+  for (const worker of workers) worker.rates = rates(worker, before.get(worker.token));
+  before = new Map(workers.map((worker) => [worker.token, worker]));
+  const at = Date.now(), each = workers.map((worker) => [worker.token, figures([worker])]);
+  points.push({ at, of: Object.fromEntries([["", figures(workers)], ...each]) });
+  while (at - points[0].at > SPAN_MS) points.shift();
+}
+
+// A rate takes two snapshots: before that it is not 0 but unknown.
+function rates(worker, last) {
   const seconds = last ? (worker.at_ms - last.at_ms) / 1000 : 0;
-  for (const name of COUNTERS) {
-    made[name] = seconds > 0 ? Math.max(0, statistics[name] - last.statistics[name]) / seconds : 0;
-  }
-  return made;
+  if (seconds <= 0) return last?.rates ?? null;
+  return Object.fromEntries(OUTCOMES.map((name) => [name, (worker.statistics[name] - last.statistics[name]) / seconds]));
 }
 
-// Note a snapshot, also while another view is shown.
-export function note(snapshot) {
-  const at = Date.now(), seen = new Set();
-  for (const worker of snapshot.workers) {
-    const repeated = worker.keys.filter(({ key }) => seen.has(key)).length;
-    for (const { key } of worker.keys) seen.add(key);
-    const last = before.get(worker.token);
-    if (last && last.at_ms === worker.at_ms) continue;
-    const points = series.get(worker.token) || [];
-    points.push({ ...point(worker, repeated), at });
-    while (points.length && at - points[0].at > SPAN_MS + 5000) points.shift();
-    series.set(worker.token, points);
-    before.set(worker.token, worker);
-  }
-  for (const [token, points] of series) {
-    if (at - points.at(-1).at > SPAN_MS) {
-      series.delete(token);
-      before.delete(token);
-    }
-  }
+function figures(workers) {
+  const rated = workers.filter((worker) => worker.rates);
+  const rate = (name) => (rated.length ? total(rated, (worker) => worker.rates[name]) : NaN);
+  return {
+    parked: total(workers, ({ statistics }) => statistics.parked), keys: countedKeys(workers).keys,
+    lag: Math.max(...workers.map((worker) => worker.loop_lag_ms)),
+    fired: rate("fired"), expired: rate("expired"), cancelled: rate("cancelled"),
+  };
 }
 
-// The sum of the workers, second by second. A worker counts once in each: two of its snapshots may
-// come in one second and none in the next, for which the one before stands.
-export function history(tokens) {
-  const own = tokens.map((token) => new Map((series.get(token) || []).map((each) => [Math.round(each.at / 1000), each])));
-  const seconds = [...new Set(own.flatMap((points) => [...points.keys()]))].sort((a, b) => a - b);
-  return seconds.map((second) => {
-    const sum = { at: second * 1000, parked: 0, keys: 0, fired: 0, expired: 0, cancelled: 0, drained: 0, lag: 0 };
-    for (const points of own) {
-      const each = points.get(second) || points.get(second - 1) || points.get(second - 2);
-      if (!each) continue;
-      for (const name of ["parked", ...COUNTERS]) sum[name] += each[name];
-      // A key that an earlier worker lists counts there, if that is shown.
-      sum.keys += tokens.length > 1 ? each.others : each.keys;
-      sum.lag = Math.max(sum.lag, each.lag);
-    }
-    return sum;
-  });
-}
-
-// What is shown as numbers is what the last snapshot says, not the sum of seconds.
-function now(workers) {
-  const { keys, is_bound } = countedKeys(workers), sum = { parked: 0, keys, is_bound, lag: 0 };
-  for (const worker of workers) {
-    sum.parked += worker.statistics.parked;
-    sum.lag = Math.max(sum.lag, worker.loop_lag_ms);
-  }
-  // A rate takes two snapshots: before that it is not 0 but unknown.
-  const rated = workers.map((worker) => series.get(worker.token)?.at(-1)).filter((last) => last?.has_rates);
-  for (const name of ["fired", "expired", "cancelled"]) {
-    sum[name] = rated.length ? rated.reduce((total, last) => total + last[name], 0) : NaN;
-  }
-  return sum;
-}
-
-export function drawOverview(snapshot, workers) {
-  const points = history(workers.map((worker) => worker.token)), sums = now(workers);
-  drawTiles(sums, points);
-  if (points.length) {
-    const age = points.at(-1).at - points[0].at;
-    parkedChart($("parked-chart"), points, SPANS_MS.find((span) => span >= age) || SPAN_MS);
-  }
-  const total = (name) => workers.reduce((sum, worker) => sum + worker.statistics[name], 0);
-  const outdated = total("outdated");
-  $("parked-legend").textContent = `Since the start: ${number(total("fired"))} woken, ${number(total("expired"))} expired, ${number(total("cancelled"))} cancelled${outdated ? `, ${number(outdated)} outdated` : ""}`;
-  drawWheel(workers);
-  drawTimes(snapshot, workers);
-  drawTopKeys(mergedKeys(workers).slice(0, 9));
-  drawJobSummary(snapshot, workers);
-}
-
-function drawTiles(sums, points) {
-  const place = $("tiles");
-  if (!place.children.length) {
-    for (const tile of TILES) {
-      place.append(h("div", { class: "tile", id: `tile-${tile.id}` }, h("dt", {}, tile.name), h("dd", {})));
-    }
-  }
-  for (const tile of TILES) {
-    const element = $(`tile-${tile.id}`), [value, unit] = tile.text(sums);
-    element.querySelector("dd").replaceChildren(value, ...(unit ? [h("small", {}, ` ${unit}`)] : []));
-    element.querySelector("svg")?.remove();
-    element.append(sparkline(points.slice(-60).map((each) => each[tile.id]), tile.style));
-  }
-}
-
-function drawWheel(workers) {
-  const fullest = workers.reduce((a, b) => (b.statistics.timers > a.statistics.timers ? b : a));
-  const shown = workers.find((worker) => worker.token === wheelOf) || fullest;
-  if (wheelOf !== shown.token || !wheel) {
-    $("wheel").replaceChildren();
-    wheel = new Wheel($("wheel"));
-    wheelOf = shown.token;
-  }
-  $("wheel-worker").textContent = workers.length > 1 ? `of ${shown.worker}` : "";
-  wheel.draw(shown.levels);
-}
-
-function added(lists) {
-  return lists[0].map((_, i) => lists.reduce((sum, list) => sum + list[i], 0));
-}
-
-function drawTimes({ wait_bounds_ms, lateness_bounds_ms }, workers) {
-  const parts = OUTCOMES.map(({ name, style }) => ({ name, style, counts: added(workers.map((w) => w.waits[name])) }));
-  histogram($("wait-times"), wait_bounds_ms, parts, "How long waits took");
-  const named = OUTCOMES.filter(({ name }, i) => i < 3 || (name === "outdated" && parts[i].counts.some(Boolean)));
-  if ($("waits-legend").children.length !== named.length) {
-    $("waits-legend").replaceChildren(...named.map(({ name }) => h("span", { class: `key k-${name}` }, name)));
-  }
-  const late = { name: "late", style: "c-accent", counts: added(workers.map((w) => w.lateness)) };
-  histogram($("lateness"), lateness_bounds_ms, [late], "How late deadlines ran");
-}
+function total(workers, of) { return workers.reduce((sum, worker) => sum + of(worker), 0); }
 
 export function mergedKeys(workers) {
   const found = new Map();
-  for (const { keys } of workers) {
-    for (const each of keys) {
-      const sum = found.get(each.key) || { key: each.key, waiting: 0, oldest_ms: 0 };
-      sum.waiting += each.waiting;
-      sum.oldest_ms = Math.max(sum.oldest_ms, each.oldest_ms);
-      found.set(each.key, sum);
-    }
+  for (const { key, waiting, oldest_ms } of workers.flatMap((worker) => worker.keys)) {
+    const sum = found.get(key) ?? { key, waiting: 0, oldest_ms: 0 };
+    found.set(key, { key, waiting: sum.waiting + waiting, oldest_ms: Math.max(sum.oldest_ms, oldest_ms) });
   }
   return [...found.values()].sort((a, b) => b.waiting - a.waiting || (a.key < b.key ? -1 : 1));
 }
@@ -167,90 +61,90 @@ export function mergedKeys(workers) {
 // A key counts once, however many workers watch it. Workers list the fullest of their keys: those
 // that are not listed may be the same in two of them, so the sum is then an upper bound.
 export function countedKeys(workers) {
-  const unlisted = workers.map(({ keys, statistics }) => statistics.keys - keys.length);
-  const keys = unlisted.reduce((a, b) => a + b, mergedKeys(workers).length);
-  return { keys, is_bound: workers.length > 1 && unlisted.some((count) => count > 0) };
+  const unlisted = total(workers, ({ keys, statistics }) => statistics.keys - keys.length);
+  const keys = mergedKeys(workers).length + unlisted, is_bound = workers.length > 1 && unlisted > 0;
+  return { keys, text: `${is_bound ? "at most " : ""}${number(keys)}` };
 }
 
-const topKeys = new Rows($("top-keys"), (item) => {
-  const name = h("span", { title: item.key }, item.key), bar = h("i");
-  const count = h("b"), oldest = h("span"), words = [h("span", { class: "hidden" }, " wait, the oldest for ")];
-  const link = h("a", { href: `#waits?key=${encodeURIComponent(item.key)}` }, name, h("span", {}, count, ...words), oldest);
-  return {
-    element: h("li", {}, link, bar),
-    update({ waiting, oldest_ms, part }) {
-      count.textContent = number(waiting);
-      oldest.textContent = duration(oldest_ms);
-      bar.style.width = `${part * 100}%`;
-    },
-  };
-});
-
-function drawTopKeys(keys) {
-  const top = keys.length ? keys[0].waiting : 1;
-  topKeys.show(keys.map((each) => ({ ...each, part: each.waiting / top })), (each) => each.key);
-  let empty = $("top-keys").parentElement.querySelector(".empty");
-  if (!keys.length && !empty) $("top-keys").after(h("p", { class: "empty" }, "Nothing waits."));
-  else if (keys.length) empty?.remove();
+// The statistics of `workers`, which are all of the snapshot, or the one with the chosen token.
+export function overview(snapshot, workers, chosen) {
+  const course = points.filter(({ of }) => of[chosen]), age = Date.now() - course[0].at;
+  const span = SPANS_MS.find((each) => each >= age) ?? SPAN_MS;
+  const values = (name) => course.map(({ at, of }) => [at, of[chosen][name]]);
+  const parked = values("parked"), most = Math.max(1, ...parked.map(([, value]) => value)), now = parked.at(-1)[1];
+  const count = (name) => total(workers, ({ statistics }) => statistics[name]);
+  const known = OUTCOMES.filter((name, i) => i < 3 || (name === "outdated" && count(name)));
+  const since = known.map((name) => `${number(count(name))} ${name === "fired" ? "woken" : name}`).join(", ");
+  const label = `Parked operations: ${number(now)} now, at most ${number(most)} in the last ${duration(span)}`;
+  const fullest = workers.reduce((a, b) => (b.statistics.timers > a.statistics.timers ? b : a));
+  return [
+    h("dl", { class: "tiles" }, TILES.map(([name, title, style, text, unit]) =>
+      h("div", { class: "card", id: `tile-${name}` }, h("dt", {}, title),
+        h("dd", {}, name === "keys" ? countedKeys(workers).text : text(course.at(-1).of[chosen][name]), unit && h("small", {}, ` ${unit}`)),
+        line(values(name), Math.min(span, SPANS_MS[1]), style)))),
+    h("div", { class: "columns" },
+      card("Parked", h("p", { class: "hint", id: "parked-legend" }, `Since the start: ${since}`),
+        h("p", { class: "axis" }, number(most)), h("div", { class: "chart high" }, line(parked, span, "accent", label)),
+        h("p", { class: "axis" }, h("span", {}, `−${duration(span)}`), h("span", {}, "now"))),
+      card("Timing wheel", workers.length > 1 && h("p", { class: "hint" }, `of ${fullest.worker}`), h("div", { id: "wheel" }, wheel(fullest.levels))),
+      card("How long waits took", h("p", { class: "hint" }, known.map((name) => h("span", { class: `legend ${name}` }, name))),
+        h("div", { class: "chart" }, bars(snapshot.wait_bounds_ms, outcomes(workers), "How long waits took")),
+        h("h3", {}, "How late deadlines ran"),
+        h("div", { class: "chart" }, bars(snapshot.lateness_bounds_ms, [{ style: "accent", counts: added(workers.map((worker) => worker.lateness)) }], "How late deadlines ran")),
+        h("p", { class: "hint" }, "Since this worker's first viewer came.")),
+      card("Fullest keys", h("a", { href: "#waits" }, "All waits"), keysTable(mergedKeys(workers).slice(0, 9))),
+      session.has_jobs && workers[0].statistics.jobs && card("Jobs", h("a", { href: "#jobs" }, "All jobs"), jobs(snapshot.job_states, workers))),
+  ];
 }
 
-function drawJobSummary({ job_states: states }, workers) {
-  const running = workers.map((worker) => worker.statistics.jobs).filter(Boolean);
-  $("job-summary").hidden = !running.length || !session.has_jobs;
-  if (!running.length) return;
-  $("job-states").replaceChildren(...Object.entries(states || {}).map(([state, count]) => {
-    const parts = [h("b", {}, number(count)), state];
-    return h("li", {}, STATES.includes(state) ? h("a", { href: `#jobs?state=${state}` }, ...parts) : h("span", {}, ...parts));
-  }));
-  const sum = (name) => number(running.reduce((total, jobs) => total + jobs[name], 0));
-  const late = Math.max(...running.map((jobs) => jobs.lateness.p99_ms));
-  const found = [["Leased", sum("held")], ["Running", sum("running")], ["Tried again", sum("retried")], ["Leases lost", sum("lost")], ["Started late (p99)", duration(late)]];
-  $("job-work").replaceChildren(...found.flatMap(([name, text]) => [h("dt", {}, name), h("dd", {}, text)]));
+function outcomes(workers) {
+  return OUTCOMES.map((style) => ({ style, counts: added(workers.map((worker) => worker.waits[style])) }));
 }
 
-function facts(worker) {
-  const { statistics, missing } = worker, { signals, shared_signals: shared, jobs } = statistics;
-  const last = (series.get(worker.token) || []).at(-1);
-  const found = [
+function added(lists) { return lists[0].map((_, i) => lists.reduce((sum, list) => sum + list[i], 0)); }
+
+function details(found) {
+  return h("dl", { class: "details" }, found.map(([name, text]) => [h("dt", {}, name), h("dd", {}, text)]));
+}
+
+function jobs(counts, workers) {
+  const running = workers.map((worker) => worker.statistics.jobs), sum = (name) => number(total(running, (each) => each[name]));
+  return [
+    chips(counts ?? {}),
+    h("h3", {}, "In the hands of these workers"),
+    details([
+      ["Leased", sum("held")], ["Running", sum("running")], ["Tried again", sum("retried")], ["Leases lost", sum("lost")],
+      ["Started late (p99)", duration(Math.max(...running.map((each) => each.lateness.p99_ms)))],
+    ]),
+  ];
+}
+
+export function workersView(workers) {
+  return card("Workers", h("p", { class: "hint" }, "Each is a process that shares the signals of this one."),
+    h("div", { class: "workers" }, workers.map((worker) => {
+      const state = worker.statistics.is_draining ? "draining" : worker.missing.length ? "not ready" : "ready";
+      const style = { ready: "done", draining: "running" }[state] ?? "failed";
+      return h("article", { class: "card", key: worker.token, "aria-label": worker.worker },
+        h("h3", {}, worker.worker, h("span", { class: `badge ${style}` }, state)), details(facts(worker)));
+    })));
+}
+
+function facts({ statistics, loop_lag_ms, rates: rate }) {
+  const { signals, shared_signals: shared, jobs: job } = statistics;
+  const refused = Object.entries(statistics.refused).filter(([, count]) => count);
+  return [
     ["Parked", `${number(statistics.parked)} on ${number(statistics.keys)} keys`],
-    ["Woken", last?.has_rates ? `${number(last.fired)} /s` : "–"],
-    ["Event loop lag", duration(worker.loop_lag_ms)],
+    ["Woken", `${number(rate?.fired)} /s`],
+    ["Event loop lag", duration(loop_lag_ms)],
     ["Latest deadline", `${duration(statistics.longest_lateness_ms)} late`],
     ["Signals kept", `${number(signals.signals)}, ${number(signals.bytes / 1024)} KB`],
-  ];
-  if (shared) {
-    found.push(["Lag behind the log", `${number(shared.lag)} signals`], ["Gaps", number(shared.gaps)], ["Reconnects", number(shared.reconnects)]);
-  }
-  if (jobs) {
-    const { recovery, lateness } = jobs;
-    found.push(
-      ["Leased jobs", `${number(jobs.held)}, ${number(jobs.running)} running`],
-      ["Leases lost", number(jobs.lost)],
-      ["Jobs late", `${duration(lateness.p50_ms)} (p99 ${duration(lateness.p99_ms)})`],
-      ["Recovery", recovery.is_finished ? (recovery.overdue ? `finished: ${number(recovery.overdue)} were overdue` : "finished") : `under way: ${number(recovery.overdue)} overdue so far`],
-      ["Job store", jobs.store_error || "in reach"],
-    );
-  }
-  const refused = Object.entries(statistics.refused).filter(([, count]) => count);
-  if (refused.length) found.push(["Refused", refused.map(([name, count]) => `${name}: ${number(count)}`).join(", ")]);
-  found.push(["Core", statistics.is_compiled ? "compiled" : "plain Python"]);
-  const state = statistics.is_draining ? "draining" : missing.length ? "not ready" : "ready";
-  return { state, found };
-}
-
-const workerCards = new Rows($("workers-list"), (item) => {
-  const badge = h("span"), list = h("dl", { class: "details" });
-  return {
-    element: h("article", { class: "worker-card", "aria-label": item.worker }, h("h3", {}, item.worker, badge), list),
-    update(worker) {
-      const { state, found } = facts(worker);
-      badge.className = `badge ${{ ready: "done", draining: "running" }[state] || "failed"}`;
-      badge.textContent = state;
-      list.replaceChildren(...found.flatMap(([name, text]) => [h("dt", {}, name), h("dd", {}, text)]));
-    },
-  };
-});
-
-export function drawWorkers(workers) {
-  workerCards.show(workers, (worker) => worker.token);
+    shared && ["Lag behind the log", `${number(shared.lag)} signals`],
+    shared && ["Gaps, reconnects", `${number(shared.gaps)}, ${number(shared.reconnects)}`],
+    job && ["Leased jobs", `${number(job.held)}, ${number(job.running)} running, ${number(job.lost)} lost`],
+    job && ["Jobs late", `${duration(job.lateness.p50_ms)} (p99 ${duration(job.lateness.p99_ms)})`],
+    job && ["Recovery", `${job.recovery.is_finished ? "finished" : "under way"}, ${number(job.recovery.overdue)} overdue`],
+    job && ["Job store", job.store_error || "in reach"],
+    refused.length > 0 && ["Refused", refused.map(([name, count]) => `${name}: ${number(count)}`).join(", ")],
+    ["Core", statistics.is_compiled ? "compiled" : "plain Python"],
+  ].filter(Boolean);
 }
