@@ -132,7 +132,7 @@ async def test_what_it_shows_under_load_is_the_statistics() -> None:
             timers = purgatory.statistics().timers
             assert await text(page, "#wheel .total") == str(timers)
             levels = await page.run(
-                "[...document.querySelectorAll('.levels b')].map((each) => +each.textContent)"
+                "[...document.querySelectorAll('#wheel dd')].map((each) => +each.textContent)"
             )
             assert sum(levels) == timers
             await page.until(
@@ -230,7 +230,7 @@ async def test_a_lost_connection_a_restart_and_the_way_back() -> None:
         said = await text(page, "#trouble p")
         assert "shutting down" in said or "connection to the server is lost" in said
         assert "What you see is from" in said and "Trying again in" in said
-        assert await text(page, "#state b") == "Not live"
+        assert await text(page, "#state") == "Not live"
         async with serving(port) as purgatory, parked(purgatory, "after", 7):
             await page.run("document.querySelector('#trouble button').click()")
             await page.until("document.querySelector('#state').dataset.state === 'live'")

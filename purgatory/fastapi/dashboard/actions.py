@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -27,17 +27,9 @@ TARGETS_ROOM: Final = 144 * 1024
 # Characters of a target in a line of the log.
 _MAX_LOGGED: Final = 300
 
-ActionName = Literal[
-    "fire",
-    "drop-key",
-    "cancel-wait",
-    "cancel-job",
-    "run-job",
-    "retry-job",
-    "pause",
-    "resume",
-    "resume-all",
-]
+_OnKeys = Literal["fire", "drop-key"]
+_OnJobs = Literal["cancel-job", "run-job", "retry-job", "pause", "resume", "resume-all"]
+ActionName = Literal["cancel-wait", _OnKeys, _OnJobs]
 
 
 class ActionsBody(RequestBody):
@@ -56,13 +48,6 @@ class ActionsBody(RequestBody):
         min_length=1, max_length=500, description="What to act on, each on its own."
     )
     value: Any = Field(None, description="The value to fire with; for `fire` only.")
-
-    @property
-    def group(self) -> str:
-        """The group of endpoints that the action is of."""
-        if self.action == "cancel-wait":
-            return "dashboard"
-        return "keys" if self.action in ("fire", "drop-key") else "jobs"
 
     def accesses(self) -> Iterator[Access]:
         """Yield the access that it needs besides OPERATE."""
@@ -116,11 +101,12 @@ class Actions:
         # A refusal of one target does not keep the action from the others.
         for access in body.accesses():
             raw.permit.check(access)
-        if body.group not in self._groups:
+        group = "keys" if body.action in get_args(_OnKeys) else "jobs"
+        if body.action != "cancel-wait" and group not in self._groups:
             raise Problem(
                 "forbidden",
-                f"{body.action} is of the endpoints of {body.group}, which this application does "
-                f"not offer: add {body.group!r} to install(endpoints=...)",
+                f"{body.action} is of the endpoints of {group}, which this application does not "
+                f"offer: add {group!r} to install(endpoints=...)",
             )
         ended, otherwise = set[str](), ""
         if body.action == "cancel-wait":
@@ -129,28 +115,23 @@ class Actions:
         results = []
         budget = TurnBudget()
         for target in body.targets:
-            if body.action == "cancel-wait":
-                is_done = target in ended
-                # A target that is given twice was ended once.
-                ended.discard(target)
-                detail = "the wait has ended as cancelled" if is_done else otherwise
-            else:
-                detail, is_done = await self._act(raw, body, target)
+            detail, is_done = otherwise, False
+            try:
+                if body.action != "cancel-wait":
+                    detail, is_done = await self._act(raw, body, target), True
+                elif target in ended:
+                    # A target that is given twice was ended once.
+                    ended.remove(target)
+                    detail, is_done = "the wait has ended as cancelled", True
+            except PurgatoryError as exc:
+                detail = problem_of_error(exc).detail
+                release_frames(exc)
             _log(raw, body.action, target, detail, is_done=is_done)
             results.append(ActionResult(target=target, done=is_done, detail=detail))
             await budget.yield_if_spent()
         return ActionsResponse(results=results)
 
-    async def _act(self, raw: RawRequest, body: ActionsBody, target: str) -> tuple[str, bool]:
-        """Return what happened, or why not, and whether it is done."""
-        try:
-            return await self._done(raw, body, target), True
-        except PurgatoryError as exc:
-            detail = problem_of_error(exc).detail
-            release_frames(exc)
-            return detail, False
-
-    async def _done(self, raw: RawRequest, body: ActionsBody, target: str) -> str:
+    async def _act(self, raw: RawRequest, body: ActionsBody, target: str) -> str:
         """Do the action on one target, and return what happened; raise PurgatoryError."""
         purgatory = self._purgatory
         match body.action:

@@ -12,6 +12,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import nlargest
+from math import inf
 from secrets import token_hex
 from typing import Any, Final, Generic, TypeVar
 
@@ -33,9 +34,6 @@ from purgatory.purgatory import Purgatory, Statistics
 from purgatory.turn_budget import TurnBudget
 
 logger = logging.getLogger("purgatory.dashboard")
-
-# Bytes of the answers to one question, together.
-_MAX_ANSWERS: Final = 8 * 1024 * 1024
 
 Answer = TypeVar("Answer")
 
@@ -67,22 +65,25 @@ class Workers:
             self._shared.peers.text_answers[f"{question} {self._prefix}"] = answer
 
     async def ask(
-        self, question: str, argument: str, adapter: TypeAdapter[Answer]
+        self,
+        question: str,
+        argument: str,
+        adapter: TypeAdapter[Answer],
+        max_bytes: float = inf,
     ) -> tuple[list[Answer], int]:
         """Return the answers of the others, and how many are malformed, which is logged.
 
-        A worker that does not answer within a second is left out, and so is what is more than
-        _MAX_ANSWERS. Raises SignalsUnavailableError.
+        A worker that does not answer within a second is left out, and so is what is beyond
+        `max_bytes`. Raises SignalsUnavailableError.
         """
         found: list[Answer] = []
         malformed = 0
         if self._shared is None:
             return found, malformed
-        room = _MAX_ANSWERS
         budget = TurnBudget()
         for text in await self._shared.peers.ask_texts(f"{question} {self._prefix}", argument):
-            room -= len(text)
-            if room < 0:
+            max_bytes -= len(text)
+            if max_bytes < 0:
                 break
             try:
                 found.append(adapter.validate_json(text, strict=True))
@@ -194,6 +195,8 @@ _TICK_S: Final = 0.1
 LOOKED_S: Final = 5.0
 # Counting jobs may be expensive: it takes at most this part of the time.
 _STORE_SHARE: Final = 0.05
+# Of the snapshots of other workers, together.
+_MAX_BYTES: Final = 8 * 1024 * 1024
 
 Made = TypeVar("Made")
 
@@ -309,7 +312,7 @@ class Snapshots:
     async def _gathered(self) -> bytes:
         workers, notes = [await self._own.get()], []
         try:
-            others, malformed = await self._workers.ask("snapshot", "", _SNAPSHOT)
+            others, malformed = await self._workers.ask("snapshot", "", _SNAPSHOT, _MAX_BYTES)
         except PurgatoryError as exc:
             notes.append(f"The other workers cannot be shown: {exc}")
         else:

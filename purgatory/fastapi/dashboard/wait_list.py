@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from heapq import nsmallest
@@ -200,18 +200,19 @@ class WaitList:
 
     def _matching(self, where: WaitFilter) -> Iterator[tuple[str, DelayedOperation | None]]:
         """Yield each wait once, under the first of its keys that matches; None to give way."""
-        inspection, prefix = self._inspection, where.prefix
+        prefix = where.prefix
         if where.key is not None:
-            for operation in inspection.watching(where.key):
-                yield where.key, operation
+            yield from ((where.key, each) for each in self._inspection.watching(where.key))
             return
-        for key in inspection.watched():
+        for key in self._inspection.watched():
             if not key.startswith(prefix):
                 yield "", None
                 continue
-            for operation in inspection.watching(key):
+            for operation in self._inspection.watching(key):
                 keys = operation.keys
-                if len(keys) == 1 or key == _first(keys, prefix):
+                matching = (each for each in keys if str(each).startswith(prefix))
+                # There is none if it has just ended.
+                if len(keys) == 1 or key == next(matching, None):
                     yield key, operation
 
     def _row(self, name: str, key: str, operation: DelayedOperation) -> ListedWait:
@@ -266,8 +267,3 @@ class WaitList:
     async def _answer_cancel(self, argument: str) -> str:
         ended = await self._cancel_here(_IDS.validate_json(argument, strict=True))
         return _IDS.dump_json(sorted(ended)).decode()
-
-
-def _first(keys: tuple[Hashable, ...], prefix: str) -> Hashable:
-    """Return the first key that begins with `prefix`; None if the wait has just ended."""
-    return next((each for each in keys if str(each).startswith(prefix)), None)

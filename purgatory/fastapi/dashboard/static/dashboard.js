@@ -88,7 +88,7 @@ function banners() {
   for (const { worker, missing } of latest?.workers ?? []) found.push(...missing.map((text) => `${worker}: ${text}`));
   return [
     trouble && h("div", { class: "banner bad", id: "trouble", key: "trouble", role: "alert" }, h("p", {}, trouble), h("button", { onclick: tryNow }, "Try now")),
-    found.length > 0 && h("ul", { class: "banner bad", key: "notes", "aria-label": "What is wrong" }, found.map((each) => h("li", {}, each))),
+    found.length > 0 && h("div", { class: "banner bad", key: "notes", role: "status" }, found.map((each) => h("p", {}, each))),
     latest?.paused && ["overview", "jobs"].includes(view) && pausedBanner(latest.paused),
   ];
 }
@@ -102,7 +102,7 @@ function tryNow() {
 function draw() {
   if (document.hidden) return;
   $("state").dataset.state = state;
-  $("state").lastChild.textContent = STATES[state];
+  $("state").textContent = STATES[state];
   $("sign-out").hidden = !latest || !token();
   $("role").hidden = !latest || session.may.operate;
   $("sign-in").hidden = state !== "off";

@@ -1,6 +1,6 @@
 // Numbers as texts, and as drawings: lines, bars, and the timing wheel.
 
-import { h } from "./elements.js";
+import { details, h } from "./elements.js";
 
 const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 
@@ -60,8 +60,7 @@ export function wheel(levels) {
     h("svg", { viewBox: "-152 -152 304 304", role: "img", "aria-label": `Timing wheel: ${all} timers on ${levels.length} levels, listed below` },
       levels.map((level, i) => ring(level, 48 + (i + 0.5) * room, room - 7)),
       h("path", { class: "now", d: "M0 -146l6 -6h-12z" }), h("text", { class: "total", y: 4 }, all), h("text", { y: 20 }, "timers")),
-    h("ul", { class: "levels" }, levels.map(({ size, tick_ms, tasks }) =>
-      h("li", {}, `${size} buckets of ${duration(tick_ms)}, ${duration(tick_ms * size)} in all`, h("b", {}, number(tasks))))),
+    details(levels.map(({ size, tick_ms, tasks }) => [`${size} buckets of ${duration(tick_ms)}, ${duration(tick_ms * size)} in all`, number(tasks)])),
   ];
 }
 

@@ -1,8 +1,10 @@
 // Elements: views are made anew as nodes, and the elements that are there are changed to match.
 
 const SVG = "http://www.w3.org/2000/svg";
+// What is set as a property, not as an attribute.
+const PROPERTY = /^(on.*|key|checked|indeterminate)$/;
 const SHOWN_MS = 5000;
-let hiding = null;
+let hiding = null, asked = 0;
 
 export const $ = (id) => document.getElementById(id);
 
@@ -13,6 +15,10 @@ export function h(tag, attributes = {}, ...children) {
 
 export function card(title, hint, ...body) {
   return h("div", { class: "card" }, h("div", { class: "head" }, h("h2", {}, title), hint), body);
+}
+
+export function details(found) {
+  return h("dl", { class: "details" }, found.map(([name, content]) => [h("dt", {}, name), h("dd", {}, content)]));
 }
 
 // Have `parent` contain these nodes and texts. Elements stay, by their keys or else their places, so
@@ -41,8 +47,10 @@ function made(tag, parent) {
 
 function update(element, { attributes, children }) {
   for (const { name } of [...element.attributes]) if (!(name in attributes)) element.removeAttribute(name);
+  for (const name of element.properties ?? []) if (!(name in attributes)) element[name] = null;
+  element.properties = Object.keys(attributes).filter((name) => PROPERTY.test(name));
   for (const [name, value] of Object.entries(attributes)) {
-    if (/^(on.*|key|checked|indeterminate)$/.test(name)) element[name] = value;
+    if (PROPERTY.test(name)) element[name] = value;
     else if (value === false || value === null) element.removeAttribute(name);
     else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
   }
@@ -58,8 +66,6 @@ export function announce(text) {
   $("announcement").textContent = text;
   hiding = setTimeout(() => { $("announcement").textContent = ""; }, SHOWN_MS);
 }
-
-let asked = 0;
 
 // Ask in a dialog. Returns its fields and, as `verb`, the value of the button; null if it was closed.
 export function ask(title, body, ...buttons) {

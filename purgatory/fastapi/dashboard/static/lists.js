@@ -1,6 +1,6 @@
 // The lists of keys, waits and jobs: tables, of which the address names the page and the filter.
 
-import { announce, ask, card, h, redraw } from "./elements.js";
+import { announce, ask, card, details, h, redraw } from "./elements.js";
 import { duration, number } from "./drawings.js";
 import { act, read, reason, session } from "./service.js";
 
@@ -170,10 +170,10 @@ export function keysTable(keys, has_actions = false) {
 }
 
 export function keysCard(keys, total) {
-  return h("div", { class: "short" }, card("Keys", [
+  return card("Keys", [
     h("p", { class: "hint" }, `The ${number(keys.length)} fullest of ${total}`),
     session.may.fire && button("Fire a key…", () => fire("")),
-  ], keysTable(keys, true)));
+  ], keysTable(keys, true));
 }
 
 export const waits = new List({
@@ -233,7 +233,7 @@ function shown(value) {
   return typeof value === "string" ? value : JSON.stringify(value, null, 2);
 }
 
-async function details(listed) {
+async function look(listed) {
   const asked = location.hash;
   let job = listed;
   try {
@@ -243,8 +243,7 @@ async function details(listed) {
   }
   if (asked !== location.hash) return;
   const fields = Object.entries(job).filter(([, value]) => String(value ?? ""));
-  const found = await ask(`Job ${job.id}`,
-    h("dl", { class: "details" }, fields.map(([name, value]) => [h("dt", {}, name.replaceAll("_", " ")), h("dd", { class: "mono" }, shown(value))])),
+  const found = await ask(`Job ${job.id}`, details(fields.map(([name, value]) => [name.replaceAll("_", " "), shown(value)])),
     session.may.jobs && JOB_ACTIONS.filter(([, , state]) => state === job.state).map(([value, text]) => h("button", { value }, text)));
   if (found) changeJobs(found.verb, [job.id]);
 }
@@ -275,7 +274,7 @@ export const jobs = new List({
   ],
   bulk: (ids) => JOB_ACTIONS.map(([action, text]) => button(text, () => changeJobs(action, ids))),
   columns: () => [
-    ["Job", (job) => button(job.id.length > 16 ? `…${job.id.slice(-12)}` : job.id, () => details(job), { class: "link mono", title: job.id }), "name"],
+    ["Job", (job) => button(job.id.length > 16 ? `…${job.id.slice(-12)}` : job.id, () => look(job), { class: "link mono", title: job.id }), "name"],
     ["Handler", (job) => job.handler, "mono"],
     ["State", (job) => {
       const [text, title] = BLOCKED[job.blocked_by] ?? [job.state, null];

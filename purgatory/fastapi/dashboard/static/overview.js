@@ -1,6 +1,6 @@
 // The views of the statistics: the overview, and the workers.
 
-import { card, h } from "./elements.js";
+import { card, details, h } from "./elements.js";
 import { bars, duration, line, number, wheel } from "./drawings.js";
 import { chips, keysTable } from "./lists.js";
 import { session } from "./service.js";
@@ -93,7 +93,7 @@ export function overview(snapshot, workers, chosen) {
         h("div", { class: "chart" }, bars(snapshot.lateness_bounds_ms, [{ style: "accent", counts: added(workers.map((worker) => worker.lateness)) }], "How late deadlines ran")),
         h("p", { class: "hint" }, "Since this worker's first viewer came.")),
       card("Fullest keys", h("a", { href: "#waits" }, "All waits"), keysTable(mergedKeys(workers).slice(0, 9))),
-      session.has_jobs && workers[0].statistics.jobs && card("Jobs", h("a", { href: "#jobs" }, "All jobs"), jobs(snapshot.job_states, workers))),
+      session.has_jobs && card("Jobs", h("a", { href: "#jobs" }, "All jobs"), jobs(snapshot.job_states, workers))),
   ];
 }
 
@@ -103,18 +103,14 @@ function outcomes(workers) {
 
 function added(lists) { return lists[0].map((_, i) => lists.reduce((sum, list) => sum + list[i], 0)); }
 
-function details(found) {
-  return h("dl", { class: "details" }, found.map(([name, text]) => [h("dt", {}, name), h("dd", {}, text)]));
-}
-
 function jobs(counts, workers) {
-  const running = workers.map((worker) => worker.statistics.jobs), sum = (name) => number(total(running, (each) => each[name]));
+  const running = workers.map((worker) => worker.statistics.jobs).filter(Boolean), sum = (name) => number(total(running, (each) => each[name]));
   return [
     chips(counts ?? {}),
     h("h3", {}, "In the hands of these workers"),
     details([
       ["Leased", sum("held")], ["Running", sum("running")], ["Tried again", sum("retried")], ["Leases lost", sum("lost")],
-      ["Started late (p99)", duration(Math.max(...running.map((each) => each.lateness.p99_ms)))],
+      ["Started late (p99)", duration(Math.max(0, ...running.map((each) => each.lateness.p99_ms)))],
     ]),
   ];
 }
