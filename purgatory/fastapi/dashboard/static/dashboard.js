@@ -77,8 +77,6 @@ function route() {
   LISTS[view]?.choose([]);
   LISTS[view]?.refresh();
   draw();
-  // What is in its fields is from the address before.
-  document.querySelector(".filters")?.reset();
   if (view !== before) scrollTo(0, 0);
 }
 

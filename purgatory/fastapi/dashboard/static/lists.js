@@ -22,8 +22,10 @@ function button(text, onclick, attributes = {}) {
   return h("button", { type: "button", class: "small", onclick, ...attributes }, text);
 }
 
-function labelled(text, tag, attributes, ...children) {
-  return h("label", {}, text, " ", h(tag, attributes, ...children));
+// A field with what the address has of it: another one, once that is something else.
+function field(text, name, attributes = {}, tag = "input", ...children) {
+  const value = parameters().get(name) ?? "";
+  return h("label", {}, text, " ", h(tag, { name, value, key: value, ...NAME, ...attributes }, ...children));
 }
 
 // The box that chooses a row, or all of them.
@@ -32,8 +34,8 @@ function box(label, checked, onchange, indeterminate = false) {
 }
 
 // Columns are [label, row => its texts or nodes, style]; `choice` has boxes for the rows, if any.
-function table(noun, columns, rows, idOf, choice) {
-  const label = `Table of ${noun}`;
+function table(noun, all, rows, idOf, choice) {
+  const label = `Table of ${noun}`, columns = all.filter(Boolean);
   return h("div", { class: "scroll", role: "region", "aria-label": label, tabindex: 0 }, rows.length > 0 ? h("table", { id: `${noun}-table` },
     h("caption", { class: "hidden" }, label),
     h("thead", {}, h("tr", {}, choice && h("th", { scope: "col", class: "box" }, choice.all()),
@@ -117,7 +119,7 @@ class List {
     const query = parameters(), ids = [...this.chosen];
     return card(this.noun, h("p", { class: "hint", role: "status" }, this.hint),
       this.above?.(query.get("state") ?? ""),
-      h("form", { class: "filters", onsubmit: (event) => this.filter(event) }, this.fields(query), h("button", {}, "Show"),
+      h("form", { class: "filters", onsubmit: (event) => this.filter(event) }, this.fields(), h("button", {}, "Show"),
         h("label", { class: "check" }, h("input", { type: "checkbox", checked: this.isLive, onchange: ({ target }) => { this.isLive = target.checked; } }), ` Refresh every ${duration(this.everyMs)}`)),
       ids.length > 0 && h("div", { class: "bulk" }, `${number(ids.length)} ${this.noun} chosen`, this.bulk(ids)),
       table(this.noun, this.columns(), this.rows, (row) => row.id, session.may[this.needs] && this),
@@ -141,8 +143,8 @@ function checkJson({ target }) {
 
 async function fire(key) {
   const found = await ask("Fire a key", [
-    labelled("Key", "input", { name: "key", value: key, required: "", ...NAME }),
-    labelled("Value, as JSON (may be empty)", "textarea", { name: "value", rows: 4, spellcheck: "false", oninput: checkJson }),
+    field("Key", "key", { value: key, required: "" }),
+    field("Value, as JSON (may be empty)", "value", { rows: 4, maxlength: null, oninput: checkJson }, "textarea"),
   ], h("button", { class: "primary", value: "go" }, "Fire"));
   if (!found) return;
   await act("fire", [found.key], found.value.trim() ? JSON.parse(found.value) : null);
@@ -155,18 +157,15 @@ async function drop(key) {
 }
 
 export function keysTable(keys, has_actions = false) {
-  const columns = [
+  return table("keys", [
     ["Key", ({ key }) => h("a", { href: `#waits?${new URLSearchParams({ key })}` }, key), "name mono"],
     ["Waiting", (row) => number(row.waiting), "number"],
     ["Oldest", (row) => duration(row.oldest_ms), "number"],
-  ];
-  if (has_actions && session.may.drop) {
-    columns.push(["", ({ key }) => [
+    has_actions && session.may.drop && ["", ({ key }) => [
       session.may.fire && button("Fire…", () => fire(key), { "aria-label": `Fire ${key}` }),
       button("Drop…", () => drop(key), { "aria-label": `Drop ${key}`, class: "small danger" }),
-    ], "actions"]);
-  }
-  return table("keys", columns, keys, (row) => row.key);
+    ], "actions"],
+  ], keys, (row) => row.key);
 }
 
 export function keysCard(keys, total) {
@@ -180,11 +179,11 @@ export const waits = new List({
   noun: "waits", needs: "operate", everyMs: 2000,
   nameOf: (wait) => `the wait of ${wait.client ?? wait.kind} on ${wait.key}`,
   read: (query) => read("waits", { ...query, limit: 50 }),
-  fields: (query) => [
-    labelled("Key begins with", "input", { name: "prefix", value: query.get("prefix") ?? "", placeholder: "order:", ...NAME }),
-    labelled("Key", "input", { name: "key", value: query.get("key") ?? "", ...NAME }),
-    labelled("Order", "select", { name: "order" }, [["", "Oldest first"], ["deadline", "Next deadline first"]].map(([value, text]) =>
-      h("option", { value, selected: query.get("order") === value && "" }, text))),
+  fields: () => [
+    field("Key begins with", "prefix", { placeholder: "order:" }),
+    field("Key", "key"),
+    field("Order", "order", {}, "select", [["", "Oldest first"], ["deadline", "Next deadline first"]].map(([value, text]) =>
+      h("option", { value, selected: parameters().get("order") === value && "" }, text))),
   ],
   bulk: (ids) => button("Cancel the chosen waits…", async () => {
     const text = `${number(ids.length)} waits end as cancelled. Their clients may wait again.`;
@@ -192,7 +191,7 @@ export const waits = new List({
   }, { class: "danger" }),
   columns() {
     const passed = Date.now() - this.readAt;
-    const columns = [
+    return [
       ["Key", (wait) => (wait.keys > 1 ? `${wait.key} and ${wait.keys - 1} more` : wait.key), "name mono"],
       ["Kind", (wait) => wait.kind],
       ["Client", (wait) => wait.client, "mono"],
@@ -200,14 +199,11 @@ export const waits = new List({
       ["Ends in", (wait) => duration(Math.max(0, wait.remaining_ms - passed)), "number"],
       ["Wait-Id", (wait) => wait.wait_id, "mono"],
       ["Worker", (wait) => wait.worker, "mono"],
-    ];
-    if (session.may.operate) {
-      columns.push(["", (wait) => [
+      session.may.operate && ["", (wait) => [
         session.may.fire && button("Fire…", () => fire(wait.key), { "aria-label": `Fire ${wait.key}, for which ${wait.client ?? wait.kind} waits` }),
         button("Cancel", () => this.do("cancel-wait", [wait.id]), { "aria-label": `Cancel ${this.nameOf(wait)}`, class: "small danger" }),
-      ], "actions"]);
-    }
-    return columns;
+      ], "actions"],
+    ];
   },
 });
 
@@ -251,7 +247,7 @@ async function look(listed) {
 async function pause() {
   const found = await ask("Pause a handler", [
     h("p", {}, "No more of its jobs are started, in any worker, until it is resumed. What runs goes on."),
-    labelled("Handler", "input", { name: "handler", list: "handlers", required: "", ...NAME }),
+    field("Handler", "handler", { list: "handlers", required: "" }),
     h("datalist", { id: "handlers" }, [...new Set(jobs.rows.map((job) => job.handler))].map((value) => h("option", { value }))),
   ], h("button", { class: "danger", value: "go" }, "Pause"));
   if (found) jobs.do("pause", [found.handler.trim()]);
@@ -267,9 +263,8 @@ export const jobs = new List({
     return { ...page, jobs: page.jobs.filter((job) => JSON.stringify(job).toLowerCase().includes(text)) };
   },
   above(state) { return chips(this.counts, state, (changed) => this.address({ ...changed, after: "" })); },
-  fields: (query) => [
-    ...[["search", "Search the page, or an id"], ["handler", "Handler"], ["key", "Key"]].map(([name, label]) =>
-      labelled(label, "input", { name, value: query.get(name) ?? "", ...NAME })),
+  fields: () => [
+    field("Search the page, or an id", "search"), field("Handler", "handler"), field("Key", "key"),
     session.may.operate && button("Pause handler…", pause, { id: "pause-handler", class: null }),
   ],
   bulk: (ids) => JOB_ACTIONS.map(([action, text]) => button(text, () => changeJobs(action, ids))),
