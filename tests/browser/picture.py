@@ -60,7 +60,7 @@ async def make_picture(target: Path) -> None:
         loads = cycle((_fire,) * 8 + (_cancel, _defer))
         tasks = [asyncio.create_task(_wait(purgatory, choice)) for _ in range(3_000)]
         tasks += [asyncio.create_task(next(loads)(purgatory, choice)) for _ in range(10)]
-        await page.look(width=1280, height=1084)
+        await page.look(width=1280, height=1130)
         await opened(page, port)
         await asyncio.sleep(SECONDS)
         await page.picture(target, is_whole=False)

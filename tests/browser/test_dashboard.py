@@ -330,6 +330,25 @@ async def test_waits_are_fired_and_cancelled_by_keyboard(caplog: pytest.LogCaptu
     assert [line.split()[1] for line in lines] == ["fire", "cancel-wait", "cancel-wait", "run-job"]
 
 
+async def test_what_has_the_focus_keeps_it_while_rows_come_and_go() -> None:
+    """And is text, whatever a key is called."""
+    port, key = free_port(), "<img src=x onerror=alert(1)>"
+    async with serving(port) as purgatory, browser() as page:
+        await opened(page, port)
+        rows = "[...document.querySelectorAll('#keys-table tbody tr')]"
+        names = f"{rows}.map((row) => row.cells[0].textContent).join(' ')"
+        async with parked(purgatory, key, 2):
+            await show(page, "waits")
+            await page.until(f"{names} === {key!r}")
+            await page.run("document.querySelector('#keys-table button').focus()")
+            async with parked(purgatory, "a", 3), parked(purgatory, "b", 1):
+                await page.until(f"{names} === 'a {key} b'")
+            await page.until(f"{names} === {key!r}")
+            focused = await page.run("document.activeElement.getAttribute('aria-label')")
+            assert focused == f"Fire {key}"
+        assert page.errors == []
+
+
 async def test_a_pause_is_shown_until_it_is_resumed() -> None:
     """A banner with a button in Overview and Jobs; pausing asks for the handler in a dialog."""
     port = free_port()

@@ -72,7 +72,7 @@ function received(snapshot) {
 function route() {
   if (!latest) return;
   const name = location.hash.slice(1).split("?")[0], before = view;
-  if (name !== "main") view = name in VIEWS && (name !== "jobs" || session.has_jobs) ? name : "overview";
+  if (name !== "main") view = Object.hasOwn(VIEWS, name) && (name !== "jobs" || session.has_jobs) ? name : "overview";
   document.title = `${VIEWS[view]} · Purgatory`;
   LISTS[view]?.choose([]);
   LISTS[view]?.refresh();

@@ -22,8 +22,8 @@ export function duration(ms) {
 
 // The course of a value: points are [time, value], oldest first. Has words, and an area, if labelled.
 export function line(points, spanMs, style, label) {
-  const known = points.filter(([, value]) => Number.isFinite(value));
-  const top = Math.max(1, ...known.map(([, value]) => value)), end = points.at(-1)[0];
+  const end = points.at(-1)[0], known = points.filter(([at, value]) => end - at <= spanMs && Number.isFinite(value));
+  const top = Math.max(1, ...known.map(([, value]) => value));
   const places = known.map(([at, value]) => `${(100 - (100 * (end - at)) / spanMs).toFixed(2)} ${(98 - (94 * value) / top).toFixed(2)}`);
   const path = places.length > 1 ? `M${places.join("L")}` : "";
   const first = places[0]?.split(" ")[0];

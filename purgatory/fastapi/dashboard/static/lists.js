@@ -288,7 +288,7 @@ export function chips(counts, chosen, address = ({ state }) => `#jobs?state=${st
   const all = STATES.reduce((sum, state) => sum + (counts[state] ?? 0), 0);
   return h("nav", { class: "row chips", id: "job-states", "aria-label": "State" },
     [["", all], ...Object.entries(counts), ["periodic"]].map(([state, count]) => {
-      const isListed = !state || STATES.includes(state) || state in QUERIES, name = state || "all";
+      const isListed = !state || STATES.includes(state) || Object.hasOwn(QUERIES, state), name = state || "all";
       return h(isListed ? "a" : "span", { href: isListed && address({ state }), "aria-current": state === chosen && "page" },
         count === undefined ? name : [h("b", {}, number(count)), " ", name]);
     }));
