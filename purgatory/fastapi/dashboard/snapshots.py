@@ -22,7 +22,6 @@ from pydantic_core import to_json
 from purgatory.errors import PurgatoryClosedError, PurgatoryError
 from purgatory.event_loop.inspection import Inspection, LevelBuckets
 from purgatory.fastapi.jobs.endpoints import paused_response
-from purgatory.fastapi.jobs.schemas import PausedResponse
 from purgatory.fastapi.service_routes import job_states
 from purgatory.operations.wait_histograms import (
     LATENESS_BOUNDS_MS,
@@ -248,8 +247,7 @@ class Snapshots:
         self._lag_ms = 0.0
         self._own = _Latest(self._snapshot)
         self._all = _Latest(self._gathered)
-        self._job_states: dict[str, int] | None = None
-        self._paused: PausedResponse | None = None
+        self._jobs: dict[str, Any] = {"job_states": None, "paused": None}
         self._jobs_due_s = 0.0
         workers.answer_with("snapshot", self._answer)
 
@@ -323,21 +321,21 @@ class Snapshots:
             "workers": workers,
             "wait_bounds_ms": WAIT_BOUNDS_MS,
             "lateness_bounds_ms": LATENESS_BOUNDS_MS,
-            **await self._jobs(),
+            **await self._latest_jobs(),
             "notes": notes,
             "is_draining": self._purgatory.is_draining,
         }
         return to_json(document, inf_nan_mode="null")
 
-    async def _jobs(self) -> dict[str, Any]:
-        """Return what is the same for all workers; None without a store that responds."""
-        loop = asyncio.get_running_loop()
+    async def _latest_jobs(self) -> dict[str, Any]:
+        """Return how many jobs are in each state, and what is paused; None if that is unknown."""
+        loop, jobs = asyncio.get_running_loop(), self._jobs
         begun_s = loop.time()
         if self._purgatory.has_jobs and begun_s >= self._jobs_due_s:
-            self._job_states = await job_states(self._purgatory)
-            if self._job_states is not None:
-                # It may be away since; then what was known a second before is shown.
+            jobs["job_states"] = await job_states(self._purgatory)
+            # If the store is away, what was paused before is shown.
+            if jobs["job_states"] is not None:
                 with suppress(PurgatoryError):
-                    self._paused = await paused_response(self._purgatory)
+                    jobs["paused"] = await paused_response(self._purgatory)
             self._jobs_due_s = begun_s + (loop.time() - begun_s) / _STORE_SHARE
-        return {"job_states": self._job_states, "paused": self._paused}
+        return jobs

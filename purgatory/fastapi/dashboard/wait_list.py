@@ -200,11 +200,8 @@ class WaitList:
 
     def _matching(self, where: WaitFilter) -> Iterator[tuple[str, DelayedOperation | None]]:
         """Yield each wait once, under the first of its keys that matches; None to give way."""
-        prefix = where.prefix
-        if where.key is not None:
-            yield from ((where.key, each) for each in self._inspection.watching(where.key))
-            return
-        for key in self._inspection.watched():
+        is_any, prefix = where.key is None, where.prefix
+        for key in self._inspection.watched() if where.key is None else (where.key,):
             if not key.startswith(prefix):
                 yield "", None
                 continue
@@ -212,7 +209,7 @@ class WaitList:
                 keys = operation.keys
                 matching = (each for each in keys if str(each).startswith(prefix))
                 # There is none if it has just ended.
-                if len(keys) == 1 or key == next(matching, None):
+                if not is_any or len(keys) == 1 or key == next(matching, None):
                     yield key, operation
 
     def _row(self, name: str, key: str, operation: DelayedOperation) -> ListedWait:
