@@ -1,4 +1,4 @@
-"""Kafka's own clients, unmodified, as judges of examples/kafka_broker, in threads or processes.
+"""Kafka's own clients, unmodified, as judges of examples/kafka_broker, each in a process.
 
-The wheels are of PyPI, and two clients of npm. kcat is in neither, and so not among them.
+The wheels are of PyPI, two clients of npm, and kcat is a package of the system.
 """

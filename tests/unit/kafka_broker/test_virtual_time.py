@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from aiokafka.errors import InconsistentGroupProtocolError
 
 from examples.kafka_broker.broker import KafkaBroker
 from examples.kafka_broker.groups.group import GroupState
@@ -30,8 +33,8 @@ async def consumer(broker: KafkaBroker, name: str, **options: Any) -> AsyncItera
         auto_offset_reset="earliest",
         **options,
     )
-    await member.start()
     try:
+        await member.start()
         yield member
     finally:
         await member.stop()
@@ -96,6 +99,22 @@ async def test_a_static_member_restarts_without_a_rebalance(broker: KafkaBroker)
             await asyncio.sleep(60)
             assert b.assignment() == own and shares([a, b]) == list(range(6))
             assert broker.coordinator.groups["g"].generation == generation
+
+
+async def test_members_need_a_protocol_in_common(broker: KafkaBroker) -> None:
+    """A group uses one that all of them have, and refuses who has none of those."""
+    ranges, turns = RangePartitionAssignor, RoundRobinPartitionAssignor
+    async with (
+        consumer(broker, "a", partition_assignment_strategy=[turns]) as a,
+        consumer(broker, "b", partition_assignment_strategy=[ranges, turns]) as b,
+    ):
+        await until(lambda: shares([a, b]) == list(range(6)) and bool(a.assignment()))
+        group = broker.coordinator.groups["g"]
+        generation = group.generation
+        with pytest.raises(InconsistentGroupProtocolError):
+            async with consumer(broker, "c", partition_assignment_strategy=[ranges]):
+                pass
+        assert (group.protocol, group.generation) == ("roundrobin", generation)
 
 
 async def test_a_group_resumes_where_it_has_committed(broker: KafkaBroker, producer: Any) -> None:
