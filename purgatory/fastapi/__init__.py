@@ -18,8 +18,7 @@ from purgatory.fastapi.access import BearerTokens, TrustedHosts, new_token
 from purgatory.fastapi.http.requests import ALLOW_ANYONE, Access, Action
 from purgatory.fastapi.http.responses import Problem
 from purgatory.fastapi.install import install
-from purgatory.fastapi.long_poll.endpoint_call import LongPollKey
-from purgatory.fastapi.long_poll.middleware import LongPollMiddleware
+from purgatory.fastapi.long_poll import LongPollKey, LongPollMiddleware
 from purgatory.fastapi.parking import (
     AccessesDep,
     DelayedResponse,

@@ -19,8 +19,7 @@ from purgatory.fastapi.access import BearerTokens
 from purgatory.fastapi.http.errors import internal_error, log_fault, problem_of_exception
 from purgatory.fastapi.http.json_bodies import MAX_ERRORS_SHOWN, MAX_SHOWN, pointer
 from purgatory.fastapi.http.responses import Problem, release_frames
-from purgatory.fastapi.long_poll.endpoint_call import LongPollKey
-from purgatory.fastapi.long_poll.middleware import LongPollMiddleware
+from purgatory.fastapi.long_poll import LongPollKey, LongPollMiddleware
 from purgatory.fastapi.router import Authorize, EndpointGroup, create_router, refuse_several_workers
 from purgatory.fastapi.routing.endpoints import DEFAULT_PREFIX
 from purgatory.fastapi.routing.routes import RawRoute, include_in_app

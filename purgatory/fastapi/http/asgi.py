@@ -46,7 +46,7 @@ _CYCLES: Final = frozenset(
 # Their wrappers of `send` note that the response has begun, and do nothing else.
 OBSERVERS: Final = frozenset({"starlette._exception_handler", "starlette.middleware.errors"})
 # One of ours changes a header.
-_TRANSPARENT: Final = OBSERVERS | {"purgatory.fastapi.long_poll.endpoint_call"}
+_TRANSPARENT: Final = OBSERVERS | {"purgatory.fastapi.long_poll"}
 
 
 class ResponseUnreadError(Exception):

@@ -105,23 +105,20 @@ def status_line(status: int) -> bytes:
 
 def encoded(headers: Mapping[str, str]) -> Headers:
     """Return headers in ASGI's form."""
-    return [
-        (name.lower().encode(), _checked(name, value).encode("latin-1"))
-        for name, value in headers.items()
-    ]
+    return _pairs(header_lines(headers))
 
 
 def header_lines(headers: Mapping[str, str]) -> bytes:
-    """Return headers as lines, as `RawResponse.from_json` takes them."""
-    lines = [f"{name.lower()}: {_checked(name, value)}\r\n" for name, value in headers.items()]
-    return "".join(lines).encode("latin-1")
+    """Return headers as lines, as `RawResponse.from_json` takes them.
 
-
-def _checked(name: str, value: str) -> str:
-    """Return the value of a header; raise ValueError if it would end the line."""
-    if not _LINE_ENDS.isdisjoint(value):
-        raise ValueError(f"header {name} is {value[:64]!r}, with the end of a line in it")
-    return value
+    Raises ValueError for a value that would end its line.
+    """
+    lines = ""
+    for name, value in headers.items():
+        if not _LINE_ENDS.isdisjoint(value):
+            raise ValueError(f"header {name} is {value[:64]!r}, with the end of a line in it")
+        lines += f"{name.lower()}: {value}\r\n"
+    return lines.encode("latin-1")
 
 
 def _pairs(lines: bytes) -> Headers:

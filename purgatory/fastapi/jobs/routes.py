@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from functools import partial
+from io import BytesIO
 from itertools import islice
 from typing import Any, Final
 
@@ -253,17 +254,8 @@ def split_lines(body: bytes) -> tuple[int, Iterator[bytes]]:
         raise bad_parameter(
             "body", f"the body has {shown} lines", f"1 to {MAX_JOB_LINES} lines of JSON"
         )
-    return count, _lines(body)
-
-
-def _lines(body: bytes) -> Iterator[bytes]:
     # At line feeds only: JSON may contain other line separators of Unicode.
-    start = 0
-    while start < len(body):
-        at = body.find(b"\n", start)
-        at = len(body) if at < 0 else at
-        yield body[start:at].strip(_SPACE)
-        start = at + 1
+    return count, (line.strip(_SPACE) for line in BytesIO(body))
 
 
 _JSON_LINES: Final = "application/jsonl"

@@ -79,20 +79,13 @@ class _ClosingCycle(RequestResponseCycle):
         if message["type"] == "http.response.start" and not self.response_started:
             names = {name.lower() for name, _ in message.get("headers", ())}
             self._is_stream = (
-                b"content-length" not in names
+                names.isdisjoint(_FRAMING)
                 and self.scope["method"] != "HEAD"
                 and message["status"] not in (204, 304)
             )
             if self._is_stream:
                 # uvicorn then frames nothing: each piece is as long as what it expects.
-                self.chunked_encoding = False
-                self.keep_alive = False
-                headers = [
-                    (name, value)
-                    for name, value in message.get("headers", ())
-                    if name.lower() != b"transfer-encoding"
-                ]
-                message = {**message, "headers": headers}
+                self.chunked_encoding = self.keep_alive = False
         elif self._is_stream:
             self.expected_content_length = len(message.get("body", b""))
         await super().send(message)

@@ -90,7 +90,7 @@ def _wrapped(send: Any, module_name: str) -> Any:
     [
         ([], True),
         (["starlette._exception_handler"], True),
-        (["starlette._exception_handler", "purgatory.fastapi.long_poll.endpoint_call"], True),
+        (["starlette._exception_handler", "purgatory.fastapi.long_poll"], True),
         (["application.middleware"], False),
         (["starlette._exception_handler", "application.middleware"], False),
         (["application.middleware", "starlette._exception_handler"], False),
