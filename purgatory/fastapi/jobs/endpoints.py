@@ -141,11 +141,7 @@ class JobEndpoints:
         return job_response(added.job, raw.permit, status, location)
 
     async def get_job(
-        self,
-        raw: AsgiRequest,
-        id: JobId,  # noqa: A002 - as OpenAPI has it
-        if_none_match: IfNoneMatch = None,
-        prefer: Prefer = None,
+        self, raw: AsgiRequest, id: JobId, if_none_match: IfNoneMatch = None, prefer: Prefer = None
     ) -> RawResponse:
         """Look at a job, or wait for it.
 
@@ -155,11 +151,7 @@ class JobEndpoints:
         return await watch_job(self._registry, raw, id, if_none_match, wait)
 
     async def reschedule_job(
-        self,
-        raw: RawRequest,
-        id: JobId,  # noqa: A002 - as OpenAPI has it
-        body: RescheduleBody,
-        if_match: IfMatch = None,
+        self, raw: RawRequest, id: JobId, body: RescheduleBody, if_match: IfMatch = None
     ) -> RawResponse:
         """Move a job's deadline.
 
@@ -171,12 +163,7 @@ class JobEndpoints:
         )
         return job_response(job, raw.permit)
 
-    async def run_job(
-        self,
-        raw: RawRequest,
-        id: JobId,  # noqa: A002 - as OpenAPI has it
-        if_match: IfMatch = None,
-    ) -> RawResponse:
+    async def run_job(self, raw: RawRequest, id: JobId, if_match: IfMatch = None) -> RawResponse:
         """Run a job now.
 
         Run a waiting job at once, in whichever process.
@@ -190,12 +177,7 @@ class JobEndpoints:
         job = await self._purgatory.jobs.run_now(id, if_version=if_version)
         return job_response(job, raw.permit, is_paused=paused.covers(job.handler))
 
-    async def retry_job(
-        self,
-        raw: RawRequest,
-        id: JobId,  # noqa: A002 - as OpenAPI has it
-        if_match: IfMatch = None,
-    ) -> RawResponse:
+    async def retry_job(self, raw: RawRequest, id: JobId, if_match: IfMatch = None) -> RawResponse:
         """Retry a failed job.
 
         Run a failed job again, at once and with all its attempts.
@@ -204,12 +186,7 @@ class JobEndpoints:
         job = await self._purgatory.jobs.retry(id, if_version=if_version)
         return job_response(job, raw.permit)
 
-    async def cancel_job(
-        self,
-        raw: RawRequest,
-        id: JobId,  # noqa: A002 - as OpenAPI has it
-        if_match: IfMatch = None,
-    ) -> RawResponse:
+    async def cancel_job(self, raw: RawRequest, id: JobId, if_match: IfMatch = None) -> RawResponse:
         """Cancel a job.
 
         Cancel a waiting job: from then on it never runs. Repeating is safe.
@@ -223,7 +200,7 @@ class JobEndpoints:
         raw: RawRequest,
         handler: OfHandler = None,
         key: OfKey = None,
-        all: Annotated[  # noqa: A002 - as OpenAPI has it
+        all: Annotated[
             Flag,
             Query(
                 description="`true`: all failed jobs, or all that match. One of `handler`, `key` "
@@ -254,10 +231,7 @@ class JobEndpoints:
         return RetriedResponse(retried=page.retried, next=_following(raw, page.next))
 
     async def pause_handler(
-        self,
-        raw: RawRequest,
-        handler: PausedHandler = None,
-        all: AllHandlers = False,  # noqa: A002 - as OpenAPI has it
+        self, raw: RawRequest, handler: PausedHandler = None, all: AllHandlers = False
     ) -> PausedResponse:
         """Pause a handler.
 
@@ -270,10 +244,7 @@ class JobEndpoints:
         return await self.paused_handlers()
 
     async def resume_handler(
-        self,
-        raw: RawRequest,
-        handler: PausedHandler = None,
-        all: AllHandlers = False,  # noqa: A002 - as OpenAPI has it
+        self, raw: RawRequest, handler: PausedHandler = None, all: AllHandlers = False
     ) -> PausedResponse:
         """Resume a handler.
 

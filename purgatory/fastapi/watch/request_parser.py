@@ -176,7 +176,7 @@ def declare_watch(limits: Limits, settings: WaitSettings) -> Callable[..., Watch
         cursor: Cursor = None,
         wait: Any = f"{settings.default_wait:g}",
         limit: Annotated[WholeNumber, Query(description="Signals in the response.")] = 100,
-        min: Any = 1,  # noqa: A002 - as OpenAPI has it
+        min: Any = 1,
         if_none_match: _CursorTag = None,
         prefer: Prefer = None,
         wait_id: WaitId = None,

@@ -436,7 +436,7 @@ def add_watch_routes(router: APIRouter, registry: WaitRegistry) -> None:
         problems=PROBLEMS,
     )
 
-    async def cancel_wait(raw: RawRequest, id: _EndedWaitId) -> RawResponse:  # noqa: A002 - as OpenAPI has it
+    async def cancel_wait(raw: RawRequest, id: _EndedWaitId) -> RawResponse:
         """End a wait.
 
         End the wait of that Wait-Id: its response has the reason "cancelled".
