@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from string import Formatter
@@ -32,7 +32,6 @@ from purgatory.fastapi.http.responses import (
     Headers,
     Problem,
     RawResponse,
-    draining_problem,
     encoded,
     retry_after,
 )
@@ -47,7 +46,7 @@ from purgatory.fastapi.watch.settings import (
 from purgatory.operations import DelayedOperation
 from purgatory.outcome import Status
 from purgatory.purgatory import Purgatory
-from purgatory.signals import MemorySignals, WaitOperation
+from purgatory.signals import WaitOperation
 from purgatory.timer.clock import NS_PER_MS
 
 logger = logging.getLogger("purgatory.fastapi")
@@ -168,18 +167,10 @@ class EndpointCall:
     That ends a stream as it would end without the middleware; background tasks run.
     """
 
-    def __init__(
-        self,
-        scope: Scope,
-        receive: InterruptibleReceive,
-        send: Send,
-        *,
-        should_keep_back: Callable[[EndpointCall], bool],
-        keep_back: Callable[[EndpointCall], Awaitable[None]],
-    ) -> None:
+    def __init__(self, poll: LongPoll, scope: Scope) -> None:
         """Prepare a call with a copy of `scope`: no call sees what another one stored there.
 
-        The request has no body.
+        The request has no body. `poll` decides what is withheld.
         """
         self.keys: list[str] = []
         """The keys that the endpoint has named; complete once there are headers."""
@@ -193,12 +184,9 @@ class EndpointCall:
         self.status = 0
         self.headers: Headers = []
         self.is_kept_back = False
-        self._receive = receive
+        self._poll = poll
         self._has_read = False
-        self._send = send
         self._swallowed = 0
-        self._should_keep_back = should_keep_back
-        self._keep_back = keep_back
 
     @property
     def etag(self) -> bytes:
@@ -210,7 +198,7 @@ class EndpointCall:
         if not (self._has_read or self.is_kept_back):
             self._has_read = True
             return {"type": "http.request", "body": b"", "more_body": False}
-        message = None if self.is_kept_back else await self._receive()
+        message = None if self.is_kept_back else await self._poll.receive()
         return message or {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
@@ -226,14 +214,14 @@ class EndpointCall:
             self.status = message["status"]
             self.headers, keys = take_keys(message.get("headers", ()))
             self.keys += keys
-            if self._should_keep_back(self):
+            if self._poll.should_keep_back(self):
                 self.is_kept_back = True
-                self._receive.interrupt()
-                await self._keep_back(self)
+                self._poll.receive.interrupt()
+                await self._poll.keep_back(self)
                 return
             message = {**message, "headers": self.headers}
         try:
-            await self._send(message)
+            await self._poll.send(message)
         except OSError:
             # A server of ASGI 2.4 raises this when the client has left; see above.
             pass
@@ -274,33 +262,6 @@ CLOSED: Final = "the client gets 503"
 BAD_KEY: Final = "it names a key that cannot be watched"
 
 
-class UnparkedRoutes:
-    """Logs why requests with `Prefer: wait` do not wait: once per route and reason."""
-
-    def __init__(self) -> None:
-        # Bounded by the routes of the application: no part of it comes from clients.
-        self._said: set[tuple[str, str]] = set()
-
-    def say(self, scope: Scope, reason: str, detail: object = "") -> None:
-        """Log `reason` for the route of `scope`, unless that was logged before."""
-        route = scope.get("route")
-        if isinstance(route, RawRoute):
-            # One of ours parks by itself, or has nothing to wait for.
-            return
-        route = effective_route(scope)
-        name = getattr(route, "path", None) or repr(scope.get("endpoint"))
-        if (name, reason) in self._said:
-            return
-        self._said.add((name, reason))
-        logger.warning(
-            "a client wants to wait at %s, which responds at once: %s%s",
-            name,
-            reason,
-            f" ({detail})" if detail else "",
-            extra={"action": "long-poll-not-parked"},
-        )
-
-
 class LongPollOperation(WaitOperation):
     """Fires once anything happened to its keys since a position, though not before `begin`.
 
@@ -310,19 +271,14 @@ class LongPollOperation(WaitOperation):
 
     kind: ClassVar[str] = "long-poll"
 
-    __slots__ = ("_is_begun", "_report")
+    __slots__ = ("_is_begun", "_poll")
 
     def __init__(
-        self,
-        delay_ms: int,
-        signals: MemorySignals,
-        keys: tuple[str, ...],
-        positions: int | tuple[int, ...],
-        on_end: Callable[[Status], object],
+        self, delay_ms: int, poll: LongPoll, keys: tuple[str, ...], positions: int | tuple[int, ...]
     ) -> None:
-        """Call `on_end` once with the status, unless the wait is abandoned; `keys` are unique."""
-        super().__init__(delay_ms, signals, keys, positions)
-        self._report = on_end
+        """Call `poll.on_end` once, unless the wait is abandoned; `keys` are unique."""
+        super().__init__(delay_ms, poll.purgatory.signals, keys, positions)
+        self._poll = poll
         self._is_begun = False
 
     def begin(self) -> None:
@@ -352,7 +308,7 @@ class LongPollOperation(WaitOperation):
     def on_complete(self) -> None:
         """Report the status."""
         if not self.is_abandoned:
-            self._report(self.status)
+            self._poll.on_end(self.status)
 
 
 NS_PER_SECOND: Final = 1_000_000_000
@@ -380,7 +336,7 @@ class LongPoll:
     ) -> None:
         """Respond with a response that has none of `tags`, within `wait` seconds."""
         self._app = middleware.app
-        self._purgatory = purgatory = middleware.purgatory
+        self.purgatory = purgatory = middleware.purgatory
         self._clients = middleware.clients_of(scope)
         self._middleware = middleware
         self._tags = tags
@@ -390,8 +346,8 @@ class LongPoll:
         self._pristine = {**scope}
         if "state" in scope:
             self._pristine["state"] = scope["state"].copy()
-        self._receive = InterruptibleReceive(receive)
-        self._send = send
+        self.receive = InterruptibleReceive(receive)
+        self.send = send
         self._counted = ""
         timeout_ns = round(jittered(wait) * NS_PER_SECOND)
         self._deadline_ns = purgatory.clock.now_ns() + timeout_ns
@@ -408,7 +364,7 @@ class LongPoll:
         """Respond, and return once the last call of the endpoint has returned."""
         try:
             # The message of a request without a body.
-            await self._receive()
+            await self.receive()
             while await self._ask() and await self._park():
                 pass
         finally:
@@ -422,14 +378,8 @@ class LongPoll:
         """Call the endpoint; return True iff the request is to be parked."""
         self._operation = None
         # Before the endpoint reads anything: it may not see what fires from now on.
-        self._mark = self._purgatory.signals.mark()
-        self._call = call = EndpointCall(
-            self._pristine,
-            self._receive,
-            self._send,
-            should_keep_back=self._should_keep_back,
-            keep_back=self._keep_back,
-        )
+        self._mark = self.purgatory.signals.mark()
+        self._call = call = EndpointCall(self, self._pristine)
         try:
             await self._app(call.scope, call.receive, call.send)
         except ClientDisconnect:
@@ -454,7 +404,7 @@ class LongPoll:
         assert operation is not None
         operation.begin()
         while operation.status is not Status.FIRED and not self._has_failed:
-            message = await self._receive()
+            message = await self.receive()
             if message is not None and is_disconnect(message):
                 await self._leave(operation)
                 return False
@@ -469,7 +419,7 @@ class LongPoll:
         elif self._sending is not None:
             await self._sending
 
-    def _should_keep_back(self, call: EndpointCall) -> bool:
+    def should_keep_back(self, call: EndpointCall) -> bool:
         """Return True iff the client has this response, and can wait for another one."""
         if self._is_comparable(call) and (call.status == 304 or self._tags.match(call.etag)):
             return True
@@ -483,25 +433,25 @@ class LongPoll:
         if call.status != 304 and not 200 <= call.status < 300:
             return False
         if not call.keys:
-            self._middleware.unparked.say(call.scope, NO_KEY)
+            self._middleware.say_unparked(call.scope, NO_KEY)
         elif call.status != 304 and opaque_tag(call.etag) is None:
-            self._middleware.unparked.say(call.scope, NO_ETAG)
+            self._middleware.say_unparked(call.scope, NO_ETAG)
         else:
             try:
-                self._purgatory.positions(call.keys)
+                self.purgatory.positions(call.keys)
             except ValueError as exc:
-                self._middleware.unparked.say(call.scope, BAD_KEY, exc)
+                self._middleware.say_unparked(call.scope, BAD_KEY, exc)
             else:
                 return True
         return False
 
-    async def _keep_back(self, call: EndpointCall) -> None:
+    async def keep_back(self, call: EndpointCall) -> None:
         """Begin to wait, or respond at once if the wait is over or refused.
 
         While the endpoint still runs, for the rest of a stream or background tasks, only the
         deadline counts.
         """
-        purgatory = self._purgatory
+        purgatory = self.purgatory
         self._headers = call.headers
         remaining_ms = -(-(self._deadline_ns - purgatory.clock.now_ns()) // NS_PER_MS)
         if remaining_ms <= 0:
@@ -511,36 +461,33 @@ class LongPoll:
         else:
             keys = tuple(dict.fromkeys(call.keys))
             since = purgatory.signals.since_mark(self._mark, keys)
-            operation = LongPollOperation(
-                remaining_ms, purgatory.signals, keys, since, self._on_end
-            )
+            operation = LongPollOperation(remaining_ms, self, keys, since)
             try:
-                if purgatory.is_draining:
-                    raise draining_problem()
                 if not self._counted:
                     self._counted = self._clients.enter(self._clients.key_of(call.scope))
                 purgatory.park_operation(operation, operation.watched_keys)
-            except (Problem, PurgatoryError) as exc:
+            except PurgatoryError as exc:
                 if type(exc) is PurgatoryClosedError:
                     # The client is not told how the application is made.
-                    self._middleware.unparked.say(call.scope, CLOSED, exc)
-                problem = exc if isinstance(exc, Problem) else problem_of_error(exc)
+                    self._middleware.say_unparked(call.scope, CLOSED, exc)
+                problem = problem_of_error(exc)
                 await self._respond(problem.response(self._middleware.prefix, self._scope["path"]))
             else:
                 self._operation = operation
                 self._was_parked = True
 
-    def _on_end(self, status: Status) -> None:
+    def on_end(self, status: Status) -> None:
+        """Call the endpoint again if a key fired, or respond: the wait is over."""
         if status is Status.FIRED:
-            self._receive.interrupt()
+            self.receive.interrupt()
         else:
             responding = self._respond(self._not_modified(status))
-            self._sending = send_from_outside(self._send, responding, self._give_up)
+            self._sending = send_from_outside(self.send, responding, self._give_up)
 
     def _give_up(self) -> None:
         # The server failed to send the response: the request's task has nothing left to wait for.
         self._has_failed = True
-        self._receive.interrupt()
+        self.receive.interrupt()
 
     async def _respond_before_failing(self) -> None:
         # An endpoint that fails in a background task has responded all the same.
@@ -553,7 +500,7 @@ class LongPoll:
         if self._call is not None:
             self._call.give_scope_back(self._scope)
         try:
-            await send_response(self._send, response)
+            await send_response(self.send, response)
         except OSError:
             # A server of ASGI 2.4 raises this when the client has left.
             pass
@@ -611,7 +558,8 @@ class LongPollMiddleware:
         self._max_wait = settings.max_wait
         self._clients = PerClientLimit(settings.max_parked_per_client, purgatory, client)
         self.prefix = prefix
-        self.unparked = UnparkedRoutes()
+        # Routes of the application, and reasons: no part of it comes from clients.
+        self._said: set[tuple[str, str]] = set()
         self._methods: tuple[str, ...] = ("GET", "HEAD")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -627,6 +575,25 @@ class LongPollMiddleware:
             await self.app(scope, receive, without_key_header(send))
             return
         await LongPoll(self, *request, scope, receive, send).run()
+
+    def say_unparked(self, scope: Scope, reason: str, detail: object = "") -> None:
+        """Log why requests with `Prefer: wait` do not wait: once per route and reason."""
+        route = scope.get("route")
+        if isinstance(route, RawRoute):
+            # One of ours parks by itself, or has nothing to wait for.
+            return
+        route = effective_route(scope)
+        name = getattr(route, "path", None) or repr(scope.get("endpoint"))
+        if (name, reason) in self._said:
+            return
+        self._said.add((name, reason))
+        logger.warning(
+            "a client wants to wait at %s, which responds at once: %s%s",
+            name,
+            reason,
+            f" ({detail})" if detail else "",
+            extra={"action": "long-poll-not-parked"},
+        )
 
     def clients_of(self, scope: Scope) -> PerClientLimit:
         """Return what counts the client of a request."""
