@@ -170,13 +170,13 @@ class Preferences(NamedTuple):
     is_minimal: bool = False
 
 
-_NO_PREFERENCES: Final = Preferences()
+NO_PREFERENCES: Final = Preferences()
 
 
 def parse_preferences(headers: Sequence[str]) -> Preferences:
     """Return what the Prefer headers say: the first of each name counts."""
     if not headers:
-        return _NO_PREFERENCES
+        return NO_PREFERENCES
     found: dict[str, str] = {}
     for header in headers:
         for item in islice(_ITEM.finditer(header), MAX_ITEMS):

@@ -17,6 +17,7 @@ from purgatory.errors import BadCursorError, PurgatoryError
 from purgatory.fastapi.http.errors import problem_of_error
 from purgatory.fastapi.http.json_bodies import MAX_ERRORS_SHOWN, bad_field, pointer
 from purgatory.fastapi.http.parameters import (
+    NO_PREFERENCES,
     SEVERAL_LINES,
     WAIT_PATTERN,
     HeadParser,
@@ -220,7 +221,6 @@ def watch_keys(body: WatchBody, prefer: Prefer = None, wait_id: WaitId = None) -
     raise NotImplementedError
 
 
-_NO_PREFERENCES: Final = Preferences()
 # Characters of a query and an ETag: longer ones are parsed each time.
 MAX_CACHED: Final = 512
 
@@ -245,7 +245,7 @@ class WatchParser:
         key = raw.key()
         raw.permit.check_keys(Action.WAIT, (key,))
         errors = None
-        prefer, etag, wait_id = _NO_PREFERENCES, None, None
+        prefer, etag, wait_id = NO_PREFERENCES, None, None
         if raw.has_any(self._header_names):
             errors = ParameterErrors()
             headers: dict[str, Any] = {}
@@ -261,7 +261,7 @@ class WatchParser:
         except (Problem, PurgatoryError):
             # Once more, for all that is wrong.
             errors = errors or ParameterErrors()
-            errors.collect(_checked, key)
+            errors.collect(checked_key, key)
             errors.collect(terms_of, raw.query_string, prefer, etag)
             errors.raise_if_any()
             raise
@@ -305,7 +305,7 @@ class WatchParser:
     def parse_several(self, raw: RawRequest) -> WatchRequest:
         """Return what an admitted `POST .../watch` asks for; raise Problem."""
         values = raw.values
-        preferences: Preferences = values.get("prefer", _NO_PREFERENCES)
+        preferences: Preferences = values.get("prefer", NO_PREFERENCES)
         body = self.body.parse(raw.body)
         raw.permit.check_keys(Action.WAIT, body.keys)
         asked = None if body.wait is None else wait_seconds(wait_text(body.wait), "wait")
@@ -353,7 +353,8 @@ def owned_wait_id(raw: RawRequest, wait_id: str | None) -> str | None:
 _shared_terms = lru_cache(maxsize=1024)(WatchTerms)
 
 
-def _checked(key: str) -> tuple[str]:
+def checked_key(key: str) -> tuple[str]:
+    """Return a key alone; raise Problem if it is none."""
     try:
         return _only_key(key)
     except PurgatoryError as exc:

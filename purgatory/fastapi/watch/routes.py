@@ -28,6 +28,7 @@ from purgatory.fastapi.watch.request_parser import (
     WatchParser,
     WatchRequest,
     WatchTerms,
+    checked_key,
     owned_wait_id,
     parse_wait_id,
     wait_text_of,
@@ -43,7 +44,6 @@ from purgatory.fastapi.watch.streams import (
     positions_of_cursor,
 )
 from purgatory.limits import Limits
-from purgatory.operations.watch_key import check_key
 from purgatory.purgatory import Purgatory
 
 _EVENT_STREAM: Final = "text/event-stream"
@@ -307,7 +307,7 @@ class StreamParser:
         errors = ParameterErrors()
         values: dict[str, Any] = {}
         for key in keys:
-            errors.collect(_check, key)
+            errors.collect(checked_key, key)
         self._head.parse_query(query_string, values, errors)
         self._head.parse_headers(raw, values, errors)
         errors.raise_if_any()
@@ -334,13 +334,6 @@ class StreamParser:
             return positions_of_cursor(self._purgatory.signals, keys, cursor)
         except PurgatoryError as exc:
             raise problem_of_error(exc, header) from exc
-
-
-def _check(key: str) -> None:
-    try:
-        check_key(key)
-    except PurgatoryError as exc:
-        raise problem_of_error(exc) from exc
 
 
 _EXAMPLE: Final = """\
