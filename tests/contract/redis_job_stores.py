@@ -42,7 +42,7 @@ class RedisJobStores:
     async def corrupt(self, job_id: str) -> bool:
         with redis.Redis.from_url(self._url) as client:
             for shard in range(self._shards):
-                tag = f"{{{self._prefix}:{shard}}}:"
+                tag = f"{{{self._prefix}:jobs:{shard}}}:"
                 place = client.hget(f"{tag}at", job_id)
                 if place is not None:
                     assert isinstance(place, bytes)
@@ -54,7 +54,7 @@ class RedisJobStores:
         found: list[Any] = []
         with redis.Redis.from_url(self._url) as client:
             for shard in range(self._shards):
-                found += client.lrange(f"{{{self._prefix}:{shard}}}:quarantined", 0, -1)
+                found += client.lrange(f"{{{self._prefix}:jobs:{shard}}}:quarantined", 0, -1)
         return [each.split(b"\0")[0].decode() for each in found]
 
     async def close(self) -> None:
