@@ -42,11 +42,9 @@ class RedisJobStores:
     async def corrupt(self, job_id: str) -> bool:
         with redis.Redis.from_url(self._url) as client:
             for shard in range(self._shards):
-                tag = f"{{{self._prefix}:jobs:{shard}}}:"
-                place = client.hget(f"{tag}at", job_id)
-                if place is not None:
-                    assert isinstance(place, bytes)
-                    client.hset(f"{tag}{place.decode()}", job_id, "no job at all")
+                jobs = f"{{{self._prefix}:jobs:{shard}}}:jobs"
+                if client.hexists(jobs, job_id):
+                    client.hset(jobs, job_id, "no job at all")
                     return True
         return False
 

@@ -49,7 +49,7 @@ async def test_shards_work_in_a_cluster(cluster_server: ValkeyServer) -> None:
             *(spec(number, delay=3_600 * number, keys=["late"]) for number in range(1, 9)),
         )
         for number in range(4):
-            assert await client.execute_command("HLEN", f"{{purgatory:jobs:{number}}}:at") > 0
+            assert await client.execute_command("HLEN", f"{{purgatory:jobs:{number}}}:jobs") > 0
         # redis-py 5 cannot subscribe in a cluster. Where it can, it may need more than one attempt,
         # and looks for what is due once it hears.
         if hasattr(client, "pubsub"):

@@ -5,7 +5,6 @@ Here: everything that knows Redis. Not here: what a step does with a job in Pyth
 """
 
 import purgatory.redis_server  # noqa: F401  # first: it says which extra is missing
-from purgatory.jobs.redis.record import BUCKET_WIDTH_MS
 from purgatory.jobs.redis.store import RedisJobStore
 
-__all__ = ["BUCKET_WIDTH_MS", "RedisJobStore"]
+__all__ = ["RedisJobStore"]

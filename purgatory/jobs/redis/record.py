@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from purgatory.job_errors import CorruptJobError, InvalidJobError
 from purgatory.jobs.model.deadline import Deadline
@@ -16,7 +16,7 @@ from purgatory.jobs.model.job import (
     OnFire,
     bounded_error,
     check_stored,
-    new_job,
+    job_with,
 )
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import JobSpec
@@ -45,10 +45,7 @@ SEPARATOR = "\0"
 KEY_SEPARATOR = "\1"
 # Among the names of paused handlers.
 ALL_HANDLERS = "\2"
-BUCKET_WIDTH_MS = 60_000
-"""Jobs that are due within the same minute share a bucket."""
 FORMAT = "1"
-FIELDS = 34
 
 
 def decode_job(found: bytes) -> Job:
@@ -66,49 +63,14 @@ def decode_job(found: bytes) -> Job:
 def _job(job_id: str, fields: list[str]) -> Job:
     if fields[0] != FORMAT or len(fields) != FIELDS:
         raise ValueError(f"it has {len(fields)} fields and begins with {fields[0][:16]!r}")
-    (
-        _, state, outcome, due_ms, deadline_ms, ceiling_ms, created_ms, attempt, epoch,
-        lease_until_ms, leased_ms, lateness_ms, finished_ms, version, max_attempts, on_fire,
-        misfire, dedupe_key, blocked_by, keys, handler, worker, fired_key, fired_json, error, owner,
-        payload_json, needed, fired_before, round_, round_ms, concurrency_key, slot_ms,
-        traceparent,
-    ) = fields  # fmt: skip
-    return new_job(
-        id=job_id,
-        handler=handler,
-        payload_json=payload_json,
-        deadline_ms=int(deadline_ms),
-        due_ms=int(due_ms),
-        created_ms=int(created_ms),
-        keys=_keys(keys),
-        on_fire=OnFire(on_fire),
-        dedupe_key=dedupe_key or None,
-        concurrency_key=concurrency_key or None,
-        owner=owner or None,
-        max_attempts=int(max_attempts),
-        misfire=Misfire(misfire),
-        ceiling_ms=int(ceiling_ms) if ceiling_ms else None,
-        state=JobState(state),
-        outcome=JobOutcome(outcome) if outcome else None,
-        fired_key=fired_key or None,
-        fired_json=fired_json or None,
-        needed=int(needed),
-        fired_before=_keys(fired_before),
-        round=int(round_),
-        round_ms=int(round_ms) if round_ms else None,
-        attempt=int(attempt),
-        epoch=int(epoch),
-        worker=_text(worker),
-        lease_until_ms=int(lease_until_ms),
-        leased_ms=int(leased_ms),
-        blocked_by=BlockedBy(blocked_by) if blocked_by else None,
-        slot_ms=int(slot_ms) if slot_ms else None,
-        lateness_ms=int(lateness_ms) if lateness_ms else None,
-        finished_ms=int(finished_ms) if finished_ms else None,
-        error=_text(error),
-        version=int(version),
-        traceparent=traceparent or None,
-    )
+    values = {
+        name: read(text) for (name, read), text in zip(_READERS.items(), fields[1:], strict=True)
+    }
+    return job_with({"id": job_id, **values})
+
+
+def _optional(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda field: read(field) if field else None
 
 
 def _keys(field: str) -> tuple[str, ...]:
@@ -117,6 +79,45 @@ def _keys(field: str) -> tuple[str, ...]:
 
 def _text(field: str) -> str | None:
     return field[1:] if field else None
+
+
+# In the order of steps.lua, behind the format.
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    "state": JobState,
+    "outcome": _optional(JobOutcome),
+    "due_ms": int,
+    "deadline_ms": int,
+    "ceiling_ms": _optional(int),
+    "created_ms": int,
+    "attempt": int,
+    "epoch": int,
+    "lease_until_ms": int,
+    "leased_ms": int,
+    "lateness_ms": _optional(int),
+    "finished_ms": _optional(int),
+    "version": int,
+    "max_attempts": int,
+    "on_fire": OnFire,
+    "misfire": Misfire,
+    "dedupe_key": _optional(str),
+    "blocked_by": _optional(BlockedBy),
+    "keys": _keys,
+    "handler": str,
+    "worker": _text,
+    "fired_key": _optional(str),
+    "fired_json": _optional(str),
+    "error": _text,
+    "owner": _optional(str),
+    "payload_json": str,
+    "needed": int,
+    "fired_before": _keys,
+    "round": int,
+    "round_ms": _optional(int),
+    "concurrency_key": _optional(str),
+    "slot_ms": _optional(int),
+    "traceparent": _optional(str),
+}
+FIELDS: Final = 1 + len(_READERS)
 
 
 def step_of(*fields: object) -> bytes:
@@ -152,7 +153,7 @@ def job_step(step: JobStep[Any], limits: JobLimits) -> bytes:
         case Cancel():
             fields = ("cancel", step.id, step.if_version)
         case Reschedule():
-            fields = ("reschedule", step.id, *_deadline(step.deadline), step.if_version)
+            fields = ("reschedule", step.id, step.if_version, *_deadline(step.deadline))
         case RunNow():
             fields = ("run_now", step.id, step.if_version)
         case Retry():

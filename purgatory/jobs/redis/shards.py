@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from importlib.resources import files
 from itertools import islice
+from operator import itemgetter
 
 from redis.exceptions import AuthenticationError, AuthorizationError, NoScriptError, ResponseError
 
@@ -147,21 +148,11 @@ def _weight(steps: Sequence[bytes]) -> int:
 
 # Not by a path: executors of Spark may have this package in an archive.
 _SCRIPT = RedisScript((files(__package__) / "steps.lua").read_bytes())
+# In the order of the script.
 _INDEXES = (
-    *(
-        "at",
-        "handlers",
-        "held",
-        "finished",
-        "on_key",
-        "by_key",
-        "by_handler",
-        "dedupe",
-        "quarantined",
-    ),
-    *("waiting", "running", "done", "failed", "cancelled", "meta", "slots", "slot_names"),
-    "blocked",
-    "requests",
+    *("jobs", "due", "held", "queued", "finished", "slots", "on_key", "listed", "dedupe"),
+    *("quarantined", "requests", "meta", "blocked"),
+    *("waiting", "running", "done", "failed", "cancelled"),
 )
 _ERROR = b"error\0"
 # Reads need not wait for a disk.
@@ -173,7 +164,6 @@ _READS = (
     b"requested\0",
     b"counts",
     b"first_finished\0",
-    b"workers\0",
 )
 
 
@@ -215,7 +205,7 @@ class RedisShard:
     async def _send(self, steps: list[bytes]) -> list[bytes]:
         is_read = all(map(_is_read, steps))
         fsync_ms = None if is_read else self._server.fsync_ms
-        arguments = [self._settings(self.tag), *steps]
+        arguments = [self._settings(self.channel), *steps]
         try:
             reply: bytes = await self._server.run(_SCRIPT, self._keys, arguments, fsync_ms=fsync_ms)
         except FsyncTimeoutError as exc:
@@ -338,13 +328,10 @@ class RedisShards:
         """Return how many of the first `limit` jobs each shard has."""
         due: list[tuple[int, str, RedisShard]] = []
         if limit > 0:
-            replies = await self.ask_all(
-                step_of("peek_due", within_ms, limit, names_field(handlers))
-            )
-            for shard, reply in zip(self.all, replies, strict=True):
-                lines = reply.split(b"\0") if reply else []
-                due += [(*timed_id(line), shard) for line in lines]
-        due.sort(key=lambda line: line[:2])
+            step = step_of("peek_due", within_ms, limit, names_field(handlers))
+            for shard, reply in zip(self.all, await self.ask_all(step), strict=True):
+                due += ((*timed, shard) for timed in timed_ids(reply))
+        due.sort(key=itemgetter(0, 1))
         return Counter(shard for _, _, shard in due[:limit])
 
     def home(self, spec: JobSpec) -> RedisShard:
@@ -356,10 +343,10 @@ class RedisShards:
         return self.all[crc32(name.encode("utf-8", "backslashreplace")) % len(self.all)]
 
 
-def timed_id(line: bytes) -> tuple[int, str]:
-    """Return the time and the id of a line of `peek_due` or `first_finished`."""
-    ms, _, job_id = line.partition(b"\1")
-    return int(ms), job_id.decode("utf-8", "backslashreplace")
+def timed_ids(reply: bytes) -> list[tuple[int, str]]:
+    """Return the times and the ids in a reply to `peek_due` or `first_finished`."""
+    pairs = (line.partition(b"\0") for line in reply.split(b"\1") if line)
+    return [(int(ms), job_id.decode("utf-8", "backslashreplace")) for ms, _, job_id in pairs]
 
 
 def _the_one(column: tuple[bytes, ...]) -> bytes:

@@ -59,7 +59,7 @@ from purgatory.jobs.redis.record import (
     step_of,
     with_room,
 )
-from purgatory.jobs.redis.shards import RedisShard, RedisShards, is_error, step_error, timed_id
+from purgatory.jobs.redis.shards import RedisShard, RedisShards, is_error, step_error, timed_ids
 from purgatory.redis_server.script import netstrings
 
 
@@ -286,19 +286,11 @@ class RedisSteps(RedisReader):
         return [None] * len(steps)
 
     async def _resume_all(self, steps: Sequence[Resume]) -> list[int]:
-        return [
-            sum([await self._resume(step, shard) for shard in self._shards.all]) for step in steps
-        ]
+        return [await self._resume(step) for step in steps]
 
-    async def _resume(self, step: Resume, shard: RedisShard) -> int:
-        """Look at a batch of paused jobs after the other until one has some to release."""
-        last = ""
-        while True:
-            asked = step_of("resume", step.handler, self.limits.cut(step.limit), last)
-            reply = await self._shards.ask(shard, asked)
-            count, more, last = reply.decode().split(SEPARATOR)
-            if int(count) or not more:
-                return int(count)
+    async def _resume(self, step: Resume) -> int:
+        asked = step_of("resume", step.handler, self.limits.cut(step.limit))
+        return sum(map(int, await self._shards.ask_all(asked)))
 
     # Retention
 
@@ -310,9 +302,9 @@ class RedisSteps(RedisReader):
         total = 0
         finished: list[tuple[int, str]] = []
         for reply in await self._shards.ask_all(step_of("first_finished", limit)):
-            count, *lines = reply.split(b"\0")
+            count, _, first = reply.partition(b"\1")
             total += int(count)
-            finished += map(timed_id, lines)
+            finished += timed_ids(first)
         finished.sort()
         gone = [
             step_of("forget", job_id)

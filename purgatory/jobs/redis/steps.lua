@@ -1,47 +1,44 @@
 -- Every change of jobs in Redis: a batch of steps, each as atomic as if it were alone. What a step
--- does with a job is the table of purgatory.jobs.model.transitions; the tests of the contract compare
--- the two.
+-- does with a job is the table of purgatory.jobs.model.transitions; the tests of the contract
+-- compare the two. A step says which fields of a job get which values; `save` makes the indexes
+-- follow.
 --
--- KEYS are the indexes of one shard. The keys of buckets depend on what is stored, so that the caller
--- cannot declare them; they carry the shard's hash tag and lie in its slot, as a cluster requires.
+-- KEYS are those of one shard, in its slot, as a cluster requires:
 --
---   at        hash  id -> place: "b:<bucket>" by due_ms; "f:<bucket>" by finished_ms
---   b:<n>     hash  id -> record of jobs that wait or run
---   f:<n>     hash  id -> record of finished jobs
---   d:<n>:<handler>  zset  due_ms of the jobs of a bucket and a handler that can be claimed
---   n:<handler>  zset  n of each d:<n>:<handler> that there is
---   handlers  set   handler of each n:<handler> that there is
+--   jobs      hash  id -> record
+--   due       zset  "handler\0due_ms\0id", by name: the jobs that can be claimed
 --   held      zset  lease_until_ms of the leased jobs
+--   queued    zset  "slot\0due_ms\0id", by name: jobs that are due and wait for a slot; those of a
+--                   paused handler for "\2handler"
 --   finished  zset  finished_ms
+--   blocked, and one for each state: zset by name, for queries: blocked are the jobs of `queued`
+--   slots     zset  "handler\0id" and "handler\1concurrency key\0id", by name, to count them: the
+--                   jobs that hold slots
 --   on_key    zset  "key\0id", by name: undecided jobs on their keys that have not fired
---   by_key, by_handler, and one for each state: zset by name, for queries; in by_key concurrency
---             keys, too, as their owners gave them, behind a \2
---   blocked   zset  by name: jobs that are due and wait for a slot or for the end of a pause
+--   listed    zset  "key\0id", "\2concurrency key\0id" with the key as its owner gave it, and
+--                   "\3handler\0id", by name, for queries
 --   dedupe    hash  dedupe key -> id of the undecided job that has it
 --   quarantined  list  "id\0reason\0record" of corrupt records, the last few
---   slots     hash  id -> slot of the jobs that hold one: "handler" or "handler\1concurrency key"
---   slot_names  zset  "handler\0id" and "handler\1key\0id" of the same jobs, by name, to count them
---   q:<slot>  zset  due_ms of the jobs that wait for a slot; of "\2", of those of paused handlers
---   requests  hash  name of a request -> "id\0status\0fingerprint": the job that it added, replaced or
---                   kept; and ":id" -> the names of the last requests for it, 22 characters each
---   meta      hash  the width of buckets, the number of shards, how many of `quarantined` were
+--   requests  hash  name of a request -> "id\0status\0fingerprint": the job that it added, replaced
+--                   or kept; and ":id" -> the names of the last requests for it, 22 characters each
+--   meta      hash  the number of shards, the paused handlers, how many of `quarantined` were
 --                   dropped
 --
 -- A record's fields are separated by \0, which none of them can hold; the first is its format.
--- ARGV[1] is the settings, each further one a step, its fields separated likewise. The reply is a row
--- of netstrings ("length:text"): when the first of the added jobs is due, if that is soon, the changes, and a
--- result for each step. One string is read many times faster than a reply of as many parts.
+-- ARGV[1] is the settings, each further one a step, its fields separated likewise. The reply is a
+-- row of netstrings ("length:text"): when the first of the added jobs is due, if that is soon, the
+-- changes, and a result for each step. One string is read many times faster than a reply of as many
+-- parts.
 --
 -- Within a step, what is removed is removed first: a server that is full lets jobs end, as it
 -- refuses only the first write of a script, and only one that needs room.
 
-local AT, HANDLERS, HELD, FINISHED = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local ON_KEY, BY_KEY, BY_HANDLER, DEDUPE, QUARANTINED = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local JOBS, DUE_JOBS, HELD, QUEUED, FINISHED = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local SLOTS, ON_KEY, LISTED, DEDUPE, QUARANTINED = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local REQUESTS, META, BLOCKED = KEYS[11], KEYS[12], KEYS[13]
 local STATES = {
-  waiting = KEYS[10], running = KEYS[11], done = KEYS[12], failed = KEYS[13], cancelled = KEYS[14],
+  waiting = KEYS[14], running = KEYS[15], done = KEYS[16], failed = KEYS[17], cancelled = KEYS[18],
 }
-local META, SLOTS, SLOT_NAMES, BLOCKED_IDS = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
-local REQUESTS = KEYS[19]
 local FINAL = {done = true, failed = true, cancelled = true}
 
 local FORMAT, STATE, OUTCOME, DUE, DEADLINE, CEILING, CREATED, ATTEMPT = 1, 2, 3, 4, 5, 6, 7, 8
@@ -54,8 +51,8 @@ local FIELDS = TRACEPARENT
 local NUMBERS = {DUE, DEADLINE, CREATED, ATTEMPT, EPOCH, LEASE, VERSION, NEEDED, ROUND}
 
 local call, floor, max, min = redis.call, math.floor, math.max, math.min
-local concat, find, gmatch, gsub, sub =
-  table.concat, string.find, string.gmatch, string.gsub, string.sub
+local concat, find, format, gmatch, gsub, match, sub =
+  table.concat, string.find, string.format, string.gmatch, string.gsub, string.match, string.sub
 
 local RECORD, ADD = string.rep('s', FIELDS), string.rep('s', 18)
 local UP_TO_HANDLER = string.rep('s', HANDLER)
@@ -74,20 +71,23 @@ local function split(text)
   end
 end
 
--- The same for as many fields as `format` has, all in C.
-local function unpack_fields(format, text)
-  return {struct.unpack(format, text .. '\0')}
+-- The same for as many fields as `layout` has, all in C.
+local function unpack_fields(layout, text)
+  return {struct.unpack(layout, text .. '\0')}
 end
 
 local settings = split(ARGV[1])
-local TAG, WIDTH, SENDER = settings[1], tonumber(settings[2]), settings[4]
-local HORIZON, MAX_ACTIVE = tonumber(settings[5]), tonumber(settings[6])
-local PAST, AHEAD, MAX_BATCH = tonumber(settings[7]), tonumber(settings[8]), tonumber(settings[9])
-local MAX_QUARANTINED, QUARANTINED_LENGTH = tonumber(settings[10]), tonumber(settings[11])
+local CHANNEL, SENDER = settings[1], settings[3]
+local HORIZON, MAX_ACTIVE = tonumber(settings[4]), tonumber(settings[5])
+local PAST, AHEAD, MAX_BATCH = tonumber(settings[6]), tonumber(settings[7]), tonumber(settings[8])
+local MAX_QUARANTINED, QUARANTINED_LENGTH = tonumber(settings[9]), tonumber(settings[10])
+local REQUEST_LENGTH, MAX_REQUESTS = 22, tonumber(settings[11])
 -- The server serves nobody else meanwhile: about a millisecond.
 local COUNTED_AT_ONCE = 100
 local DUE_AT_ONCE = 100
-local now = tonumber(settings[3])
+-- By how much clocks of one store may differ.
+local CLOCK_SLACK = 1000
+local now = tonumber(settings[2])
 if not now then
   local time = call('TIME')
   now = time[1] * 1000 + floor(time[2] / 1000)
@@ -97,18 +97,18 @@ end
 local begun = tostring(now)
 
 local changes, soonest, soonest_added, active = {}, nil, nil, nil
--- Buckets that are in the index: asked once for each batch.
-local indexed = {}
 
 -- What keeps a job that is due from being claimed.
 local PAUSED, MAX_RUNNING, MAX_PER_KEY = 'paused', 'max_running', 'max_running_per_key'
-local ALL_HANDLERS = '\2'
+-- Before the name of a handler that is paused; without one, all are.
+local PAUSE = '\2'
 local paused
 
-local function is_paused(job)
+-- Those that are paused: "\1one\1two\1", \2 for all.
+local function is_paused(handler)
   paused = paused or call('HGET', META, 'paused') or ''
-  return paused ~= ''
-    and (find(paused, '\1' .. ALL_HANDLERS .. '\1', 1, true) or find(paused, '\1' .. job[HANDLER] .. '\1', 1, true))
+  return find(paused, '\1' .. PAUSE .. '\1', 1, true)
+    or find(paused, '\1' .. handler .. '\1', 1, true)
 end
 
 local function pack(text)
@@ -122,8 +122,6 @@ end
 local function each_key(job)
   return gmatch(job[KEYS_OF], '[^\1]+')
 end
-
-local REQUEST_LENGTH, MAX_REQUESTS = 22, tonumber(settings[12])
 
 -- Notes that a request has added, replaced or kept a job; the oldest of too many is forgotten.
 local function note_request(request, id, status)
@@ -147,25 +145,6 @@ local function forget_requests(id)
     end
     call('HDEL', REQUESTS, all)
   end
-end
-
-local OWNER_DIGITS = string.rep('[0-9a-f]', 16)
-
--- What a concurrency key is in BY_KEY; nil if there is none.
-local function listed_key(job)
-  local key = job[CONCURRENCY_KEY]
-  return key ~= '' and '\2' .. gsub(key, '^~' .. OWNER_DIGITS .. '~(.)', '%1') or nil
-end
-
-local function bucket_of(place)
-  return sub(place, 3)
-end
-
-local function place_of(job)
-  if FINAL[job[STATE]] then
-    return 'f:' .. floor(job[ENDED] / WIDTH)
-  end
-  return 'b:' .. floor(job[DUE] / WIDTH)
 end
 
 local function encode(job)
@@ -230,262 +209,224 @@ local function put(key, score, member)
   end
 end
 
-local function leave_due(id, handler, bucket)
-  local name = bucket .. ':' .. handler
-  local key, buckets = TAG .. 'd:' .. name, TAG .. 'n:' .. handler
-  if call('ZREM', key, id) == 1 and call('EXISTS', key) == 0 then
-    indexed[name] = nil
-    call('ZREM', buckets, bucket)
-    if call('EXISTS', buckets) == 0 then
-      call('SREM', HANDLERS, handler)
-    end
-  end
-end
-
-local function join_due(id, handler, due_ms)
-  local bucket = floor(due_ms / WIDTH)
-  local name = bucket .. ':' .. handler
-  put(TAG .. 'd:' .. name, due_ms, id)
-  if not indexed[name] then
-    call('ZADD', TAG .. 'n:' .. handler, bucket, bucket)
-    call('SADD', HANDLERS, handler)
-    indexed[name] = true
-  end
-end
-
-local function leave_keys(job)
-  for key in each_key(job) do
-    call('ZREM', ON_KEY, key .. '\0' .. job.id)
-  end
-  local slot = job[DEDUPE_KEY]
-  if slot ~= '' and call('HGET', DEDUPE, slot) == job.id then
-    call('HDEL', DEDUPE, slot)
-  end
-end
-
-local function join_keys(job)
-  for key in each_key(job) do
-    local member = key .. '\0' .. job.id
-    put(ON_KEY, 0, member)
-    put(BY_KEY, 0, member)
-  end
-  if job[DEDUPE_KEY] ~= '' then
-    call('HSET', DEDUPE, job[DEDUPE_KEY], job.id)
-  end
-  local listed = listed_key(job)
-  if listed then
-    put(BY_KEY, 0, listed .. '\0' .. job.id)
-  end
-end
-
-local function leave_queries(job)
-  call('ZREM', BY_HANDLER, job[HANDLER] .. '\0' .. job.id)
-  local listed = listed_key(job)
-  if listed then
-    call('ZREM', BY_KEY, listed .. '\0' .. job.id)
-  end
-  for key in each_key(job) do
-    call('ZREM', BY_KEY, key .. '\0' .. job.id)
-  end
-end
-
 -- Slots: "handler", or "handler\1concurrency key".
 local function slot_of(job)
   local key = job[CONCURRENCY_KEY]
   return key == '' and job[HANDLER] or job[HANDLER] .. '\1' .. key
 end
 
-local PAUSED_QUEUE = TAG .. 'q:' .. ALL_HANDLERS
-
+-- What a job that is due waits for: a slot, or the end of a pause.
 local function queue_of(job)
   if job[BLOCKED_BY] == PAUSED then
-    return PAUSED_QUEUE
+    return PAUSE .. job[HANDLER]
   end
-  return TAG .. 'q:' .. (job[BLOCKED_BY] == MAX_RUNNING and job[HANDLER] or slot_of(job))
+  return job[BLOCKED_BY] == MAX_RUNNING and job[HANDLER] or slot_of(job)
 end
 
-local function count_slots(slot)
-  return call('ZLEXCOUNT', SLOT_NAMES, '[' .. slot .. '\0', '(' .. slot .. '\1')
+-- As text that sorts as the numbers do.
+local function padded(ms)
+  return format('%015d', ms)
 end
 
-local function take_slot(job)
-  local slot = slot_of(job)
-  call('HSET', SLOTS, job.id, slot)
-  call('ZADD', SLOT_NAMES, 0, job[HANDLER] .. '\0' .. job.id, 0, slot .. '\0' .. job.id)
-end
-
--- Returns the slot that a job has left; nil if it had none.
-local function leave_slot(id)
-  local slot = call('HGET', SLOTS, id)
-  if not slot then
-    return nil
+-- Returns the index of what may become of a job next, its score there, and the member.
+local function place_of(job)
+  if FINAL[job[STATE]] then
+    return FINISHED, job[ENDED], job.id
+  elseif job[BLOCKED_BY] ~= '' then
+    return QUEUED, 0, queue_of(job) .. '\0' .. padded(job[DUE]) .. '\0' .. job.id
+  elseif job[LEASE] > now then
+    return HELD, job[LEASE], job.id
   end
-  call('HDEL', SLOTS, id)
-  call('ZREM', SLOT_NAMES, gsub(slot, '\1.*', '') .. '\0' .. id, slot .. '\0' .. id)
-  return slot
+  return DUE_JOBS, 0, job[HANDLER] .. '\0' .. padded(job[DUE]) .. '\0' .. job.id
 end
 
-local hand_over, move_up
+local function is_in_place(job, place, member)
+  local index, _, own = place_of(job)
+  return index == place and own == member
+end
 
--- Its entries in the indexes by key and handler stay, since its key and handler are unknown; a step
--- that finds them there removes them. So does a claim with what is due.
-local function quarantine(id, place, text, reason)
+local OWNER_DIGITS = string.rep('[0-9a-f]', 16)
+
+-- A concurrency key as its owner gave it.
+local function listed_key(job)
+  return (gsub(job[CONCURRENCY_KEY], '^~' .. OWNER_DIGITS .. '~(.)', '%1'))
+end
+
+-- The other entries of a job: index, member, and the next. An entry that it has not is false, so
+-- that those of the same job correspond.
+local function entries_of(job)
+  local id, key = job.id, job[CONCURRENCY_KEY]
+  local has_slot, has_key = job[SLOT_MS] ~= '', key ~= ''
+  local entries = {
+    STATES[job[STATE]], id,
+    LISTED, '\3' .. job[HANDLER] .. '\0' .. id,
+    job[BLOCKED_BY] ~= '' and BLOCKED, id,
+    has_slot and SLOTS, has_slot and job[HANDLER] .. '\0' .. id,
+    has_slot and has_key and SLOTS, has_slot and slot_of(job) .. '\0' .. id,
+    has_key and LISTED, has_key and '\2' .. listed_key(job) .. '\0' .. id,
+  }
+  local count, waits_on = #entries, is_undecided(job) and ON_KEY
+  local fired = '\1' .. job[FIRED_BEFORE] .. '\1'
+  for key in each_key(job) do
+    local member = key .. '\0' .. id
+    entries[count + 1], entries[count + 2] = LISTED, member
+    entries[count + 3] = not find(fired, '\1' .. key .. '\1', 1, true) and waits_on
+    entries[count + 4] = member
+    count = count + 4
+  end
+  return entries
+end
+
+local function is_listed(entries, at, others)
+  return entries[at] == others[at] and entries[at + 1] == others[at + 1]
+end
+
+local function leave_place(job)
+  local place, _, member = place_of(job)
+  call('ZREM', place, member)
+  if place == DUE_JOBS and job[LEASE] > 0 then
+    -- `take_back` may not have come to it.
+    call('ZREM', HELD, job.id)
+  end
+end
+
+-- Removes entries, but for those that are among `others`.
+local function remove(entries, others)
+  for at = 1, #entries, 2 do
+    if entries[at] and not is_listed(entries, at, others) then
+      call('ZREM', entries[at], entries[at + 1])
+    end
+  end
+end
+
+-- Writes a job, and its entries, but for those that are among `others`.
+local function write(job, entries, others)
+  call('HSET', JOBS, job.id, encode(job))
+  put(place_of(job))
+  for at = 1, #entries, 2 do
+    if entries[at] and not is_listed(entries, at, others) then
+      put(entries[at], 0, entries[at + 1])
+    end
+  end
+  if is_undecided(job) and job[DEDUPE_KEY] ~= '' then
+    call('HSET', DEDUPE, job[DEDUPE_KEY], job.id)
+  end
+end
+
+-- Gives some fields of a job other values. Each change of a stored job ends here.
+local function save(job, values)
+  local before, was_undecided = entries_of(job), is_undecided(job)
+  leave_place(job)
+  for field, value in pairs(values) do
+    job[field] = value
+  end
+  local after = entries_of(job)
+  remove(before, after)
+  if was_undecided and not is_undecided(job) and job[DEDUPE_KEY] ~= '' then
+    call('HDEL', DEDUPE, job[DEDUPE_KEY])
+  end
+  write(job, after, before)
+end
+
+local hand_over
+
+-- Its entries in the indexes whose members begin with other names stay, as those are unknown: a
+-- step that finds them there removes them.
+local function quarantine(id, text, reason)
   -- The step may be one that reads.
   require_rights()
   flush()
-  call('ZREM', HELD, id)
-  call('ZREM', FINISHED, id)
-  call('ZREM', BLOCKED_IDS, id)
-  call('ZREM', PAUSED_QUEUE, id)
+  call('HDEL', JOBS, id)
+  for _, index in ipairs({HELD, FINISHED, BLOCKED}) do
+    call('ZREM', index, id)
+  end
   for _, index in pairs(STATES) do
     call('ZREM', index, id)
   end
-  call('HDEL', TAG .. place, id)
-  call('HDEL', AT, id)
   forget_requests(id)
-  local left = leave_slot(id)
   local over = call('LLEN', QUARANTINED) + 1 - MAX_QUARANTINED
   if over > 0 then
     call('LTRIM', QUARANTINED, over, -1)
     call('HINCRBY', META, 'dropped', over)
   end
   call('RPUSH', QUARANTINED, id .. '\0' .. reason .. '\0' .. sub(text, 1, QUARANTINED_LENGTH))
+  local left
+  for _, member in ipairs(call('ZRANGE', SLOTS, 0, -1)) do
+    local slot, holder = match(member, '^(.*)%z(.*)$')
+    if holder == id then
+      call('ZREM', SLOTS, member)
+      -- That of its key, if it has one, comes last.
+      left = slot
+    end
+  end
   if left then
     hand_over(left)
   end
 end
 
 local function read(id)
-  local place = call('HGET', AT, id)
-  if not place then
+  local text = call('HGET', JOBS, id)
+  if not text then
     return nil
   end
-  local text = call('HGET', TAG .. place, id)
-  local job, reason
-  if text then
-    job, reason = parse(text)
-  else
-    reason = 'it is not in its bucket'
-  end
+  local job, reason = parse(text)
   if not job then
-    quarantine(id, place, text or '', reason)
+    quarantine(id, text, reason)
     return nil
   end
-  job.id, job.place, job.was, job.was_of = id, place, job[STATE], job[HANDLER]
-  job.was_undecided = is_undecided(job)
-  job.had_slot, job.was_blocked = job[SLOT_MS] ~= '', job[BLOCKED_BY] ~= ''
-  job.queue = job.was_blocked and queue_of(job)
-  if job[BLOCKED_BY] == MAX_RUNNING and job[CONCURRENCY_KEY] ~= '' then
-    job.queued_for = slot_of(job)
-  end
+  job.id = id
   return job
 end
 
+-- Returns when a job is due that can be claimed, if that is soon; else ''.
 local function note(job)
-  local due = ''
-  local is_free = not FINAL[job[STATE]] and job[LEASE] == 0 and job[BLOCKED_BY] == ''
-  if is_free and job[DUE] <= now + HORIZON then
-    due = job[DUE]
-    soonest = min(soonest or due, due)
+  if place_of(job) ~= DUE_JOBS or job[DUE] > now + HORIZON then
+    return ''
   end
-  return due
-end
-
--- Returns the slot that the job has left, if any.
-local function save(job)
-  local left
-  leave_due(job.id, job.was_of, bucket_of(job.place))
-  call('ZREM', HELD, job.id)
-  if job.queue then
-    call('ZREM', job.queue, job.id)
-    job.queue = nil
-  end
-  if job.was_blocked and job[BLOCKED_BY] == '' then
-    call('ZREM', BLOCKED_IDS, job.id)
-  end
-  if job.had_slot and job[SLOT_MS] == '' then
-    left = leave_slot(job.id)
-  end
-  if job.was_undecided and not is_undecided(job) then
-    leave_keys(job)
-  end
-  local place = place_of(job)
-  if job.place ~= place then
-    call('HDEL', TAG .. job.place, job.id)
-    call('HSET', AT, job.id, place)
-    job.place = place
-  end
-  if job.was ~= job[STATE] then
-    call('ZREM', STATES[job.was], job.id)
-    call('ZADD', STATES[job[STATE]], 0, job.id)
-    job.was = job[STATE]
-  end
-  call('HSET', TAG .. place, job.id, encode(job))
-  if FINAL[job[STATE]] then
-    call('ZADD', FINISHED, job[ENDED], job.id)
-  elseif job[BLOCKED_BY] ~= '' then
-    job.queue = queue_of(job)
-    call('ZADD', job.queue, job[DUE], job.id)
-  elseif job[LEASE] > 0 then
-    call('ZADD', HELD, job[LEASE], job.id)
-  else
-    join_due(job.id, job[HANDLER], job[DUE])
-  end
-  if job[SLOT_MS] ~= '' and not job.had_slot then
-    take_slot(job)
-  end
-  if job[BLOCKED_BY] ~= '' then
-    call('ZADD', BLOCKED_IDS, 0, job.id)
-  end
-  job.was_undecided, job.had_slot = is_undecided(job), job[SLOT_MS] ~= ''
-  job.was_blocked, job.was_of = job[BLOCKED_BY] ~= '', job[HANDLER]
-  return left
+  soonest = min(soonest or job[DUE], job[DUE])
+  return job[DUE]
 end
 
 local function announce(job)
   changes[#changes + 1] = job.id .. '\0' .. note(job)
 end
 
-local function keep(job)
-  local passed = job.queue and job.queued_for
-  local left = save(job)
-  announce(job)
-  if left then
-    hand_over(left)
-  elseif passed and not job.queue then
-    move_up(passed)
+-- Returns the first job that an index by name has under `name`; removes what it has no more.
+local function first_under(index, name, is_there)
+  while true do
+    local low, high = '[' .. name .. '\0', '(' .. name .. '\1'
+    local member = call('ZRANGEBYLEX', index, low, high, 'LIMIT', 0, 1)[1]
+    if not member then
+      return nil
+    end
+    require_rights()
+    local job = read(match(member, '^.*%z(.*)$'))
+    if job and is_there(job, index, member) then
+      return job
+    end
+    call('ZREM', index, member)
   end
 end
 
--- Returns the job that waits for a slot and is due first; nil if there is none.
-local function first_blocked(slot)
-  local queue = TAG .. 'q:' .. slot
-  while true do
-    local id = call('ZRANGE', queue, 0, 0)[1]
-    if not id then
-      return nil
-    end
-    local job = read(id)
-    if job and job.queue == queue then
-      return job
-    end
-    -- Its record was corrupt.
-    call('ZREM', queue, id)
-  end
+local function first_queued(name)
+  return first_under(QUEUED, name, is_in_place)
+end
+
+local function first_on_key(key)
+  return first_under(ON_KEY, key, is_undecided)
 end
 
 local function unblock(job)
-  job[EPOCH], job[BLOCKED_BY], job[SLOT_MS] = job[EPOCH] + 1, '', now
-  save(job)
+  save(job, {[EPOCH] = job[EPOCH] + 1, [BLOCKED_BY] = '', [SLOT_MS] = now})
   announce(job)
 end
 
 -- Lets a job wait for a slot: it leaves the one that it holds.
 local function block(job, by)
-  job[EPOCH], job[LEASE], job[BLOCKED_BY], job[SLOT_MS] = job[EPOCH] + 1, 0, by, ''
-  local left = save(job)
+  local had_slot = job[SLOT_MS] ~= ''
+  save(job, {[EPOCH] = job[EPOCH] + 1, [LEASE] = 0, [BLOCKED_BY] = by, [SLOT_MS] = ''})
   announce(job)
-  if left and by == MAX_PER_KEY then
+  if had_slot and by == MAX_PER_KEY then
     -- Too many for its key, by these bounds, but not for its handler.
     hand_over(job[HANDLER])
   end
@@ -493,8 +434,8 @@ end
 
 -- Lets the first job that waits because of a key wait for any slot of the handler: one of its key
 -- has left its slot, or that queue, and there may be no other that would.
-function move_up(slot)
-  local first = first_blocked(slot)
+local function move_up(slot)
+  local first = first_queued(slot)
   if first then
     block(first, MAX_RUNNING)
   end
@@ -506,29 +447,27 @@ function hand_over(slot)
   if slot ~= handler then
     move_up(slot)
   end
-  local first = first_blocked(handler)
+  local first = first_queued(handler)
   if first then
     unblock(first)
   end
+end
+
+local function count_slots(slot)
+  return call('ZLEXCOUNT', SLOTS, '[' .. slot .. '\0', '(' .. slot .. '\1')
 end
 
 -- Gives the slots that `bound` allows to jobs that wait for them.
 local function fill_slots(handler, bound)
   local room = bound.maximum and bound.maximum - count_slots(handler) or MAX_BATCH
   while room > 0 do
-    local first = first_blocked(handler)
+    local first = first_queued(handler)
     if not first then
       return
     end
     unblock(first)
     room = room - 1
   end
-end
-
--- Lets a job wait for the end of the pause of its handler, with the slot that it has.
-local function pause(job)
-  job[EPOCH], job[LEASE], job[BLOCKED_BY] = job[EPOCH] + 1, 0, PAUSED
-  keep(job)
 end
 
 -- Returns what keeps a job from having a slot; nil if nothing does.
@@ -544,27 +483,43 @@ local function blocked_by(job, bound)
   end
 end
 
-local function change(job)
-  job[VERSION] = job[VERSION] + 1
-  keep(job)
+-- Saves a job and announces it; what it has waited for, or held, goes to others.
+local function keep(job, values)
+  local slot, had_slot, was_blocked_by = slot_of(job), job[SLOT_MS] ~= '', job[BLOCKED_BY]
+  save(job, values)
+  announce(job)
+  if had_slot and job[SLOT_MS] == '' then
+    hand_over(slot)
+  elseif was_blocked_by == MAX_RUNNING and find(slot, '\1', 1, true) and job[BLOCKED_BY] == '' then
+    move_up(slot)
+  end
 end
 
-local function free(job)
-  job[EPOCH] = job[EPOCH] + 1
-  job[LEASE], job[SLOT_MS], job[BLOCKED_BY] = 0, '', ''
+-- Lets a job wait for the end of the pause of its handler, with the slot that it has.
+local function pause(job)
+  keep(job, {[EPOCH] = job[EPOCH] + 1, [LEASE] = 0, [BLOCKED_BY] = PAUSED})
+end
+
+local function change(job, values)
+  values[VERSION] = job[VERSION] + 1
+  keep(job, values)
+end
+
+-- Changes a job that whoever holds it loses.
+local function release(job, values)
+  values[EPOCH], values[LEASE], values[SLOT_MS], values[BLOCKED_BY] = job[EPOCH] + 1, 0, '', ''
+  change(job, values)
 end
 
 -- Ends a job for its holder, which keeps its epoch: the same step may come again.
-local function finish(job, state)
-  job[STATE], job[ENDED], job[LEASE], job[SLOT_MS] = state, now, 0, ''
-  change(job)
+local function finish(job, values)
+  values[ENDED], values[LEASE], values[SLOT_MS] = now, 0, ''
+  change(job, values)
 end
 
-local function held(id, epoch)
-  local job = read(id)
-  if job and job[EPOCH] == tonumber(epoch) and job[LEASE] > 0 then
-    return job
-  end
+local function cancel(job)
+  local outcome = job[OUTCOME] == '' and 'cancelled' or job[OUTCOME]
+  release(job, {[STATE] = 'cancelled', [OUTCOME] = outcome, [ENDED] = now})
 end
 
 -- Returns nil for a deadline too far in the past, or ahead.
@@ -576,34 +531,15 @@ local function resolve(mode, ms)
   return max(deadline, now)
 end
 
-local function under(job, deadline)
-  local ceiling = tonumber(job[CEILING])
-  return ceiling and min(ceiling, deadline) or deadline
+local function under(ceiling, deadline)
+  return ceiling == '' and deadline or min(ceiling, deadline)
 end
 
-local function cancel(job)
-  free(job)
-  job[STATE], job[ENDED] = 'cancelled', now
-  if job[OUTCOME] == '' then
-    job[OUTCOME] = 'cancelled'
-  end
-  change(job)
-end
-
--- Returns the undecided jobs on a key, one at a time; other entries are removed.
-local function next_on_key(key)
-  while true do
-    local members = call('ZRANGEBYLEX', ON_KEY, '[' .. key .. '\0', '(' .. key .. '\1', 'LIMIT', 0, 1)
-    if #members == 0 then
-      return nil
-    end
-    require_rights()
-    local job = read(sub(members[1], #key + 2))
-    if job and is_undecided(job) then
-      return job
-    end
-    call('ZREM', ON_KEY, members[1])
-  end
+-- Returns the undecided job that has a dedupe key; nil if there is none.
+local function undecided_with(dedupe_key)
+  local id = dedupe_key ~= '' and call('HGET', DEDUPE, dedupe_key)
+  local job = id and read(id)
+  return job and is_undecided(job) and job[DEDUPE_KEY] == dedupe_key and job or nil
 end
 
 -- Jobs whose lease ran out can be claimed again. Their records stay: until another worker claims a
@@ -613,13 +549,10 @@ local function take_back()
     local job = read(id)
     call('ZREM', HELD, id)
     if job then
-      join_due(id, job[HANDLER], job[DUE])
+      put(place_of(job))
     end
   end
 end
-
--- By how much clocks of one store may differ.
-local CLOCK_SLACK = 1000
 
 -- Ends leases that began later than now, of those that end last and after `after_ms`.
 local function end_leases(after_ms)
@@ -628,16 +561,28 @@ local function end_leases(after_ms)
   for _, id in ipairs(ids) do
     local job = read(id)
     if job and job[LEASE] > now and (tonumber(job[LEASED]) or 0) > now + CLOCK_SLACK then
-      job[LEASE] = now
-      save(job)
+      save(job, {[LEASE] = now})
     end
   end
 end
 
--- Names of handlers in a field of a step; nil for all.
-local function names_in(field)
+-- The names that entries of an index begin with, of those between two bounds.
+local function names_of(index, low, high)
+  local names = {}
+  while true do
+    local member = call('ZRANGEBYLEX', index, low, high, 'LIMIT', 0, 1)[1]
+    if not member then
+      return names
+    end
+    names[#names + 1] = match(member, '^[^%z]*')
+    low = '[' .. names[#names] .. '\1'
+  end
+end
+
+-- Handlers in a field of a step, or all that have jobs that can be claimed.
+local function handlers_in(field)
   if field == '' then
-    return nil
+    return names_of(DUE_JOBS, '-', '+')
   end
   local names = {}
   for name in gmatch(field, '[^\1]+') do
@@ -646,74 +591,57 @@ local function names_in(field)
   return names
 end
 
--- Lets `head` name the next job of its handler that is due by `until_ms`; nil if there is none.
--- Those that it has named stay where they are if `stays`, and have left it otherwise.
-local function next_due(head, until_ms, stays)
-  head.at = head.at + 2
-  while not head.found[head.at] do
-    local buckets = TAG .. 'n:' .. head.handler
-    local bucket = call('ZRANGE', buckets, head.rank, head.rank)[1]
-    if not bucket or bucket * WIDTH > until_ms then
-      return nil
-    end
-    head.found, head.at, head.bucket = call(
-      'ZRANGEBYSCORE', TAG .. 'd:' .. bucket .. ':' .. head.handler, '-inf', until_ms,
-      'WITHSCORES', 'LIMIT', head.skipped, DUE_AT_ONCE), 1, bucket
-    if not head.found[1] then
-      head.rank, head.skipped = head.rank + 1, 0
-    elseif stays then
-      head.skipped = head.skipped + DUE_AT_ONCE
-    end
-  end
-  head.id, head.due = head.found[head.at], tonumber(head.found[head.at + 1])
-  return head
+-- Entries of a handler's jobs that are due by `until_ms`, the first ones first.
+local function due_of(handler, until_ms, count)
+  local low, high = '[' .. handler .. '\0', '(' .. handler .. '\0' .. padded(until_ms + 1)
+  return call('ZRANGEBYLEX', DUE_JOBS, low, high, 'LIMIT', 0, count)
 end
 
--- Calls `take` with the id, due_ms, handler and bucket of each job of these handlers, or of all,
--- that can be claimed and is due by `until_ms`, the first one first, until it returns false.
-local function each_due(names, until_ms, stays, take)
-  take_back()
-  local heads = {}
-  for _, name in ipairs(names or call('SMEMBERS', HANDLERS)) do
-    local head = {handler = name, found = {}, at = -1, rank = 0, skipped = 0}
-    heads[#heads + 1] = next_due(head, until_ms, stays)
+-- Lets `head` name the next job of its handler that is due by `until_ms`; nil if there is none.
+-- Those that it has named have left the index.
+local function next_due(head, until_ms)
+  head.at = head.at + 1
+  if not head.found[head.at] then
+    head.found, head.at = due_of(head.handler, until_ms, DUE_AT_ONCE), 1
   end
-  while #heads > 0 do
-    local index, head = 1, heads[1]
-    for at = 2, #heads do
-      local other = heads[at]
-      if other.due < head.due or other.due == head.due and other.id < head.id then
-        index, head = at, other
+  head.member = head.found[head.at]
+  head.order = head.member and sub(head.member, #head.handler + 2)
+  return head.member and head
+end
+
+-- Iterates over the jobs of these handlers that can be claimed and are due by `until_ms`, the first
+-- one first. Each has to leave the index before the next.
+local function free_jobs(handlers, until_ms)
+  take_back()
+  local heads, head = {}, nil
+  for _, handler in ipairs(handlers) do
+    heads[handler] = next_due({handler = handler, found = {}, at = 0}, until_ms)
+  end
+  return function()
+    while true do
+      if head then
+        heads[head.handler] = next_due(head, until_ms)
+      end
+      head = nil
+      for _, other in pairs(heads) do
+        if not head or other.order < head.order then
+          head = other
+        end
+      end
+      if not head then
+        return nil
+      end
+      local job = read(sub(head.order, 17))
+      if job and is_in_place(job, DUE_JOBS, head.member) then
+        return job
+      end
+      call('ZREM', DUE_JOBS, head.member)
+      if job then
+        -- The clock went back: its lease has not ended yet.
+        put(place_of(job))
       end
     end
-    if not take(head) then
-      return
-    end
-    if not next_due(head, until_ms, stays) then
-      table.remove(heads, index)
-    end
   end
-end
-
--- The same with up to `limit` jobs; each leaves what is due, unless `take` returns false.
-local function each_free(names, until_ms, limit, take)
-  local count = 0
-  each_due(names, until_ms, false, function(head)
-    if count == limit then
-      return false
-    end
-    local job = read(head.id)
-    if job and job[LEASE] <= now and job[HANDLER] == head.handler then
-      count = count + 1
-      return take(job)
-    end
-    leave_due(head.id, head.handler, head.bucket)
-    if job and job[LEASE] > now then
-      -- The clock went back.
-      call('ZADD', HELD, job[LEASE], job.id)
-    end
-    return true
-  end)
 end
 
 -- Ids of an index by name, from the highest down.
@@ -750,31 +678,25 @@ end
 local steps = {}
 
 -- This and `add` return the result, and the id of the job if one was added, replaced or kept.
-local function add_to(rival, step)
+local function add_to(rival, step, deadline)
   if step[6] == 'keep' then
     return 'kept\0' .. found(rival), rival.id
   elseif step[6] == 'error' then
     return 'duplicate\0' .. found(rival)
   end
   flush()
-  leave_keys(rival)
-  leave_queries(rival)
-  local deadline = resolve(step[3], step[4])
-  if rival[CEILING] == '' and step[5] ~= '' then
-    rival[CEILING] = now + step[5]
+  local ceiling = rival[CEILING]
+  if ceiling == '' and step[5] ~= '' then
+    ceiling = now + step[5]
   end
-  free(rival)
-  deadline = under(rival, deadline)
-  rival[DEADLINE], rival[DUE] = deadline, deadline
-  rival[MAX_ATTEMPTS], rival[ON_FIRE], rival[MISFIRE] = step[7], step[8], step[9]
-  rival[KEYS_OF], rival[HANDLER], rival[PAYLOAD] = step[11], step[12], step[13]
-  rival[OWNER] = step[15]
-  rival[NEEDED], rival[FIRED_BEFORE] = tonumber(step[16]) or 1, ''
-  rival[CONCURRENCY_KEY] = step[17]
-  rival[TRACEPARENT] = gsub(step[18], 'room$', '')
-  change(rival)
-  join_keys(rival)
-  call('ZADD', BY_HANDLER, 0, rival[HANDLER] .. '\0' .. rival.id)
+  deadline = under(ceiling, deadline)
+  release(rival, {
+    [DEADLINE] = deadline, [DUE] = deadline, [CEILING] = ceiling, [MAX_ATTEMPTS] = step[7],
+    [ON_FIRE] = step[8], [MISFIRE] = step[9], [KEYS_OF] = step[11], [HANDLER] = step[12],
+    [PAYLOAD] = step[13], [OWNER] = step[15], [NEEDED] = tonumber(step[16]) or 1,
+    [FIRED_BEFORE] = '', [CONCURRENCY_KEY] = step[17],
+    [TRACEPARENT] = (gsub(step[18], 'room$', '')),
+  })
   return 'replaced\0' .. found(rival), rival.id
 end
 
@@ -788,35 +710,23 @@ local function add(step)
   if not deadline then
     return 'deadline\0' .. now
   end
-  local slot = step[10]
-  local rival = slot ~= '' and call('HGET', DEDUPE, slot)
-  rival = rival and read(rival)
-  if rival and is_undecided(rival) and rival[DEDUPE_KEY] == slot then
-    return add_to(rival, step)
+  local rival = undecided_with(step[10])
+  if rival then
+    return add_to(rival, step, deadline)
   end
   active = active or call('ZCARD', STATES.waiting) + call('ZCARD', STATES.running)
   if active >= MAX_ACTIVE and sub(step[18], -4) ~= 'room' then
     return 'full'
   end
-  local ceiling = ''
-  if step[5] ~= '' then
-    ceiling = now + step[5]
-    deadline = min(ceiling, deadline)
-  end
+  local ceiling = step[5] == '' and '' or now + step[5]
+  deadline = under(ceiling, deadline)
   local job = {
-    '1', 'waiting', '', deadline, deadline, ceiling, now, '0', '0', '0', '0', '', '', '1',
-    step[7], step[8], step[9], slot, '', step[11], step[12], '', '', '', '', step[15], step[13],
-    tonumber(step[16]) or 1, '', 0, '', step[17], '', (gsub(step[18], 'room$', '')),
+    '1', 'waiting', '', deadline, deadline, ceiling, now, '0', '0', 0, '0', '', '', '1', step[7],
+    step[8], step[9], step[10], '', step[11], step[12], '', '', '', '', step[15], step[13],
+    tonumber(step[16]) or 1, '', '0', '', step[17], '', (gsub(step[18], 'room$', '')),
   }
-  -- Compared with numbers below; written once.
-  job[LEASE] = 0
-  job.id, job.place = id, place_of(job)
-  call('HSET', TAG .. job.place, id, encode(job))
-  call('HSET', AT, id, job.place)
-  join_due(id, step[12], deadline)
-  put(STATES.waiting, 0, id)
-  put(BY_HANDLER, 0, step[12] .. '\0' .. id)
-  join_keys(job)
+  job.id = id
+  write(job, entries_of(job), {})
   active = active + 1
   local due = note(job)
   if due ~= '' then
@@ -859,33 +769,31 @@ end
 
 -- Fires an undecided job by a key that it waits on: it only counts while the job needs others, too.
 local function fire(job, key, value)
+  local before = job[FIRED_BEFORE] == '' and {} or {job[FIRED_BEFORE]}
   if job[NEEDED] > 1 then
     local _, separators = gsub(job[FIRED_BEFORE], '\1', '')
-    local count = job[FIRED_BEFORE] == '' and 0 or separators + 1
-    if count + 1 < job[NEEDED] then
-      call('ZREM', ON_KEY, key .. '\0' .. job.id)
-      job[FIRED_BEFORE] = (count == 0 and '' or job[FIRED_BEFORE] .. '\1') .. key
-      return change(job)
+    if #before + separators + 1 < job[NEEDED] then
+      before[#before + 1] = key
+      return change(job, {[FIRED_BEFORE] = concat(before, '\1')})
     end
   end
-  free(job)
-  job[OUTCOME], job[FIRED_KEY], job[FIRED_JSON] = 'fired', key, value
+  local values = {[OUTCOME] = 'fired', [FIRED_KEY] = key, [FIRED_JSON] = value}
   if job[ON_FIRE] == 'cancel' then
-    job[STATE], job[ENDED] = 'cancelled', now
+    values[STATE], values[ENDED] = 'cancelled', now
   else
-    job[DUE] = now
+    values[DUE] = now
   end
-  change(job)
+  release(job, values)
 end
 
 function steps.fire(step)
   local key, limit, run, cancelled, counted = step[2], tonumber(step[4]), {}, {}, {}
-  local job = next_on_key(key)
+  local job = first_on_key(key)
   while job and #run + #cancelled + #counted < limit do
     fire(job, key, step[3])
     local ids = is_undecided(job) and counted or FINAL[job[STATE]] and cancelled or run
     ids[#ids + 1] = job.id
-    job = next_on_key(key)
+    job = first_on_key(key)
   end
   return concat({
     job and '1' or '', concat(run, '\1'), concat(cancelled, '\1'), concat(counted, '\1'),
@@ -899,8 +807,7 @@ function steps.fire_job(step)
   end
   for index = 4, #step - 1, 2 do
     local key = step[index]
-    local is_open = is_undecided(job) and job[ROUND] == tonumber(step[3]) and call('ZSCORE', ON_KEY, key .. '\0' .. job.id)
-    if is_open then
+    if job[ROUND] == tonumber(step[3]) and call('ZSCORE', ON_KEY, key .. '\0' .. job.id) then
       fire(job, key, step[index + 1])
     end
   end
@@ -909,93 +816,72 @@ end
 
 function steps.cancel_for_key(step)
   local key, limit, cancelled = step[2], tonumber(step[3]), {}
-  local job = next_on_key(key)
+  local job = first_on_key(key)
   while job and #cancelled < limit do
     cancel(job)
     cancelled[#cancelled + 1] = job.id
-    job = next_on_key(key)
+    job = first_on_key(key)
   end
   return (job and '1' or '') .. '\0\0' .. concat(cancelled, '\1') .. '\0'
 end
 
--- Returns the job, if it is stored and at `version` or that is empty; else nil and the result.
-local function at_version(id, version)
-  local job = read(id)
-  if not job then
-    return nil, 'missing'
+-- Returns a step of a client on one job, at any version or at one. `decide` changes the job and
+-- returns nil, or returns the result that says why it does not.
+local function versioned(decide)
+  return function(step)
+    local job = read(step[2])
+    if not job then
+      return 'missing'
+    end
+    if step[3] ~= '' and job[VERSION] ~= tonumber(step[3]) then
+      return 'changed\0' .. found(job)
+    end
+    return decide(job, step) or 'done\0' .. found(job)
   end
-  if version ~= '' and job[VERSION] ~= tonumber(version) then
-    return nil, 'changed\0' .. found(job)
-  end
-  return job
 end
 
-function steps.cancel(step)
-  local job, error_result = at_version(step[2], step[3])
-  if not job then
-    return error_result
-  end
-  if job[STATE] == 'waiting' or job[STATE] == 'running' and job[BLOCKED_BY] ~= '' then
+local function conflict(job)
+  return 'conflict\0' .. found(job)
+end
+
+steps.cancel = versioned(function(job)
+  if job[STATE] == 'waiting' or job[BLOCKED_BY] ~= '' then
     cancel(job)
   elseif job[STATE] ~= 'cancelled' then
-    return 'conflict\0' .. found(job)
+    return conflict(job)
   end
-  return 'done\0' .. found(job)
-end
+end)
 
-function steps.reschedule(step)
-  local job, error_result = at_version(step[2], step[5])
-  if not job then
-    return error_result
-  end
+steps.reschedule = versioned(function(job, step)
   if not is_undecided(job) then
-    return 'conflict\0' .. found(job)
+    return conflict(job)
   end
-  local deadline = resolve(step[3], step[4])
+  local deadline = resolve(step[4], step[5])
   if not deadline then
     return 'deadline\0' .. now
   end
-  free(job)
-  deadline = under(job, deadline)
-  job[DEADLINE], job[DUE] = deadline, deadline
-  change(job)
-  return 'done\0' .. found(job)
-end
+  deadline = under(job[CEILING], deadline)
+  release(job, {[DEADLINE] = deadline, [DUE] = deadline})
+end)
 
-function steps.run_now(step)
-  local job, error_result = at_version(step[2], step[3])
-  if not job then
-    return error_result
-  end
+steps.run_now = versioned(function(job)
   if job[STATE] ~= 'waiting' then
-    return 'conflict\0' .. found(job)
+    return conflict(job)
   end
   if job[DUE] > now then
-    free(job)
-    job[DUE] = now
-    change(job)
+    release(job, {[DUE] = now})
   end
-  return 'done\0' .. found(job)
-end
+end)
 
-function steps.retry(step)
-  local job, error_result = at_version(step[2], step[3])
-  if not job then
-    return error_result
-  end
+steps.retry = versioned(function(job)
   if job[STATE] ~= 'failed' then
-    return 'conflict\0' .. found(job)
+    return conflict(job)
   end
-  call('ZREM', FINISHED, job.id)
-  free(job)
-  job[STATE], job[DUE], job[ATTEMPT], job[ENDED] = 'waiting', now, 0, ''
-  change(job)
-  return 'done\0' .. found(job)
-end
+  release(job, {[STATE] = 'waiting', [DUE] = now, [ATTEMPT] = 0, [ENDED] = ''})
+end)
 
--- Those that are paused: "\1one\1two\1", \2 for all.
 function steps.pause(step)
-  local name = step[2] == '' and ALL_HANDLERS or step[2]
+  local name = step[2] == '' and PAUSE or step[2]
   local names = call('HGET', META, 'paused') or '\1'
   if not find(names, '\1' .. name .. '\1', 1, true) then
     call('HSET', META, 'paused', names .. name .. '\1')
@@ -1005,11 +891,10 @@ function steps.pause(step)
 end
 
 function steps.resume(step)
-  local name = step[2] == '' and ALL_HANDLERS or step[2]
+  local name = step[2] == '' and PAUSE or step[2]
   local names = call('HGET', META, 'paused') or '\1'
   local first, last = find(names, '\1' .. name .. '\1', 1, true)
-  -- A step that goes on does not end a pause that has begun since.
-  if first and step[4] == '' then
+  if first then
     names = sub(names, 1, first) .. sub(names, last + 1)
     if names == '\1' then
       call('HDEL', META, 'paused')
@@ -1018,32 +903,21 @@ function steps.resume(step)
     end
   end
   paused = nil
-  -- A batch behind the last one that stays paused: those of other handlers may be very many.
-  local limit, count, last = tonumber(step[3]), 0, step[4]
-  local rank = last ~= '' and call('ZRANK', PAUSED_QUEUE, last)
-  rank = rank and rank + 1 or 0
-  local ids = call('ZRANGE', PAUSED_QUEUE, rank, rank + MAX_BATCH - 1)
-  local is_end = #ids < MAX_BATCH
-  for _, id in ipairs(ids) do
-    if count == limit then
-      is_end = false
-      break
-    end
-    local job = read(id)
-    if job and is_paused(job) then
-      last = id
-    elseif job then
-      job[EPOCH], job[BLOCKED_BY] = job[EPOCH] + 1, ''
-      keep(job)
+  local limit, count = tonumber(step[3]), 0
+  for _, queue in ipairs(names_of(QUEUED, '[' .. PAUSE, '(\3')) do
+    local job = not is_paused(sub(queue, 2)) and first_queued(queue)
+    while job and count < limit do
+      keep(job, {[EPOCH] = job[EPOCH] + 1, [BLOCKED_BY] = ''})
       count = count + 1
+      job = first_queued(queue)
     end
   end
-  return count .. '\0' .. (is_end and '' or '1') .. '\0' .. last
+  return tostring(count)
 end
 
 function steps.paused()
   local names = call('HGET', META, 'paused') or ''
-  return names .. '\0' .. call('ZCARD', PAUSED_QUEUE)
+  return names .. '\0' .. call('ZLEXCOUNT', QUEUED, '[' .. PAUSE, '(\3')
 end
 
 -- A job that is due, and was not missed: for that, its worker looks first.
@@ -1052,11 +926,14 @@ local function needs_slot(job)
     and not (is_undecided(job) and job[MISFIRE] ~= 'run')
 end
 
+local function bound_of(maximum, per_key)
+  return {maximum = tonumber(maximum), per_key = tonumber(per_key)}
+end
+
 function steps.claim(step)
-  local jobs, bounds, is_cut, limit = {}, {}, '', tonumber(step[4])
-  local names = names_in(step[6])
+  local jobs, bounds, is_cut = {}, {}, ''
   for index = 8, #step, 3 do
-    local bound = {maximum = tonumber(step[index + 1]), per_key = tonumber(step[index + 2])}
+    local bound = bound_of(step[index + 1], step[index + 2])
     bounds[step[index]] = bound
     fill_slots(step[index], bound)
   end
@@ -1064,102 +941,103 @@ function steps.claim(step)
   if clock and now >= clock - CLOCK_SLACK then
     end_leases(now + step[5])
   end
-  each_free(names, now + step[3], limit, function(job)
-    if is_paused(job) then
+  local next_job = free_jobs(handlers_in(step[6]), now + step[3])
+  for _ = 1, tonumber(step[4]) do
+    local job = next_job()
+    if not job then
+      break
+    end
+    local bound = needs_slot(job) and bounds[job[HANDLER]]
+    local by = bound and blocked_by(job, bound)
+    if is_paused(job[HANDLER]) then
       is_cut = '1'
       pause(job)
-      return true
+    elseif by then
+      is_cut = '1'
+      block(job, by)
+    else
+      save(job, {
+        [EPOCH] = job[EPOCH] + 1, [WORKER] = step[2], [LEASE] = now + step[5], [LEASED] = begun,
+        [SLOT_MS] = bound and now or job[SLOT_MS],
+      })
+      jobs[#jobs + 1] = pack(found(job))
     end
-    local bound = bounds[job[HANDLER]]
-    if bound and needs_slot(job) then
-      local by = blocked_by(job, bound)
-      if by then
-        block(job, by)
-        is_cut = '1'
-        return true
-      end
-      job[SLOT_MS] = now
-    end
-    job[EPOCH], job[WORKER] = job[EPOCH] + 1, step[2]
-    job[LEASE], job[LEASED] = now + step[5], begun
-    save(job)
-    jobs[#jobs + 1] = pack(found(job))
-    return true
-  end)
+  end
   return pack(tostring(now)) .. pack(is_cut) .. concat(jobs)
 end
 
 -- With several shards, the store first has to know which of them have the earliest.
 function steps.peek_due(step)
-  local limit, lines = tonumber(step[3]), {}
-  each_due(names_in(step[4]), now + step[2], true, function(head)
-    lines[#lines + 1] = head.due .. '\1' .. head.id
-    return #lines < limit
-  end)
-  return concat(lines, '\0')
+  take_back()
+  local orders = {}
+  for _, handler in ipairs(handlers_in(step[4])) do
+    for _, member in ipairs(due_of(handler, now + step[2], step[3])) do
+      orders[#orders + 1] = sub(member, #handler + 2)
+    end
+  end
+  table.sort(orders)
+  return concat(orders, '\1', 1, min(#orders, tonumber(step[3])))
 end
 
-function steps.renew(step)
-  local job = held(step[2], step[3])
-  if not job then
-    return ''
+function steps.next_due_ms(step)
+  local job = free_jobs(handlers_in(step[2]), 1e14)()
+  return job and tostring(job[DUE]) or ''
+end
+
+-- Returns a step of the worker that holds a job; the result is '' if its claim is lost.
+local function of_holder(decide)
+  return function(step)
+    local job = read(step[2])
+    if not job or job[EPOCH] ~= tonumber(step[3]) or job[LEASE] == 0 then
+      return ''
+    end
+    return decide(job, step)
   end
-  job[LEASE], job[LEASED] = now + step[4], begun
-  save(job)
+end
+
+steps.renew = of_holder(function(job, step)
+  save(job, {[LEASE] = now + step[4], [LEASED] = begun})
   return '1'
-end
+end)
 
-function steps.start(step)
-  local job = held(step[2], step[3])
-  if not job then
-    return ''
-  end
-  if is_paused(job) then
+steps.start = of_holder(function(job, step)
+  if is_paused(job[HANDLER]) then
     pause(job)
     return ''
   end
   if job[STATE] == 'waiting' and job[DUE] > now then
     return found(job)
   end
-  if step[6] then
-    local bound = {maximum = tonumber(step[6]), per_key = tonumber(step[7])}
-    local by = blocked_by(job, bound)
-    if by then
-      block(job, by)
-      return ''
-    end
-    if job[SLOT_MS] == '' then
-      job[SLOT_MS] = now
-    end
+  local by = step[6] and blocked_by(job, bound_of(step[6], step[7]))
+  if by then
+    block(job, by)
+    return ''
   end
-  if job[LATENESS] == '' then
-    job[LATENESS] = max(0, now - min(job[DUE], job[DEADLINE]))
+  local lateness = job[LATENESS]
+  if lateness == '' then
+    lateness = max(0, now - min(job[DUE], job[DEADLINE]))
   end
-  if job[OUTCOME] == '' then
-    job[OUTCOME] = 'expired'
-  end
-  job[ATTEMPT] = step[5] == '' and job[ATTEMPT] + 1 or tonumber(step[5])
-  job[STATE], job[LEASE], job[LEASED] = 'running', now + step[4], begun
-  change(job)
+  change(job, {
+    [STATE] = 'running',
+    [OUTCOME] = job[OUTCOME] == '' and 'expired' or job[OUTCOME],
+    [ATTEMPT] = step[5] == '' and job[ATTEMPT] + 1 or tonumber(step[5]),
+    [LATENESS] = lateness,
+    [LEASE] = now + step[4],
+    [LEASED] = begun,
+    [SLOT_MS] = step[6] and job[SLOT_MS] == '' and now or job[SLOT_MS],
+  })
   return found(job)
-end
+end)
 
 function steps.finish(step)
   local job = read(step[2])
   if not job or job[EPOCH] ~= tonumber(step[3]) then
     return ''
   end
-  if job[STATE] == step[4] then
-    return '1'
+  if job[STATE] == 'running' and job[LEASE] > 0 then
+    finish(job, {[STATE] = step[4], [ERROR] = step[5] == '' and job[ERROR] or step[5]})
   end
-  if job[STATE] ~= 'running' or job[LEASE] == 0 then
-    return ''
-  end
-  if step[5] ~= '' then
-    job[ERROR] = step[5]
-  end
-  finish(job, step[4])
-  return '1'
+  return job[STATE] == step[4] and '1' or ''
 end
 
 function steps.miss(step)
@@ -1167,79 +1045,49 @@ function steps.miss(step)
   if not job or job[EPOCH] ~= tonumber(step[3]) then
     return ''
   end
-  if job[OUTCOME] == 'missed' then
-    return '1'
+  if is_undecided(job) and job[LEASE] > 0 then
+    finish(job, {[STATE] = 'cancelled', [OUTCOME] = 'missed'})
   end
-  if not is_undecided(job) or job[LEASE] == 0 then
-    return ''
-  end
-  job[OUTCOME] = 'missed'
-  finish(job, 'cancelled')
-  return '1'
+  return job[OUTCOME] == 'missed' and '1' or ''
 end
 
-function steps.give_back(step)
-  local job = held(step[2], step[3])
-  if not job then
-    return ''
-  end
+steps.give_back = of_holder(function(job, step)
   local due = step[4] == '' and job[DUE] or now + step[4]
-  if job[STATE] ~= 'waiting' or job[DUE] ~= due then
-    job[VERSION] = job[VERSION] + 1
-  end
-  if step[5] ~= '' then
-    job[ERROR] = step[5]
-  end
+  local is_changed = job[STATE] ~= 'waiting' or job[DUE] ~= due
   -- What has a slot and was not started keeps it.
   local is_next = job[STATE] == 'waiting' and step[4] == '' and step[6] == ''
-  local slot_ms = is_next and job[SLOT_MS] or ''
-  free(job)
-  job[STATE], job[DUE], job[SLOT_MS] = 'waiting', due, slot_ms
+  local values = {
+    [STATE] = 'waiting', [DUE] = due, [EPOCH] = job[EPOCH] + 1, [LEASE] = 0,
+    [ERROR] = step[5] == '' and job[ERROR] or step[5],
+    [SLOT_MS] = is_next and job[SLOT_MS] or '',
+    [VERSION] = job[VERSION] + (is_changed and 1 or 0),
+  }
   if step[6] ~= '' then
-    job[LEASE], job[LEASED], job[WORKER] = now + step[6], begun, ''
+    values[LEASE], values[LEASED], values[WORKER] = now + step[6], begun, ''
   end
-  keep(job)
+  keep(job, values)
   return '1'
-end
+end)
 
-function steps.wait_again(step)
-  local job = held(step[2], step[3])
-  if not job or job[STATE] ~= 'running' then
+steps.wait_again = of_holder(function(job, step)
+  if job[STATE] ~= 'running' then
     return ''
   end
-  local slot = job[DEDUPE_KEY]
-  local rival = slot ~= '' and call('HGET', DEDUPE, slot)
-  rival = rival and read(rival)
-  if rival and is_undecided(rival) and rival[DEDUPE_KEY] == slot then
-    finish(job, 'done')
+  if undecided_with(job[DEDUPE_KEY]) then
+    finish(job, {[STATE] = 'done'})
     return found(job)
   end
-  leave_queries(job)
-  free(job)
   local deadline = tonumber(step[5]) + (step[4] == 'delay' and now or 0)
   deadline = min(max(deadline, now), now + AHEAD)
-  job[STATE], job[OUTCOME], job[FIRED_KEY], job[FIRED_JSON] = 'waiting', '', '', ''
-  job[DEADLINE], job[DUE], job[CEILING] = deadline, deadline, ''
-  job[KEYS_OF], job[NEEDED], job[ON_FIRE], job[FIRED_BEFORE] = step[6], tonumber(step[7]), step[8], ''
-  if step[9] ~= '' then
-    job[PAYLOAD] = step[9]
-  end
-  job[ATTEMPT], job[LATENESS] = 0, ''
-  job[ROUND], job[ROUND_MS] = job[ROUND] + 1, now
-  change(job)
-  join_keys(job)
-  call('ZADD', BY_HANDLER, 0, job[HANDLER] .. '\0' .. job.id)
+  release(job, {
+    [STATE] = 'waiting', [OUTCOME] = '', [FIRED_KEY] = '', [FIRED_JSON] = '', [FIRED_BEFORE] = '',
+    [DEADLINE] = deadline, [DUE] = deadline, [CEILING] = '', [KEYS_OF] = step[6],
+    [NEEDED] = tonumber(step[7]), [ON_FIRE] = step[8],
+    [PAYLOAD] = step[9] == '' and job[PAYLOAD] or step[9],
+    [ATTEMPT] = 0, [LATENESS] = '', [ROUND] = job[ROUND] + 1, [ROUND_MS] = now,
+  })
   return found(job)
-end
-
-function steps.next_due_ms(step)
-  local due = ''
-  each_free(names_in(step[2]), 1e14, 1, function(job)
-    due = job[DUE]
-    return false
-  end)
-  return tostring(due)
-end
+end)
 
 function steps.get(step)
   local job = read(step[2])
@@ -1256,16 +1104,16 @@ end
 
 function steps.query(step)
   local last, limit, state, handler, key = step[2], tonumber(step[3]), step[4], step[5], step[6]
-  local listed, is_blocked = step[7] ~= '' and '\2' .. step[7] or '', step[8]
+  local listed, is_blocked = step[7], step[8]
   local index, prefix = STATES[state], ''
   if key ~= '' then
-    index, prefix = BY_KEY, key
+    index, prefix = LISTED, key
   elseif listed ~= '' then
-    index, prefix = BY_KEY, listed
+    index, prefix = LISTED, '\2' .. listed
   elseif is_blocked ~= '' then
-    index = BLOCKED_IDS
+    index = BLOCKED
   elseif handler ~= '' then
-    index, prefix = BY_HANDLER, handler
+    index, prefix = LISTED, '\3' .. handler
   end
   local jobs, looked_at = {}, 0
   while true do
@@ -1293,18 +1141,16 @@ function steps.counts()
   for index, state in ipairs({'waiting', 'running', 'done', 'failed', 'cancelled'}) do
     counts[index + 1] = call('ZCARD', STATES[state])
   end
-  counts[#counts + 1] = call('ZCARD', BLOCKED_IDS)
+  counts[#counts + 1] = call('ZCARD', BLOCKED)
   return concat(counts, '\0')
 end
 
--- Of a batch of the jobs in a state, how many each handler has, blocked by what: others are served in between. Nothing
--- is counted as jobs change, which would cost each of them.
+-- Of a batch of the jobs in a state, how many each handler has, blocked by what: others are served
+-- in between. Nothing is counted as jobs change, which would cost each of them.
 function steps.count_handlers(step)
   local limit = min(MAX_BATCH, COUNTED_AT_ONCE)
   local ids, counts, lines = below(STATES[step[2]], '', step[3], limit), {}, {}
-  local places = #ids > 0 and call('HMGET', AT, unpack(ids)) or {}
-  for index, id in ipairs(ids) do
-    local text = places[index] and call('HGET', TAG .. places[index], id)
+  for _, text in ipairs(#ids > 0 and call('HMGET', JOBS, unpack(ids)) or {}) do
     -- A corrupt record is found, and quarantined, by the next step that reads it.
     local is_long_enough, job = pcall(unpack_fields, UP_TO_HANDLER, text or '')
     if is_long_enough then
@@ -1322,9 +1168,9 @@ function steps.first_finished(step)
   local lines = {call('ZCARD', FINISHED)}
   local members = call('ZRANGE', FINISHED, 0, step[2] - 1, 'WITHSCORES')
   for index = 1, #members, 2 do
-    lines[#lines + 1] = members[index + 1] .. '\1' .. members[index]
+    lines[#lines + 1] = padded(members[index + 1]) .. '\0' .. members[index]
   end
-  return concat(lines, '\0')
+  return concat(lines, '\1')
 end
 
 function steps.forget(step)
@@ -1332,11 +1178,9 @@ function steps.forget(step)
   if not job or not FINAL[job[STATE]] then
     return ''
   end
-  leave_queries(job)
-  call('ZREM', FINISHED, job.id)
-  call('ZREM', STATES[job[STATE]], job.id)
-  call('HDEL', TAG .. job.place, job.id)
-  call('HDEL', AT, job.id)
+  leave_place(job)
+  remove(entries_of(job), {})
+  call('HDEL', JOBS, job.id)
   forget_requests(job.id)
   return '1'
 end
@@ -1344,9 +1188,8 @@ end
 -- Only the record that was found corrupt, not one that has taken its place since.
 function steps.quarantine(step)
   local id, text = step[2], concat(step, '\0', 4)
-  local place = call('HGET', AT, id)
-  if place and call('HGET', TAG .. place, id) == text then
-    quarantine(id, place, text, step[3])
+  if call('HGET', JOBS, id) == text then
+    quarantine(id, text, step[3])
   end
   return ''
 end
@@ -1354,9 +1197,8 @@ end
 -- Always a write, so that a read-only server says so.
 function steps.begin(step)
   call('HDEL', META, 'nothing')
-  call('HSETNX', META, 'bucket_width_ms', settings[2])
   call('HSETNX', META, 'shards', step[2])
-  return concat(call('HMGET', META, 'bucket_width_ms', 'shards'), '\0')
+  return call('HGET', META, 'shards')
 end
 
 function steps.now_ms()
@@ -1396,6 +1238,6 @@ flush()
 if soonest or #changes > 0 then
   -- A user without permission to publish has written all the same.
   local message = SENDER .. '\0' .. (soonest or '') .. '\0' .. concat(changes, '\1')
-  redis.pcall('PUBLISH', TAG .. 'changes', message)
+  redis.pcall('PUBLISH', CHANNEL, message)
 end
 return pack(tostring(soonest_added or '')) .. pack(concat(changes, '\1')) .. concat(results)

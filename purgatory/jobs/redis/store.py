@@ -10,7 +10,7 @@ from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import MAX_REQUESTS
 from purgatory.jobs.model.steps import Result, Step
 from purgatory.jobs.redis.changes import ChangeListeners, ChangeSubscription
-from purgatory.jobs.redis.record import BUCKET_WIDTH_MS, SEPARATOR, step_of
+from purgatory.jobs.redis.record import step_of
 from purgatory.jobs.redis.shards import RedisShard, RedisShards, no_reply_error
 from purgatory.jobs.redis.step_runner import RedisSteps
 from purgatory.jobs.stores.protocol import CloseOnce, StoreListener
@@ -22,9 +22,8 @@ from purgatory.timer.clock import Seconds
 class RedisJobStore(RedisSteps):
     """A `JobStore` in Redis 6.2 or Valkey.
 
-    A job's record lies in the hash of the minute that it is due in, and a claim goes through those
-    minutes in order. Every change is a step of one Lua script; the steps that are submitted while a
-    round trip is under way share the next. Each shard has a hash tag of its own, so that any number
+    Every change is a step of one Lua script; the steps that are submitted while a round trip is
+    under way share the next. Each shard has a hash tag of its own, so that any number
     of shards works in a cluster; with more than one, what names a job by its id alone asks all of
     them at once.
     """
@@ -143,11 +142,10 @@ class RedisJobStore(RedisSteps):
         """Return True: another process may have put a job on any key since we looked."""
         return True
 
-    def _script_settings(self, tag: str) -> bytes:
+    def _script_settings(self, channel: str) -> bytes:
         limits = self.limits
         return step_of(
-            tag,
-            BUCKET_WIDTH_MS,
+            channel,
             None if self._now_ms is None else self._now_ms(),
             self._listeners.name,
             limits.horizon_ms,
@@ -174,16 +172,10 @@ class RedisJobStore(RedisSteps):
 
     async def _begin_shards(self) -> None:
         count = len(self._shards.all)
-        for begun in await self._shards.ask_all(step_of("begin", count)):
-            width_ms, shards = begun.decode().split(SEPARATOR)
-            if int(width_ms) != BUCKET_WIDTH_MS:
-                raise StoreNotReadyError(
-                    f"the jobs of this prefix are in buckets of {width_ms} ms, and this version's "
-                    f"have {BUCKET_WIDTH_MS} ms: use another prefix, or the version that made them"
-                )
+        for shards in await self._shards.ask_all(step_of("begin", count)):
             if int(shards) != count:
                 # Some of its jobs would be nowhere, and never run.
                 raise StoreNotReadyError(
-                    f"the jobs of this prefix are in {shards} shards, and this store was given "
-                    f"shards={count}: give shards={shards}, or use another prefix"
+                    f"the jobs of this prefix are in {int(shards)} shards, and this store was "
+                    f"given shards={count}: give shards={int(shards)}, or use another prefix"
                 )
