@@ -1,12 +1,12 @@
-"""Jobs and steps as bytes, as the script of the shards reads them."""
+"""Jobs as bytes, as steps.lua writes them, and the fields of a step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from typing import Any, Final
 
-from purgatory.job_errors import CorruptJobError, InvalidJobError
-from purgatory.jobs.model.deadline import Deadline
+from purgatory.job_errors import CorruptJobError
 from purgatory.jobs.model.job import (
     BlockedBy,
     Job,
@@ -14,29 +14,8 @@ from purgatory.jobs.model.job import (
     JobState,
     Misfire,
     OnFire,
-    bounded_error,
     check_stored,
     job_with,
-)
-from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.model.spec import JobSpec
-from purgatory.jobs.model.steps import (
-    Cancel,
-    CancelForKey,
-    Claim,
-    Finish,
-    Fire,
-    FireJob,
-    GiveBack,
-    JobStep,
-    KeyStep,
-    Miss,
-    Renew,
-    Reschedule,
-    Retry,
-    RunNow,
-    Start,
-    WaitAgain,
 )
 
 # Separates fields. Handlers and keys hold no control characters, and JSON escapes them.
@@ -66,11 +45,21 @@ def _job(job_id: str, fields: list[str]) -> Job:
     values = {
         name: read(text) for (name, read), text in zip(_READERS.items(), fields[1:], strict=True)
     }
-    return job_with({"id": job_id, **values})
+    values["id"] = job_id
+    return job_with(values)
 
 
-def _optional(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    return lambda field: read(field) if field else None
+# An empty field is None.
+def _optional(kind: type[StrEnum]) -> Callable[[str], StrEnum | None]:
+    return lambda field: kind(field) if field else None
+
+
+def _number(field: str) -> int | None:
+    return int(field) if field else None
+
+
+def _name(field: str) -> str | None:
+    return field or None
 
 
 def _keys(field: str) -> tuple[str, ...]:
@@ -87,35 +76,35 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "outcome": _optional(JobOutcome),
     "due_ms": int,
     "deadline_ms": int,
-    "ceiling_ms": _optional(int),
+    "ceiling_ms": _number,
     "created_ms": int,
     "attempt": int,
     "epoch": int,
     "lease_until_ms": int,
     "leased_ms": int,
-    "lateness_ms": _optional(int),
-    "finished_ms": _optional(int),
+    "lateness_ms": _number,
+    "finished_ms": _number,
     "version": int,
     "max_attempts": int,
     "on_fire": OnFire,
     "misfire": Misfire,
-    "dedupe_key": _optional(str),
+    "dedupe_key": _name,
     "blocked_by": _optional(BlockedBy),
     "keys": _keys,
     "handler": str,
     "worker": _text,
-    "fired_key": _optional(str),
-    "fired_json": _optional(str),
+    "fired_key": _name,
+    "fired_json": _name,
     "error": _text,
-    "owner": _optional(str),
+    "owner": _name,
     "payload_json": str,
     "needed": int,
     "fired_before": _keys,
     "round": int,
-    "round_ms": _optional(int),
-    "concurrency_key": _optional(str),
-    "slot_ms": _optional(int),
-    "traceparent": _optional(str),
+    "round_ms": _number,
+    "concurrency_key": _name,
+    "slot_ms": _number,
+    "traceparent": _name,
 }
 FIELDS: Final = 1 + len(_READERS)
 
@@ -126,114 +115,7 @@ def step_of(*fields: object) -> bytes:
     return SEPARATOR.join(texts).encode("utf-8", "backslashreplace")
 
 
-def job_step(step: JobStep[Any], limits: JobLimits) -> bytes:
-    """Return a step on one job."""
-    fields: tuple[object, ...]
-    match step:
-        # First those of every job.
-        case Start():
-            bounds = () if step.bounds is None else step.bounds[1:]
-            fields = ("start", *step.claim, step.lease_ms, step.attempt, *bounds)
-        case Finish():
-            fields = ("finish", *step.claim, step.state, _error_field(step.error, limits))
-        case Renew():
-            fields = ("renew", *step.claim, step.lease_ms)
-        case FireJob():
-            fired = (text for pair in step.fired for text in pair)
-            fields = ("fire_job", step.id, step.round, *fired)
-        case GiveBack():
-            error = _error_field(step.error, limits)
-            fields = ("give_back", *step.claim, step.delay_ms, error, step.hold_ms)
-        case WaitAgain():
-            keys = KEY_SEPARATOR.join(step.keys)
-            wait = (*_deadline(step.deadline), keys, step.needed, step.on_fire)
-            fields = ("wait_again", *step.claim, *wait, step.payload_json)
-        case Miss():
-            fields = ("miss", *step.claim)
-        case Cancel():
-            fields = ("cancel", step.id, step.if_version)
-        case Reschedule():
-            fields = ("reschedule", step.id, step.if_version, *_deadline(step.deadline))
-        case RunNow():
-            fields = ("run_now", step.id, step.if_version)
-        case Retry():
-            fields = ("retry", step.id, step.if_version)
-        case _:
-            raise TypeError(f"{step!r} is not a step of the job model")
-    return step_of(*fields)
-
-
-def key_step(step: KeyStep, limit: int) -> bytes:
-    """Return a step on the jobs on a key, with this limit."""
-    if isinstance(step, Fire):
-        return step_of("fire", step.key, step.value_json, limit)
-    assert isinstance(step, CancelForKey)
-    return step_of("cancel_for_key", step.key, limit)
-
-
-def claim_step(step: Claim, limit: int) -> bytes:
-    """Return the step that claims, with this limit."""
-    bounds = [field for each in step.bounds for field in each]
-    names = names_field(step.handlers)
-    worker = (f"={step.worker}", step.within_ms, limit, step.lease_ms)
-    return step_of("claim", *worker, names, step.clock_ms, *bounds)
-
-
 def names_field(handlers: Sequence[str] | None) -> str | None:
     """Return the names of handlers as one field; None for all."""
     # A name that no handler has, where there is none: an empty field is for all.
     return None if handlers is None else KEY_SEPARATOR.join(handlers) or KEY_SEPARATOR
-
-
-def add_step(spec: JobSpec) -> bytes:
-    """Return the step that adds a job; raise InvalidJobError for what cannot be stored."""
-    ceiling_ms = spec.ceiling_delay_ms
-    mode, ms = _deadline(spec.deadline)
-    step = SEPARATOR.join(
-        (
-            "add",
-            spec.id,
-            mode,
-            str(ms),
-            "" if ceiling_ms is None else str(ceiling_ms),
-            spec.on_conflict.value,
-            str(spec.max_attempts),
-            spec.on_fire.value,
-            spec.misfire.value,
-            spec.dedupe_key or "",
-            KEY_SEPARATOR.join(spec.keys),
-            spec.handler,
-            spec.payload_json,
-            KEY_SEPARATOR.join(spec.request or ()),
-            spec.owner or "",
-            "" if spec.needed == 1 else str(spec.needed),
-            spec.concurrency_key or "",
-            spec.traceparent or "",
-        )
-    )
-    separators = max(0, len(spec.keys) - 1) + (spec.request is not None)
-    if step.count(SEPARATOR) != 17 or step.count(KEY_SEPARATOR) > separators:
-        raise InvalidJobError(
-            f"job {spec.id[:64]!r} holds control characters: make it with JobSpec.of, which says "
-            "where"
-        )
-    return step.encode()
-
-
-def with_room(step: bytes) -> bytes:
-    """Return the same `add_step`, for a store that is known to have room for it.
-
-    That is said behind the trace context, in one field: most jobs have neither.
-    """
-    return step + b"room"
-
-
-def _error_field(error: str | None, limits: JobLimits) -> str:
-    """Return a text that may be empty or missing, so that the two differ."""
-    return "" if error is None else f"={bounded_error(error, limits.max_error_length)}"
-
-
-def _deadline(deadline: Deadline) -> tuple[str, int | None]:
-    if deadline.delay_ms is None:
-        return "at", deadline.at_ms
-    return "delay", deadline.delay_ms

@@ -151,7 +151,7 @@ _SCRIPT = RedisScript((files(__package__) / "steps.lua").read_bytes())
 # In the order of the script.
 _INDEXES = (
     *("jobs", "due", "held", "queued", "finished", "slots", "on_key", "listed", "dedupe"),
-    *("quarantined", "requests", "meta", "blocked"),
+    *("quarantined", "requests", "meta", "blocked", "paused"),
     *("waiting", "running", "done", "failed", "cancelled"),
 )
 _ERROR = b"error\0"
@@ -350,5 +350,5 @@ def timed_ids(reply: bytes) -> list[tuple[int, str]]:
 
 
 def _the_one(column: tuple[bytes, ...]) -> bytes:
-    """Return the result of the shard that has the job; of the first, if none has."""
-    return next((result for result in column if result not in (b"", b"missing")), column[0])
+    """Return the result of the shard that has the job; an empty one, if none has."""
+    return next(filter(None, column), b"")

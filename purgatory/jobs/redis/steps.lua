@@ -21,8 +21,8 @@
 --   quarantined  list  "id\0reason\0record" of corrupt records, the last few
 --   requests  hash  name of a request -> "id\0status\0fingerprint": the job that it added, replaced
 --                   or kept; and ":id" -> the names of the last requests for it, 22 characters each
---   meta      hash  the number of shards, the paused handlers, how many of `quarantined` were
---                   dropped
+--   meta      hash  the number of shards, how many of `quarantined` were dropped
+--   paused    hash  the names of paused handlers, \2 for all
 --
 -- A record's fields are separated by \0, which none of them can hold; the first is its format.
 -- ARGV[1] is the settings, each further one a step, its fields separated likewise. The reply is a
@@ -35,9 +35,9 @@
 
 local JOBS, DUE_JOBS, HELD, QUEUED, FINISHED = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local SLOTS, ON_KEY, LISTED, DEDUPE, QUARANTINED = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local REQUESTS, META, BLOCKED = KEYS[11], KEYS[12], KEYS[13]
+local REQUESTS, META, BLOCKED, PAUSED_NAMES = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local STATES = {
-  waiting = KEYS[14], running = KEYS[15], done = KEYS[16], failed = KEYS[17], cancelled = KEYS[18],
+  waiting = KEYS[15], running = KEYS[16], done = KEYS[17], failed = KEYS[18], cancelled = KEYS[19],
 }
 local FINAL = {done = true, failed = true, cancelled = true}
 
@@ -54,7 +54,7 @@ local call, floor, max, min = redis.call, math.floor, math.max, math.min
 local concat, find, format, gmatch, gsub, match, sub =
   table.concat, string.find, string.format, string.gmatch, string.gsub, string.match, string.sub
 
-local RECORD, ADD = string.rep('s', FIELDS), string.rep('s', 18)
+local RECORD, ADD = string.rep('s', FIELDS), string.rep('s', 19)
 local UP_TO_HANDLER = string.rep('s', HANDLER)
 
 local function split(text)
@@ -100,15 +100,18 @@ local changes, soonest, soonest_added, active = {}, nil, nil, nil
 
 -- What keeps a job that is due from being claimed.
 local PAUSED, MAX_RUNNING, MAX_PER_KEY = 'paused', 'max_running', 'max_running_per_key'
--- Before the name of a handler that is paused; without one, all are.
+-- All handlers among those that are paused; and before the name of one in `queued`.
 local PAUSE = '\2'
 local paused
 
--- Those that are paused: "\1one\1two\1", \2 for all.
 local function is_paused(handler)
-  paused = paused or call('HGET', META, 'paused') or ''
-  return find(paused, '\1' .. PAUSE .. '\1', 1, true)
-    or find(paused, '\1' .. handler .. '\1', 1, true)
+  if not paused then
+    paused = {}
+    for _, name in ipairs(call('HKEYS', PAUSED_NAMES)) do
+      paused[name] = true
+    end
+  end
+  return paused[PAUSE] or paused[handler]
 end
 
 local function pack(text)
@@ -694,8 +697,7 @@ local function add_to(rival, step, deadline)
     [DEADLINE] = deadline, [DUE] = deadline, [CEILING] = ceiling, [MAX_ATTEMPTS] = step[7],
     [ON_FIRE] = step[8], [MISFIRE] = step[9], [KEYS_OF] = step[11], [HANDLER] = step[12],
     [PAYLOAD] = step[13], [OWNER] = step[15], [NEEDED] = tonumber(step[16]) or 1,
-    [FIRED_BEFORE] = '', [CONCURRENCY_KEY] = step[17],
-    [TRACEPARENT] = (gsub(step[18], 'room$', '')),
+    [FIRED_BEFORE] = '', [CONCURRENCY_KEY] = step[17], [TRACEPARENT] = step[18],
   })
   return 'replaced\0' .. found(rival), rival.id
 end
@@ -715,7 +717,7 @@ local function add(step)
     return add_to(rival, step, deadline)
   end
   active = active or call('ZCARD', STATES.waiting) + call('ZCARD', STATES.running)
-  if active >= MAX_ACTIVE and sub(step[18], -4) ~= 'room' then
+  if active >= MAX_ACTIVE and step[19] == '' then
     return 'full'
   end
   local ceiling = step[5] == '' and '' or now + step[5]
@@ -723,7 +725,7 @@ local function add(step)
   local job = {
     '1', 'waiting', '', deadline, deadline, ceiling, now, '0', '0', 0, '0', '', '', '1', step[7],
     step[8], step[9], step[10], '', step[11], step[12], '', '', '', '', step[15], step[13],
-    tonumber(step[16]) or 1, '', '0', '', step[17], '', (gsub(step[18], 'room$', '')),
+    tonumber(step[16]) or 1, '', '0', '', step[17], '', step[18],
   }
   job.id = id
   write(job, entries_of(job), {})
@@ -786,11 +788,12 @@ local function fire(job, key, value)
   release(job, values)
 end
 
-function steps.fire(step)
-  local key, limit, run, cancelled, counted = step[2], tonumber(step[4]), {}, {}, {}
+-- Decides up to `limit` undecided jobs on a key, one after another.
+local function decide_on_key(key, limit, decide)
+  local run, cancelled, counted = {}, {}, {}
   local job = first_on_key(key)
-  while job and #run + #cancelled + #counted < limit do
-    fire(job, key, step[3])
+  while job and #run + #cancelled + #counted < tonumber(limit) do
+    decide(job)
     local ids = is_undecided(job) and counted or FINAL[job[STATE]] and cancelled or run
     ids[#ids + 1] = job.id
     job = first_on_key(key)
@@ -798,6 +801,16 @@ function steps.fire(step)
   return concat({
     job and '1' or '', concat(run, '\1'), concat(cancelled, '\1'), concat(counted, '\1'),
   }, '\0')
+end
+
+function steps.fire(step)
+  return decide_on_key(step[2], step[4], function(job)
+    fire(job, step[2], step[3])
+  end)
+end
+
+function steps.cancel_for_key(step)
+  return decide_on_key(step[2], step[3], cancel)
 end
 
 function steps.fire_job(step)
@@ -814,51 +827,32 @@ function steps.fire_job(step)
   return found(job)
 end
 
-function steps.cancel_for_key(step)
-  local key, limit, cancelled = step[2], tonumber(step[3]), {}
-  local job = first_on_key(key)
-  while job and #cancelled < limit do
-    cancel(job)
-    cancelled[#cancelled + 1] = job.id
-    job = first_on_key(key)
-  end
-  return (job and '1' or '') .. '\0\0' .. concat(cancelled, '\1') .. '\0'
-end
-
 -- Returns a step of a client on one job, at any version or at one. `decide` changes the job and
--- returns nil, or returns the result that says why it does not.
+-- returns nil, or returns true: then the table of transitions says, of the job as it is, why not.
 local function versioned(decide)
   return function(step)
     local job = read(step[2])
     if not job then
-      return 'missing'
+      return ''
     end
-    if step[3] ~= '' and job[VERSION] ~= tonumber(step[3]) then
-      return 'changed\0' .. found(job)
-    end
-    return decide(job, step) or 'done\0' .. found(job)
+    local is_other = step[3] ~= '' and job[VERSION] ~= tonumber(step[3])
+    local is_refused = is_other or decide(job, step)
+    return (is_refused and now or '') .. '\0' .. found(job)
   end
-end
-
-local function conflict(job)
-  return 'conflict\0' .. found(job)
 end
 
 steps.cancel = versioned(function(job)
   if job[STATE] == 'waiting' or job[BLOCKED_BY] ~= '' then
     cancel(job)
-  elseif job[STATE] ~= 'cancelled' then
-    return conflict(job)
+  else
+    return job[STATE] ~= 'cancelled'
   end
 end)
 
 steps.reschedule = versioned(function(job, step)
-  if not is_undecided(job) then
-    return conflict(job)
-  end
-  local deadline = resolve(step[4], step[5])
+  local deadline = is_undecided(job) and resolve(step[4], step[5])
   if not deadline then
-    return 'deadline\0' .. now
+    return true
   end
   deadline = under(job[CEILING], deadline)
   release(job, {[DEADLINE] = deadline, [DUE] = deadline})
@@ -866,42 +860,27 @@ end)
 
 steps.run_now = versioned(function(job)
   if job[STATE] ~= 'waiting' then
-    return conflict(job)
-  end
-  if job[DUE] > now then
+    return true
+  elseif job[DUE] > now then
     release(job, {[DUE] = now})
   end
 end)
 
 steps.retry = versioned(function(job)
   if job[STATE] ~= 'failed' then
-    return conflict(job)
+    return true
   end
   release(job, {[STATE] = 'waiting', [DUE] = now, [ATTEMPT] = 0, [ENDED] = ''})
 end)
 
 function steps.pause(step)
-  local name = step[2] == '' and PAUSE or step[2]
-  local names = call('HGET', META, 'paused') or '\1'
-  if not find(names, '\1' .. name .. '\1', 1, true) then
-    call('HSET', META, 'paused', names .. name .. '\1')
-  end
+  call('HSET', PAUSED_NAMES, step[2] == '' and PAUSE or step[2], '')
   paused = nil
   return ''
 end
 
 function steps.resume(step)
-  local name = step[2] == '' and PAUSE or step[2]
-  local names = call('HGET', META, 'paused') or '\1'
-  local first, last = find(names, '\1' .. name .. '\1', 1, true)
-  if first then
-    names = sub(names, 1, first) .. sub(names, last + 1)
-    if names == '\1' then
-      call('HDEL', META, 'paused')
-    else
-      call('HSET', META, 'paused', names)
-    end
-  end
+  call('HDEL', PAUSED_NAMES, step[2] == '' and PAUSE or step[2])
   paused = nil
   local limit, count = tonumber(step[3]), 0
   for _, queue in ipairs(names_of(QUEUED, '[' .. PAUSE, '(\3')) do
@@ -916,7 +895,7 @@ function steps.resume(step)
 end
 
 function steps.paused()
-  local names = call('HGET', META, 'paused') or ''
+  local names = concat(call('HKEYS', PAUSED_NAMES), '\1')
   return names .. '\0' .. call('ZLEXCOUNT', QUEUED, '[' .. PAUSE, '(\3')
 end
 

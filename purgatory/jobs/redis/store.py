@@ -12,7 +12,7 @@ from purgatory.jobs.model.steps import Result, Step
 from purgatory.jobs.redis.changes import ChangeListeners, ChangeSubscription
 from purgatory.jobs.redis.record import step_of
 from purgatory.jobs.redis.shards import RedisShard, RedisShards, no_reply_error
-from purgatory.jobs.redis.step_runner import RedisSteps
+from purgatory.jobs.redis.steps import RedisSteps
 from purgatory.jobs.stores.protocol import CloseOnce, StoreListener
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client
 from purgatory.redis_server.server import RedisServer, ServerSettings

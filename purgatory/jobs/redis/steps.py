@@ -1,4 +1,4 @@
-"""Running steps: each kind in the shards where its jobs belong."""
+"""Running steps: each kind in the shards where its jobs belong, as steps.lua reads it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 from purgatory.job_errors import (
     DuplicateJobError,
     IdempotencyConflictError,
-    JobChangedError,
-    JobConflictError,
+    InvalidJobError,
     JobError,
     JobNotFoundError,
     StoreError,
@@ -20,7 +19,8 @@ from purgatory.job_errors import (
     StoreReadOnlyError,
     StoreUnavailableError,
 )
-from purgatory.jobs.model.job import Job
+from purgatory.jobs.model.deadline import Deadline
+from purgatory.jobs.model.job import Job, bounded_error
 from purgatory.jobs.model.limits import Bounds, JobLimits
 from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import (
@@ -31,12 +31,17 @@ from purgatory.jobs.model.steps import (
     CancelForKey,
     Claim,
     Claimed,
+    Finish,
     Fire,
     FireJob,
+    GiveBack,
+    JobStep,
     KeyFired,
     KeyStep,
+    Miss,
     Pause,
     Prune,
+    Renew,
     Reschedule,
     Resume,
     Retry,
@@ -46,19 +51,10 @@ from purgatory.jobs.model.steps import (
     VersionedStep,
     WaitAgain,
 )
-from purgatory.jobs.model.transitions import added
+from purgatory.jobs.model.transitions import added, changed_by
 from purgatory.jobs.redis.changes import ChangeListeners
 from purgatory.jobs.redis.reader import RedisReader
-from purgatory.jobs.redis.record import (
-    KEY_SEPARATOR,
-    SEPARATOR,
-    add_step,
-    claim_step,
-    job_step,
-    key_step,
-    step_of,
-    with_room,
-)
+from purgatory.jobs.redis.record import KEY_SEPARATOR, SEPARATOR, names_field, step_of
 from purgatory.jobs.redis.shards import RedisShard, RedisShards, is_error, step_error, timed_ids
 from purgatory.redis_server.script import netstrings
 
@@ -99,7 +95,7 @@ class RedisSteps(RedisReader):
             if index in results:
                 continue
             try:
-                parts.setdefault(self._shards.home(spec), []).append((index, add_step(spec)))
+                parts.setdefault(self._shards.home(spec), []).append((index, _add_step(spec)))
             except JobError as exc:
                 results[index] = exc
         adding = [self._add(shard, part, specs, results) for shard, part in parts.items()]
@@ -159,7 +155,8 @@ class RedisSteps(RedisReader):
         counts = await self.counts()
         room = self.limits.max_waiting - counts.waiting - counts.running
         full = [index for index, reply in enumerate(replies) if reply == b"full"][: max(0, room)]
-        again = await shard.run([with_room(part[index][1]) for index in full])
+        # The last field of these says so.
+        again = await shard.run([part[index][1] + b"1" for index in full])
         for index, reply in zip(full, again, strict=True):
             replies[index] = reply
 
@@ -192,31 +189,26 @@ class RedisSteps(RedisReader):
         kind = type(steps[0])
         if kind is Start and len(self._shards.all) > 1:
             steps = [replace(step, bounds=self._share(step.bounds)) for step in steps]
-        replies = await self._shards.ask_each([job_step(step, self.limits) for step in steps])
+        replies = await self._shards.ask_each([_job_step(step, self.limits) for step in steps])
         if kind in (Start, FireJob, WaitAgain):
             return [await self._shards.job(reply) for reply in replies]
-        if kind not in _PARTICIPLES:
-            return [bool(reply) for reply in replies]
-        return [
-            await self._changed(step, reply) for step, reply in zip(steps, replies, strict=True)
-        ]
+        if issubclass(kind, VersionedStep):
+            pairs = zip(steps, replies, strict=True)
+            return [await self._changed(step, reply) for step, reply in pairs]
+        return [bool(reply) for reply in replies]
 
-    async def _changed(self, step: Any, reply: bytes) -> Job | JobError:
-        status, _, rest = reply.partition(b"\0")
-        if status == b"missing":
+    async def _changed(self, step: VersionedStep, reply: bytes) -> Job | JobError:
+        refused_ms, _, found = reply.partition(b"\0")
+        if not found:
             return JobNotFoundError(step.id)
         try:
-            if status == b"deadline":
-                step.deadline.resolve(int(rest), self.limits)
-            job = await self._shards.decode(rest)
+            job = await self._shards.decode(found)
+            if refused_ms:
+                changed_by(step, job, int(refused_ms), self.limits)
         except StoreError:
             raise
         except JobError as exc:
             return exc
-        if status == b"changed":
-            return JobChangedError(job, step.if_version)
-        if status == b"conflict":
-            return JobConflictError(job, _PARTICIPLES[type(step)])
         return job
 
     # Steps on the jobs on a key
@@ -226,7 +218,7 @@ class RedisSteps(RedisReader):
         # One shard after another, as the limit is for all of them together.
         for shard in self._shards.all:
             limited = [
-                key_step(step, self.limits.cut(step.limit) - so_far.count)
+                _key_step(step, self.limits.cut(step.limit) - so_far.count)
                 for step, so_far in zip(steps, fired, strict=True)
             ]
             for index, reply in enumerate(await shard.run(limited)):
@@ -260,7 +252,7 @@ class RedisSteps(RedisReader):
     async def _claim_from(self, step: Claim, shares: Mapping[RedisShard, int]) -> Claimed:
         """Claim as many jobs of each shard as `shares` says."""
         replies = await asyncio.gather(
-            *(self._shards.ask(shard, claim_step(step, share)) for shard, share in shares.items())
+            *(self._shards.ask(shard, _claim_step(step, share)) for shard, share in shares.items())
         )
         clocks: list[int] = []
         jobs: list[Job] = []
@@ -314,14 +306,6 @@ class RedisSteps(RedisReader):
         return sum(map(bool, await self._shards.ask_each(gone)))
 
 
-_PARTICIPLES: Mapping[type[VersionedStep], str] = {
-    Cancel: "cancelled",
-    Reschedule: "rescheduled",
-    RunNow: "run now",
-    Retry: "retried",
-}
-
-
 def _joined(so_far: KeyFired, reply: bytes) -> KeyFired:
     if is_error(reply):
         raise step_error(reply)
@@ -337,3 +321,106 @@ def _joined(so_far: KeyFired, reply: bytes) -> KeyFired:
 
 def _due(job: Job) -> tuple[int, str]:
     return job.due_ms, job.id
+
+
+# Steps as the script reads them
+
+
+def _job_step(step: JobStep[Any], limits: JobLimits) -> bytes:
+    """Return a step on one job."""
+    fields: tuple[object, ...]
+    match step:
+        # First those of every job.
+        case Start():
+            bounds = () if step.bounds is None else step.bounds[1:]
+            fields = ("start", *step.claim, step.lease_ms, step.attempt, *bounds)
+        case Finish():
+            fields = ("finish", *step.claim, step.state, _error_field(step.error, limits))
+        case Renew():
+            fields = ("renew", *step.claim, step.lease_ms)
+        case FireJob():
+            fired = (text for pair in step.fired for text in pair)
+            fields = ("fire_job", step.id, step.round, *fired)
+        case GiveBack():
+            error = _error_field(step.error, limits)
+            fields = ("give_back", *step.claim, step.delay_ms, error, step.hold_ms)
+        case WaitAgain():
+            keys = KEY_SEPARATOR.join(step.keys)
+            wait = (*_deadline(step.deadline), keys, step.needed, step.on_fire)
+            fields = ("wait_again", *step.claim, *wait, step.payload_json)
+        case Miss():
+            fields = ("miss", *step.claim)
+        case Cancel():
+            fields = ("cancel", step.id, step.if_version)
+        case Reschedule():
+            fields = ("reschedule", step.id, step.if_version, *_deadline(step.deadline))
+        case RunNow():
+            fields = ("run_now", step.id, step.if_version)
+        case Retry():
+            fields = ("retry", step.id, step.if_version)
+        case _:
+            raise TypeError(f"{step!r} is not a step of the job model")
+    return step_of(*fields)
+
+
+def _key_step(step: KeyStep, limit: int) -> bytes:
+    """Return a step on the jobs on a key, with this limit."""
+    if isinstance(step, Fire):
+        return step_of("fire", step.key, step.value_json, limit)
+    assert isinstance(step, CancelForKey)
+    return step_of("cancel_for_key", step.key, limit)
+
+
+def _claim_step(step: Claim, limit: int) -> bytes:
+    """Return the step that claims, with this limit."""
+    bounds = [field for each in step.bounds for field in each]
+    names = names_field(step.handlers)
+    worker = (f"={step.worker}", step.within_ms, limit, step.lease_ms)
+    return step_of("claim", *worker, names, step.clock_ms, *bounds)
+
+
+def _add_step(spec: JobSpec) -> bytes:
+    """Return the step that adds a job; raise InvalidJobError for what cannot be stored."""
+    ceiling_ms = spec.ceiling_delay_ms
+    mode, ms = _deadline(spec.deadline)
+    step = SEPARATOR.join(
+        (
+            "add",
+            spec.id,
+            mode,
+            str(ms),
+            "" if ceiling_ms is None else str(ceiling_ms),
+            spec.on_conflict.value,
+            str(spec.max_attempts),
+            spec.on_fire.value,
+            spec.misfire.value,
+            spec.dedupe_key or "",
+            KEY_SEPARATOR.join(spec.keys),
+            spec.handler,
+            spec.payload_json,
+            KEY_SEPARATOR.join(spec.request or ()),
+            spec.owner or "",
+            "" if spec.needed == 1 else str(spec.needed),
+            spec.concurrency_key or "",
+            spec.traceparent or "",
+            "",
+        )
+    )
+    separators = max(0, len(spec.keys) - 1) + (spec.request is not None)
+    if step.count(SEPARATOR) != 18 or step.count(KEY_SEPARATOR) > separators:
+        raise InvalidJobError(
+            f"job {spec.id[:64]!r} holds control characters: make it with JobSpec.of, which says "
+            "where"
+        )
+    return step.encode()
+
+
+def _error_field(error: str | None, limits: JobLimits) -> str:
+    """Return a text that may be empty or missing, so that the two differ."""
+    return "" if error is None else f"={bounded_error(error, limits.max_error_length)}"
+
+
+def _deadline(deadline: Deadline) -> tuple[str, int | None]:
+    if deadline.delay_ms is None:
+        return "at", deadline.at_ms
+    return "delay", deadline.delay_ms
