@@ -58,17 +58,11 @@ local RECORD, ADD = string.rep('s', FIELDS), string.rep('s', 19)
 local UP_TO_HANDLER = string.rep('s', HANDLER)
 
 local function split(text)
-  local parts, count, start = {}, 0, 1
-  while true do
-    local stop = find(text, '\0', start, true)
-    count = count + 1
-    if not stop then
-      parts[count] = sub(text, start)
-      return parts
-    end
-    parts[count] = sub(text, start, stop - 1)
-    start = stop + 1
+  local parts = {}
+  for part in gmatch(text .. '\0', '([^%z]*)%z') do
+    parts[#parts + 1] = part
   end
+  return parts
 end
 
 -- The same for as many fields as `layout` has, all in C.
@@ -77,17 +71,17 @@ local function unpack_fields(layout, text)
 end
 
 local settings = split(ARGV[1])
-local CHANNEL, SENDER = settings[1], settings[3]
-local HORIZON, MAX_ACTIVE = tonumber(settings[4]), tonumber(settings[5])
-local PAST, AHEAD, MAX_BATCH = tonumber(settings[6]), tonumber(settings[7]), tonumber(settings[8])
-local MAX_QUARANTINED, QUARANTINED_LENGTH = tonumber(settings[9]), tonumber(settings[10])
-local REQUEST_LENGTH, MAX_REQUESTS = 22, tonumber(settings[11])
+local CHANNEL, SENDER = settings[1], settings[2]
+local HORIZON, MAX_ACTIVE = tonumber(settings[3]), tonumber(settings[4])
+local PAST, AHEAD, MAX_BATCH = tonumber(settings[5]), tonumber(settings[6]), tonumber(settings[7])
+local MAX_REQUESTS, MAX_QUARANTINED = tonumber(settings[8]), tonumber(settings[9])
+local QUARANTINED_LENGTH, now = tonumber(settings[10]), tonumber(settings[11])
+local REQUEST_LENGTH = 22
 -- The server serves nobody else meanwhile: about a millisecond.
 local COUNTED_AT_ONCE = 100
 local DUE_AT_ONCE = 100
 -- By how much clocks of one store may differ.
 local CLOCK_SLACK = 1000
-local now = tonumber(settings[2])
 if not now then
   local time = call('TIME')
   now = time[1] * 1000 + floor(time[2] / 1000)
@@ -179,37 +173,6 @@ local function parse(text)
     return nil, 'its state and the time it finished do not fit'
   end
   return job
-end
-
--- What `add` puts into sorted sets, for all adds in a row at once: {key = {score, member, ...}}.
-local pending, pending_count = {}, 0
-local is_adding = false
-
-local function flush()
-  for key, members in pairs(pending) do
-    call('ZADD', key, unpack(members))
-  end
-  pending, pending_count, is_adding = {}, 0, false
-end
-
-local function put(key, score, member)
-  if not is_adding then
-    call('ZADD', key, score, member)
-    return
-  end
-  local members = pending[key]
-  if not members then
-    members = {}
-    pending[key] = members
-  end
-  local count = #members
-  members[count + 1], members[count + 2] = score, member
-  pending_count = pending_count + 1
-  -- As many values as one call may have.
-  if pending_count == 2000 then
-    flush()
-    is_adding = true
-  end
 end
 
 -- Slots: "handler", or "handler\1concurrency key".
@@ -305,10 +268,10 @@ end
 -- Writes a job, and its entries, but for those that are among `others`.
 local function write(job, entries, others)
   call('HSET', JOBS, job.id, encode(job))
-  put(place_of(job))
+  call('ZADD', place_of(job))
   for at = 1, #entries, 2 do
     if entries[at] and not is_listed(entries, at, others) then
-      put(entries[at], 0, entries[at + 1])
+      call('ZADD', entries[at], 0, entries[at + 1])
     end
   end
   if is_undecided(job) and job[DEDUPE_KEY] ~= '' then
@@ -338,7 +301,6 @@ local hand_over
 local function quarantine(id, text, reason)
   -- The step may be one that reads.
   require_rights()
-  flush()
   call('HDEL', JOBS, id)
   for _, index in ipairs({HELD, FINISHED, BLOCKED}) do
     call('ZREM', index, id)
@@ -552,7 +514,7 @@ local function take_back()
     local job = read(id)
     call('ZREM', HELD, id)
     if job then
-      put(place_of(job))
+      call('ZADD', place_of(job))
     end
   end
 end
@@ -641,7 +603,7 @@ local function free_jobs(handlers, until_ms)
       call('ZREM', DUE_JOBS, head.member)
       if job then
         -- The clock went back: its lease has not ended yet.
-        put(place_of(job))
+        call('ZADD', place_of(job))
       end
     end
   end
@@ -687,7 +649,6 @@ local function add_to(rival, step, deadline)
   elseif step[6] == 'error' then
     return 'duplicate\0' .. found(rival)
   end
-  flush()
   local ceiling = rival[CEILING]
   if ceiling == '' and step[5] ~= '' then
     ceiling = now + step[5]
@@ -737,36 +698,34 @@ local function add(step)
   return 'added\0' .. now, id
 end
 
+-- Returns the id of the job of an earlier request, what was done then, and the fingerprint.
+local function noted_for(request)
+  local noted = call('HGET', REQUESTS, sub(request, 1, REQUEST_LENGTH))
+  return unpack(noted and split(noted) or {})
+end
+
 function steps.add(step)
   local request = step[14]
   if request == '' then
     return (add(step))
   end
-  local noted = call('HGET', REQUESTS, sub(request, 1, REQUEST_LENGTH))
-  if noted then
-    local id, status, fingerprint = unpack(split(noted))
-    local job = read(id)
-    if job and fingerprint == sub(request, REQUEST_LENGTH + 2) then
-      return 'repeated\0' .. status .. '\0' .. found(job)
-    elseif job then
-      return 'reused\0' .. found(job)
-    end
+  local before, status, fingerprint = noted_for(request)
+  local job = before and read(before)
+  if job and fingerprint == sub(request, REQUEST_LENGTH + 2) then
+    return 'repeated\0' .. status .. '\0' .. found(job)
+  elseif job then
+    return 'reused\0' .. found(job)
   end
   local result, id = add(step)
   if id then
-    note_request(request, id, sub(result, 1, find(result, '\0', 1, true) - 1))
+    note_request(request, id, match(result, '^[^%z]*'))
   end
   return result
 end
 
--- The id of the job of an earlier request, and the fingerprint of that.
 function steps.requested(step)
-  local noted = call('HGET', REQUESTS, step[2])
-  if not noted then
-    return ''
-  end
-  local id, _, fingerprint = unpack(split(noted))
-  return id .. '\0' .. fingerprint
+  local id, _, fingerprint = noted_for(step[2])
+  return id and id .. '\0' .. fingerprint or ''
 end
 
 -- Fires an undecided job by a key that it waits on: it only counts while the job needs others, too.
@@ -1201,11 +1160,9 @@ for index = 2, #ARGV do
   local step
   if sub(text, 1, 4) == 'add\0' then
     step = unpack_fields(ADD, text)
-    is_adding = true
   else
     step = split(text)
-    flush()
-  end
+    end
   -- The failure of a step, such as a lack of memory, leaves the others alone.
   local is_done, result = pcall(run, step)
   if not is_done then
@@ -1213,7 +1170,6 @@ for index = 2, #ARGV do
   end
   results[#results + 1] = pack(result)
 end
-flush()
 if soonest or #changes > 0 then
   -- A user without permission to publish has written all the same.
   local message = SENDER .. '\0' .. (soonest or '') .. '\0' .. concat(changes, '\1')

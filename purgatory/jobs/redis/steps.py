@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -58,6 +58,15 @@ from purgatory.jobs.redis.record import KEY_SEPARATOR, SEPARATOR, names_field, s
 from purgatory.jobs.redis.shards import RedisShard, RedisShards, is_error, step_error, timed_ids
 from purgatory.redis_server.script import netstrings
 
+_RunAll = Callable[[Sequence[Any]], Coroutine[Any, Any, list[Any]]]
+
+
+def _one_by_one(run: Callable[[Any], Awaitable[Any]]) -> _RunAll:
+    async def run_all(steps: Sequence[Any]) -> list[Any]:
+        return [await run(step) for step in steps]
+
+    return run_all
+
 
 class RedisSteps(RedisReader):
     """The steps of a RedisJobStore, kind by kind."""
@@ -65,16 +74,14 @@ class RedisSteps(RedisReader):
     def __init__(self, shards: RedisShards, limits: JobLimits, listeners: ChangeListeners) -> None:
         super().__init__(shards, limits)
         self._listeners = listeners
-        self._runs: Mapping[
-            type[Step[Any]], Callable[[Sequence[Any]], Coroutine[Any, Any, list[Any]]]
-        ] = {
+        self._runs: Mapping[type[Step[Any]], _RunAll] = {
             Add: self._add_all,
             Fire: self._decide,
             CancelForKey: self._decide,
-            Claim: self._claim_all,
-            Pause: self._pause_all,
-            Resume: self._resume_all,
-            Prune: self._prune_all,
+            Claim: _one_by_one(self._claim),
+            Pause: _one_by_one(self._pause),
+            Resume: _one_by_one(self._resume),
+            Prune: _one_by_one(self._prune),
         }
 
     # No coroutine of its own, as in WorkerStore: a frame less for each step of each job.
@@ -87,10 +94,9 @@ class RedisSteps(RedisReader):
     async def _add_all(self, steps: Sequence[Add]) -> list[Added | JobError]:
         """Return for each step what was done, or why it was refused."""
         specs = [step.spec for step in steps]
-        results: dict[int, Added | JobError] = {}
+        results: dict[int, Added | JobError] = {**await self._conflicts(specs)}
         # {shard: [(index, step)]}
         parts: dict[RedisShard, list[tuple[int, bytes]]] = {}
-        results |= await self._conflicts(specs)
         for index, spec in enumerate(specs):
             if index in results:
                 continue
@@ -227,9 +233,6 @@ class RedisSteps(RedisReader):
 
     # Claiming
 
-    async def _claim_all(self, steps: Sequence[Claim]) -> list[Claimed]:
-        return [await self._claim(step) for step in steps]
-
     async def _claim(self, step: Claim) -> Claimed:
         limit = self.limits.cut(step.limit)
         if len(self._shards.all) == 1:
@@ -272,22 +275,14 @@ class RedisSteps(RedisReader):
 
     # Pauses: in every shard, each of which looks at its own
 
-    async def _pause_all(self, steps: Sequence[Pause]) -> list[None]:
-        for step in steps:
-            await self._shards.ask_all(step_of("pause", step.handler))
-        return [None] * len(steps)
-
-    async def _resume_all(self, steps: Sequence[Resume]) -> list[int]:
-        return [await self._resume(step) for step in steps]
+    async def _pause(self, step: Pause) -> None:
+        await self._shards.ask_all(step_of("pause", step.handler))
 
     async def _resume(self, step: Resume) -> int:
         asked = step_of("resume", step.handler, self.limits.cut(step.limit))
         return sum(map(int, await self._shards.ask_all(asked)))
 
     # Retention
-
-    async def _prune_all(self, steps: Sequence[Prune]) -> list[int]:
-        return [await self._prune(step) for step in steps]
 
     async def _prune(self, step: Prune) -> int:
         limit = self.limits.cut(step.limit)

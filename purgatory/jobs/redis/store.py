@@ -146,16 +146,16 @@ class RedisJobStore(RedisSteps):
         limits = self.limits
         return step_of(
             channel,
-            None if self._now_ms is None else self._now_ms(),
             self._listeners.name,
             limits.horizon_ms,
             limits.max_waiting // len(self._shards.all),
             limits.past_tolerance_ms,
             limits.max_delay_ms,
             limits.max_batch,
+            MAX_REQUESTS,
             max(1, limits.max_quarantined // len(self._shards.all)),
             limits.max_quarantined_length,
-            MAX_REQUESTS,
+            None if self._now_ms is None else self._now_ms(),
         )
 
     async def _notify_of_due(self) -> None:
