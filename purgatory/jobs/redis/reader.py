@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 from purgatory.jobs.model.job import BlockedBy, Job, JobState
@@ -65,7 +66,7 @@ class RedisReader:
             jobs += await self._shards.jobs(found)
         # A shard has looked no further down than this: what others have below is of later pages.
         end_id = max(ends)
-        jobs = sorted((job for job in jobs if job.id >= end_id), key=_id, reverse=True)
+        jobs = sorted((job for job in jobs if job.id >= end_id), key=attrgetter("id"), reverse=True)
         if len(jobs) > limit:
             return JobPage(jobs[:limit], next=jobs[limit - 1].id)
         return JobPage(jobs, next=end_id or None)
@@ -114,7 +115,3 @@ class RedisReader:
             names.update(filter(None, texts.split(KEY_SEPARATOR)))
             jobs += int(count)
         return Paused(tuple(sorted(names - {ALL_HANDLERS})), ALL_HANDLERS in names, jobs)
-
-
-def _id(job: Job) -> str:
-    return job.id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from purgatory.job_errors import (
@@ -249,7 +250,7 @@ class RedisSteps(RedisReader):
         while shares := await self._shards.shares(step.within_ms, limit - len(jobs), step.handlers):
             claimed = await self._claim_from(step, shares)
             jobs += claimed.jobs
-        jobs.sort(key=_due)
+        jobs.sort(key=attrgetter("due_ms", "id"))
         return Claimed(now_ms, jobs)
 
     async def _claim_from(self, step: Claim, shares: Mapping[RedisShard, int]) -> Claimed:
@@ -312,10 +313,6 @@ def _joined(so_far: KeyFired, reply: bytes) -> KeyFired:
         counted=so_far.counted + counted,
         has_more=so_far.has_more or bool(more),
     )
-
-
-def _due(job: Job) -> tuple[int, str]:
-    return job.due_ms, job.id
 
 
 # Steps as the script reads them
