@@ -18,7 +18,7 @@ from purgatory.cli.output import (
     print_error,
     print_fields,
     print_json,
-    print_line,
+    print_result,
     print_rows,
 )
 from purgatory.cli.session import Session, json_argument, session_of
@@ -122,12 +122,7 @@ def defer(
     with session.client() as client:
         handle = client.defer(handler, decoded, **options)
     assert handle.job is not None
-    if session.as_json:
-        print_json(handle.job.fields)
-    else:
-        print_line(
-            f"{handle.job.state}: {handle.id}, due at {local_time(handle.job.fields['due'])}"
-        )
+    _print_job(session, handle.job.fields)
 
 
 @jobs.command("list")
@@ -323,10 +318,8 @@ def _change(session: Session, ids: Sequence[str], method: str, suffix: str) -> N
 
 
 def _print_job(session: Session, job: Mapping[str, Any]) -> None:
-    if session.as_json:
-        print_json(job)
-    else:
-        print_line(f"{job['id']}: {job['state']}, due at {local_time(job['due'])}")
+    text = f"{job['id']}: {job['state']}, due at {local_time(job['due'])}"
+    print_result(job, text, as_json=session.as_json)
 
 
 def _path(job_id: str) -> str:

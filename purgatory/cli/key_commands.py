@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -17,8 +18,7 @@ from purgatory.cli.output import (
     local_time,
     print_error,
     print_fields,
-    print_json,
-    print_line,
+    print_result,
     print_rows,
 )
 from purgatory.cli.session import Session, json_argument, session_of
@@ -90,18 +90,9 @@ def fire(
     decoded = json_argument(value, name="the value")
     with session.client() as client:
         fired = client.fire(key, decoded, idempotency_key=idempotency_key)
-    if session.as_json:
-        print_json(
-            {
-                "cursor": fired.cursor,
-                "seq": fired.seq,
-                "completed": fired.completed,
-                "jobs": fired.jobs,
-            }
-        )
-    else:
-        jobs = f", {counted(fired.jobs, 'job')} decided" if fired.jobs else ""
-        print_line(f"fired: {fired.completed} completed{jobs}, cursor {fired.cursor}")
+    jobs = f", {counted(fired.jobs, 'job')} decided" if fired.jobs else ""
+    text = f"fired: {fired.completed} completed{jobs}, cursor {fired.cursor}"
+    print_result(asdict(fired), text, as_json=session.as_json)
 
 
 def keys(
@@ -164,11 +155,5 @@ def _waits(session: Session, key: str | None, prefix: str, limit: int) -> Iterat
 
 
 def _print_signal(session: Session, signal: Signal) -> None:
-    fields = {
-        "key": signal.key,
-        "seq": signal.seq,
-        "at": signal.at.isoformat() if session.as_json else local_time(signal.at),
-        "value": signal.value,
-        "cursor": signal.cursor,
-    }
-    print_fields(fields, as_json=session.as_json)
+    at = signal.at.isoformat() if session.as_json else local_time(signal.at)
+    print_fields({**asdict(signal), "at": at}, as_json=session.as_json)

@@ -46,6 +46,14 @@ def print_line(text: str) -> None:
     sys.stdout.flush()
 
 
+def print_result(document: Any, text: str, *, as_json: bool) -> None:
+    """Print what came of a command: a line of text, or the document as JSON."""
+    if as_json:
+        print_json(document)
+    else:
+        print_line(text)
+
+
 def print_error(text: str) -> None:
     """Print a sentence for people, beside the output."""
     sys.stderr.write(escaped(text) + "\n")
