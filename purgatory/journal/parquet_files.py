@@ -162,6 +162,11 @@ class ParquetFiles(Sink):
     Many processes may share a directory.
     """
 
+    _file: PartFile | None
+    _hour: int | None
+    _due_ns: int | None
+    _group: list[pa.RecordBatch]
+
     def __init__(
         self,
         directory: str | PathLike[str],
@@ -288,14 +293,14 @@ class ParquetFiles(Sink):
         return folder / f"{self._writer}-{self._number:06d}.parquet"
 
     def _forget(self) -> None:
-        self._file: PartFile | None = None
-        self._hour: int | None = None
-        self._due_ns: int | None = None
+        self._file = None
+        self._hour = None
+        self._due_ns = None
         self._begin_group()
 
     def _begin_group(self) -> None:
         # Rows for the open file that are not yet a group of it.
-        self._group: list[pa.RecordBatch] = []
+        self._group = []
         self._group_count = 0
         self._group_bytes = 0
 

@@ -16,6 +16,8 @@ from purgatory.pipeline.report.page import page as page_of
 from purgatory.pipeline.report.report_writer import parts_of
 from purgatory.pipeline.report.verdict import verdict
 from purgatory.pipeline.sql.duck import connected
+from purgatory.pipeline.sql.values import texts
+from purgatory.pipeline.wait_columns import rows_of
 from tests.browser.chromium import needs_chromium
 from tests.browser.devtools import SCREENS, Page, browser
 from tests.synthetic_journal import KINDS, SyntheticJournal, inject
@@ -67,12 +69,12 @@ class Written:
 
     def outcomes(self, kinds: set[str], step: int) -> Counter[str]:
         """Return the operations of these kinds in one step of the timeline."""
-        timeline = self.findings.timeline.where(lambda kind: kind in kinds)
-        first = self.findings.timeline.start_s.min()
-        is_in = (timeline.start_s - first) // timeline.width_s == step
-        return replace(
-            timeline, outcome=timeline.outcome[is_in], count=timeline.count[is_in]
-        ).totals()
+        query = f"""
+            SELECT outcome, sum(count)::BIGINT FROM found
+            WHERE epoch(start - (SELECT min(start) FROM found)) // width_s = {step}
+            AND kind IN ({texts(kinds)}) GROUP BY ALL
+        """
+        return Counter(dict(rows_of(self.findings.timeline, query)))
 
 
 @pytest.fixture(scope="module")

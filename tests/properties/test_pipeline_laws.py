@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from itertools import repeat
 from warnings import catch_warnings, simplefilter
 
-import numpy as np
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
@@ -21,7 +20,6 @@ from purgatory.pipeline.statistics import (
     poisson_upper,
     wilson_interval,
 )
-from purgatory.pipeline.wait_columns import ParkedMinutes
 from tests.pipeline.columns import parked_minutes
 
 WAITS = st.lists(
@@ -109,22 +107,3 @@ def test_a_peak_is_within_its_interval(loads: list[tuple[int, int]]) -> None:
         assert peak.highest == max(loads_of_it)
     assert found.workers is not None
     assert found.workers * found.capacity.parked >= found.parked.highest
-
-
-@given(
-    st.lists(
-        st.one_of(
-            st.integers(29_000_000, 29_000_500),
-            # Those of clocks that lie.
-            st.integers(0, 60_000_000),
-        )
-    )
-)
-def test_distinct_minutes_are_those_of_a_sort(minutes: list[int]) -> None:
-    """Whether they are close together or not."""
-    column = np.array(minutes, np.int64)
-    kind, value = np.zeros_like(column), np.zeros(len(column))
-    parked = ParkedMinutes(("park",), kind, column, value, value, value, value)
-    found, places = parked.distinct
-    assert found.tolist() == sorted(set(minutes))
-    assert found[places].tolist() == minutes

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from purgatory.pipeline.advise.targets import Targets
@@ -17,6 +16,7 @@ from purgatory.pipeline.console import counted, duration, percent
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.schemas import JOB_KIND, STREAM_KIND
 from purgatory.pipeline.spark.folders import Tables
+from purgatory.pipeline.sql.values import text
 from purgatory.pipeline.statistics import (
     Step,
     bucket_end,
@@ -25,7 +25,7 @@ from purgatory.pipeline.statistics import (
     wilson_interval,
 )
 from purgatory.pipeline.wait_columns import JOB as WAITS
-from purgatory.pipeline.wait_columns import PARKED_COLUMNS, Floats, ParkedMinutes
+from purgatory.pipeline.wait_columns import Relation, relations
 
 LEAST_FIRED = 30
 """With fewer fires there is no advice: the tail would rest on a handful of operations."""
@@ -157,9 +157,7 @@ def run(manifest: Manifest, tables: Tables, targets: Targets, capacity: Capacity
     found = advise_settings(
         by_kind=tables.rows(WAITS, "by_kind"),
         survival=tables.read(WAITS, "wait_counts", survival_of_kinds),
-        parked=tables.read(
-            WAITS, "parked", ParkedMinutes.of_table, PARKED_COLUMNS, coded=("kind",)
-        ),
+        parked=relations(tables, "parked")[0],
         targets=targets,
         capacity=capacity,
         sampling=manifest.sampling,
@@ -176,7 +174,7 @@ def advise_settings(
     *,
     by_kind: Iterable[Mapping[str, Any]],
     survival: Mapping[str, Sequence[Step]],
-    parked: ParkedMinutes,
+    parked: Relation,
     targets: Targets,
     capacity: Capacity,
     sampling: Mapping[str, float] | None = None,
@@ -193,7 +191,7 @@ def advise_settings(
         for row in sorted(by_kind, key=lambda row: (-row["operations"], row["kind"]))
         if not is_job(row) and row["kind"] != STREAM_KIND
     ]
-    waiting = parked.where(lambda kind: not kind.startswith(JOB_KIND))
+    waiting = parked.filter(f"NOT starts_with(kind, {text(JOB_KIND)})")
     minutes = minutes_of_kinds(waiting, sampling or {})
     return Advice(
         timeouts=tuple(timeouts),
@@ -221,22 +219,27 @@ def is_job(row: Mapping[str, Any]) -> bool:
     return str(row["kind"]).startswith(JOB_KIND)
 
 
-def minutes_of_kinds(parked: ParkedMinutes, sampling: Mapping[str, float]) -> Minutes:
+def minutes_of_kinds(parked: Relation, sampling: Mapping[str, float]) -> Minutes:
     """Return the minutes of all kinds together.
 
     The peaks of several kinds within a minute are added, as if they were at the same time.
     """
-    scale = parked.per_kind(lambda kind: 1 / (sampling.get(kind) or 1.0), float)
-    minutes, places = parked.distinct
-
-    def sums(values: Floats) -> Floats:
-        return np.bincount(places, values, len(minutes)).astype(np.float64)
-
-    return Minutes(
-        start_s=minutes * 60,
-        operations=sums(parked.began * scale),
-        parked=sums(parked.peak * scale),
-        arrivals=sums(parked.began_peak * scale),
-        arrivals_variance=sums(parked.began_peak * scale**2),
-        parked_variance=sums(parked.peak * scale**2),
+    factors = (
+        f"WHEN kind = {text(kind)} THEN {1 / share}" for kind, share in sampling.items() if share
     )
+    found = parked.query(
+        "parked",
+        f"""
+        WITH scaled AS (SELECT *, CASE {" ".join(factors)} WHEN true THEN 1 END::DOUBLE AS factor
+                        FROM parked)
+        SELECT epoch_us(minute) // 1000000 AS start_s,
+               sum(began * factor)::DOUBLE AS operations,
+               sum(began_peak * factor)::DOUBLE AS arrivals,
+               sum(parked_peak * factor)::DOUBLE AS parked,
+               sum(began_peak * factor ** 2)::DOUBLE AS arrivals_variance,
+               sum(parked_peak * factor ** 2)::DOUBLE AS parked_variance
+        FROM scaled GROUP BY ALL ORDER BY start_s
+        """,
+    )
+    assert found is not None, "a query has rows"
+    return Minutes(**found.fetchnumpy())

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Collection, Iterable, Sequence
+from itertools import accumulate, groupby
+from operator import itemgetter
 from typing import Any, Final
-
-import numpy as np
 
 from purgatory.pipeline.report.findings import Findings
 from purgatory.pipeline.schemas import COMPLETIONS
+from purgatory.pipeline.sql.values import texts
 from purgatory.pipeline.statistics import COARSE, Step, bucket_end, bucket_start
 from purgatory.pipeline.statistics import bucket as bucket_of
-from purgatory.pipeline.wait_columns import Integers, summed
+from purgatory.pipeline.wait_columns import rows_of
 
 OUTCOME_SERIES: Final = {
     name: place
@@ -44,12 +44,11 @@ def chart_data(findings: Findings) -> dict[str, Any]:
     kinds = findings.kinds
     if len(findings.by_kind) > len(kinds):
         kinds = [*kinds, OTHER_KINDS]
-    place = {kind: number for number, kind in enumerate(kinds)}
     return {
         "kinds": kinds,
         "outcomes": list(OUTCOME_SERIES),
-        "steps": _steps(findings, place),
-        "parked": _parked(findings, place),
+        "steps": _steps(findings, kinds),
+        "parked": _parked(findings, kinds),
         "survival": [_survival(findings.survival.get(kind, ())) for kind in kinds],
         "lateness": _lateness(findings, kinds),
         "timeouts": {row["kind"]: row["timeout_us_p50"] for row in findings.by_kind[: len(kinds)]},
@@ -62,89 +61,96 @@ def as_script(data: Any) -> str:
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _steps(findings: Findings, place: Mapping[str, int]) -> dict[str, Any]:
+def _steps(findings: Findings, kinds: Sequence[str]) -> dict[str, Any]:
     """Return the counts by step, kind, outcome and bucket of the wait."""
-    found = findings.timeline
-    width_s = found.width_s
-    kind = _places(found.kinds, lambda name: place.get(name, len(place) - 1))[found.kind]
-    outcome = _places(found.outcomes, OUTCOME_SERIES.__getitem__)[found.outcome]
-    has_end = _places(found.outcomes, COMPLETIONS.__contains__).astype(bool)[found.outcome]
-    bucket = np.maximum(found.bucket // COARSE, _LEAST_BUCKET)
-    bucket[~has_end | (found.bucket < 0)] = -1
-    step = found.start_s // width_s
-    first_s = int(step.min()) * width_s if len(step) else 0
-    cells, counts = summed(found.count, kind, outcome, step, bucket)
-    while len(counts) > MAX_CELLS and width_s < 86_400 * 366:
+    [(first_s, width_s)] = rows_of(
+        findings.timeline, "SELECT min(epoch_us(start)) // 1000000, max(width_s) FROM found"
+    )
+    first_s, width_s = first_s or 0, width_s or 60
+
+    def cells() -> str:
+        return f"""
+            SELECT {_place("kind", kinds)} AS kind, {_place("outcome", OUTCOME_SERIES)} AS outcome,
+                   epoch_us(start) // {width_s * 1_000_000} - {first_s // width_s} AS step,
+                   CASE WHEN outcome IN ({texts(COMPLETIONS)}) AND bucket IS NOT NULL
+                   THEN greatest(bucket // {COARSE}, {_LEAST_BUCKET}) ELSE -1 END AS bucket,
+                   sum(count)::BIGINT AS count
+            FROM found GROUP BY ALL
+        """
+
+    def count() -> int:
+        [(found,)] = rows_of(findings.timeline, f"SELECT count(*) FROM ({cells()})")
+        return int(found)
+
+    while count() > MAX_CELLS and width_s < 86_400 * 366:
         width_s *= 2
-        kind, outcome, step, bucket = cells
-        cells, counts = summed(counts, kind, outcome, step // 2, bucket)
-    kind, outcome, step, bucket = cells
-    first = first_s // width_s
+    found = rows_of(findings.timeline, f"FROM ({cells()}) ORDER BY ALL")
     return {
-        "start": first * width_s,
+        "start": first_s // width_s * width_s,
         "width": width_s,
-        "count": int(step.max(initial=first)) - first + 1,
-        "cells": _series(kind, outcome, np.stack([step - first, bucket, counts], axis=1)),
-        "edges": _edges(bucket[bucket >= 0]),
+        "count": max((step for _, _, step, *_ in found), default=0) + 1,
+        "cells": _series(found),
+        "edges": _edges({bucket for *_, bucket, _ in found if bucket >= 0}),
     }
 
 
-def _places(names: Iterable[str], value: Callable[[str], int]) -> Integers:
-    return np.array([value(name) for name in names], np.int64)
+def _place(column: str, names: Iterable[str]) -> str:
+    """Return the place of a text among `names`, the last for one that is not among them."""
+    listed = list(names)
+    place = f"list_position([{texts(listed)}]::VARCHAR[], {column})"
+    return f"coalesce({place}, {len(listed)}) - 1"
 
 
-def _series(kind: Integers, outcome: Integers, cells: Integers) -> list[list[Any]]:
+def _series(cells: Iterable[tuple[int, ...]]) -> list[list[Any]]:
     """Return [kind, outcome, [steps since the last entry, bucket, count, ...]] for each pair."""
-    pair = kind * len(OUTCOME_SERIES) + outcome
-    edges = np.flatnonzero(np.diff(pair)) + 1
     found: list[list[Any]] = []
-    for numbers, of_pair in zip(np.split(cells, edges), np.split(pair, edges), strict=True):
-        if len(of_pair):
-            steps = np.diff(numbers[:, 0], prepend=0)
-            listed = np.column_stack([steps, numbers[:, 1:]]).ravel().tolist()
-            found.append([*divmod(int(of_pair[0]), len(OUTCOME_SERIES)), listed])
+    for pair, of_pair in groupby(cells, key=itemgetter(0, 1)):
+        numbers: list[int] = []
+        last = 0
+        for *_, step, bucket, count in of_pair:
+            numbers += (step - last, bucket, count)
+            last = step
+        found.append([*pair, numbers])
     return found
 
 
-def _edges(buckets: Integers) -> dict[str, Any]:
+def _edges(buckets: Collection[int]) -> dict[str, Any]:
     """Return the first bucket with operations, and the starts of it and of all up to the last."""
-    if not len(buckets):
+    if not buckets:
         return {"first": 0, "starts": [0, 1]}
-    low, high = int(buckets.min()), int(buckets.max()) + 1
+    low, high = min(buckets), max(buckets) + 1
     starts = [bucket_start(bucket * COARSE) for bucket in range(low, high + 1)]
     return {"first": low, "starts": starts}
 
 
-def _parked(findings: Findings, place: Mapping[str, int]) -> dict[str, Any]:
+def _parked(findings: Findings, kinds: Sequence[str]) -> dict[str, Any]:
     """Return the mean and the peak of parked operations by kind, in steps of whole minutes."""
-    parked = findings.parked
-    if not len(parked.minute):
+    number = "epoch_us(minute) // 60000000"
+    [(low, high)] = rows_of(findings.parked, f"SELECT min({number}), max({number}) FROM found")
+    if low is None:
         return {"start": 0, "width": 60, "kinds": []}
-    low, high = int(parked.minute.min()), int(parked.minute.max())
     per_step = -(-(high - low + 1) // MAX_POINTS)
     low -= low % per_step
     count = (high - low) // per_step + 1
-    kind = parked.per_kind(lambda name: place.get(name, len(place) - 1), int)
-    steps = kind * count + (parked.minute - low) // per_step
-    means = np.bincount(steps, parked.mean / per_step, len(place) * count)
+    by_kind: list[dict[str, list[float]]] = [
+        {"mean": [0] * count, "peak": [0] * count} for _ in kinds
+    ]
     # Kinds beyond those of the charts are one: their peaks within a minute are added.
-    peak, step = parked.peak, steps
-    if OTHER_KINDS in place:
-        span = count * per_step
-        minutes, places = np.unique(kind * span + parked.minute - low, return_inverse=True)
-        peak = np.bincount(places, parked.peak).astype(np.float64)
-        step = minutes // per_step
-    peaks = np.zeros(len(place) * count)
-    np.maximum.at(peaks, step, peak)
-    by_kind = (values.reshape(len(place), count).tolist() for values in (means, peaks.astype(int)))
-    return {
-        "start": low * 60,
-        "width": per_step * 60,
-        "kinds": [
-            {"mean": [_rounded(value) for value in mean], "peak": peak}
-            for mean, peak in zip(*by_kind, strict=True)
-        ],
-    }
+    steps = rows_of(
+        findings.parked,
+        f"""
+        WITH minutes AS (SELECT {_place("kind", kinds)} AS place, {number} AS number,
+                                sum(parked_mean) AS mean, sum(parked_peak) AS peak
+                         FROM found GROUP BY ALL)
+        SELECT place, (number - {low}) // {per_step} AS step, sum(mean) / {per_step},
+               max(peak)::BIGINT
+        FROM minutes GROUP BY ALL
+        """,
+    )
+    for place, step, mean, peak in steps:
+        by_kind[place]["mean"][step] = _rounded(mean)
+        by_kind[place]["peak"][step] = peak
+    return {"start": low * 60, "width": per_step * 60, "kinds": by_kind}
 
 
 def _rounded(value: float) -> float:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-
-import numpy as np
 
 from purgatory.pipeline.console import duration, figure, percent
 from purgatory.pipeline.report.chart_data import LEAST_US, OUTCOME_SERIES
 from purgatory.pipeline.report.findings import LISTED_KINDS, Findings
+from purgatory.pipeline.sql.values import texts
 from purgatory.pipeline.statistics import (
     COARSE,
     Step,
@@ -19,7 +19,7 @@ from purgatory.pipeline.statistics import (
     time_of_survival,
 )
 from purgatory.pipeline.statistics import bucket as bucket_of
-from purgatory.pipeline.wait_columns import PERCENTS, latest_hours, summed
+from purgatory.pipeline.wait_columns import PERCENTS, Relation, rows_of
 
 SHOWN_DAYS = 31
 SHOWN_HOURS = 72
@@ -44,8 +44,8 @@ class Chart:
 
 def outcomes_chart(findings: Findings) -> Chart:
     """Return the chart of outcomes by the start of the wait."""
-    found = findings.timeline
-    totals = found.totals()
+    query = "SELECT outcome, sum(count)::BIGINT FROM found GROUP BY ALL"
+    totals = Counter(dict(rows_of(findings.timeline, query)))
     shown = [name for name in OUTCOME_SERIES if totals[name]]
     total = max(1, sum(totals.values()))
     shares = ", ".join(f"{percent(totals[name] / total)} {name}" for name in shown)
@@ -82,17 +82,18 @@ class HourlyLoad:
 
 def hourly_load(findings: Findings) -> HourlyLoad:
     """Return the parked operations by hour."""
-    parked = findings.parked
-    minutes, places = parked.distinct
-    hours, first = np.unique(minutes // 60, return_index=True)
-    if not len(hours):
-        return HourlyLoad({}, {})
-    means = np.bincount(places, parked.mean / 60, len(minutes))
-    peaks = np.bincount(places, parked.peak, len(minutes))
-    starts = [datetime.fromtimestamp(hour * 3_600, UTC) for hour in hours.tolist()]
+    found = rows_of(
+        findings.parked,
+        """
+        WITH minutes AS (SELECT epoch_us(minute) // 60000000 AS number, sum(parked_mean) AS mean,
+                                sum(parked_peak) AS peak FROM found GROUP BY ALL)
+        SELECT number // 60 AS hour, sum(mean) / 60, max(peak)::BIGINT
+        FROM minutes GROUP BY ALL ORDER BY hour
+        """,
+    )
+    hours = [(datetime.fromtimestamp(hour * 3_600, UTC), mean, peak) for hour, mean, peak in found]
     return HourlyLoad(
-        dict(zip(starts, np.add.reduceat(means, first).tolist(), strict=True)),
-        dict(zip(starts, np.maximum.reduceat(peaks, first).astype(int).tolist(), strict=True)),
+        {start: mean for start, mean, _ in hours}, {start: peak for start, _, peak in hours}
     )
 
 
@@ -188,7 +189,7 @@ def lateness_chart(findings: Findings) -> Chart | None:
 
 def percentiles_chart(findings: Findings) -> Chart | None:
     """Return the chart of percentiles over time; None if no operation has ended."""
-    latest = latest_hours(findings.by_hour, findings.kinds, SHOWN_HOURS)
+    latest = latest_hours(findings.by_hour, findings.kinds)
     if not latest:
         return None
     return Chart(
@@ -200,24 +201,40 @@ def percentiles_chart(findings: Findings) -> Chart | None:
         header=("hour (UTC)", "kind", *PERCENTS),
         rows=tuple(
             (f"{datetime.fromtimestamp(hour, UTC):%Y-%m-%d %H:%M}", kind, *map(duration, waits))
-            for hour, kind, waits in latest
+            for hour, kind, *waits in latest
         ),
     )
 
 
+def latest_hours(by_hour: Relation, kinds: Iterable[str]) -> list[tuple[int, str, int, int, int]]:
+    """Return the last SHOWN_HOURS of some kinds with an operation that ended, by hour and kind.
+
+    Each is the start of the hour in seconds, the kind, and its PERCENTS.
+    """
+    query = f"""
+        SELECT epoch_us(hour) // 1000000 AS start_s, kind, wait_us_p50, wait_us_p90, wait_us_p99
+        FROM found
+        WHERE wait_us_p50 IS NOT NULL AND list_contains([{texts(kinds)}]::VARCHAR[], kind)
+        ORDER BY start_s DESC, kind DESC LIMIT {SHOWN_HOURS}
+    """
+    return rows_of(by_hour, query)[::-1]
+
+
 def wait_heat_map(findings: Findings) -> Chart | None:
     """Return the heat map of waits by time and duration; None if no operation has ended."""
-    found = findings.timeline
-    is_known = found.bucket >= 0
-    if not is_known.any():
+    octave = f"greatest(bucket, {bucket_of(LEAST_US)}) // {8 * COARSE}"
+    octaves = rows_of(
+        findings.timeline,
+        f"""
+        WITH cells AS (SELECT {octave} AS octave, epoch_us(start) // 1000000 AS start_s,
+                              sum(count) AS many
+                       FROM found WHERE bucket IS NOT NULL GROUP BY ALL)
+        SELECT octave, sum(many)::BIGINT, arg_max(start_s, (many, start_s))
+        FROM cells GROUP BY ALL ORDER BY octave
+        """,
+    )
+    if not octaves:
         return None
-    start_s, count = found.start_s[is_known], found.count[is_known]
-    bucket = np.maximum(found.bucket[is_known], bucket_of(LEAST_US)) // COARSE
-    busiest: dict[int, tuple[int, int]] = {}
-    (octaves, starts), sums = summed(count, bucket // 8, start_s)
-    for octave, *most in zip(octaves.tolist(), sums.tolist(), starts.tolist(), strict=True):
-        busiest[octave] = max(busiest.get(octave, (0, 0)), (most[0], most[1]))
-    (octaves,), sums = summed(count, bucket // 8)
     return Chart(
         name="heat",
         title="Waits by time and duration",
@@ -229,9 +246,9 @@ def wait_heat_map(findings: Findings) -> Chart | None:
             (
                 duration(bucket_start(octave * 8 * COARSE)),
                 f"{operations:,}",
-                f"{datetime.fromtimestamp(busiest[octave][1], UTC):%Y-%m-%d %H:%M}",
+                f"{datetime.fromtimestamp(busiest, UTC):%Y-%m-%d %H:%M}",
             )
-            for octave, operations in zip(octaves.tolist(), sums.tolist(), strict=True)
+            for octave, operations, busiest in octaves
         ),
     )
 

@@ -7,22 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import pyarrow as pa
-
 from purgatory.pipeline.advise.advice import FILE as ADVICE_FILE
 from purgatory.pipeline.advise.advice import JOB as ADVICE
 from purgatory.pipeline.advise.advice import is_job, survival_of_kinds
 from purgatory.pipeline.errors import NothingToReadError
 from purgatory.pipeline.outcomes.manifest import Manifest
+from purgatory.pipeline.schemas import JOB_KIND
 from purgatory.pipeline.spark.folders import Tables
+from purgatory.pipeline.sql.values import text
 from purgatory.pipeline.statistics import Step
-from purgatory.pipeline.wait_columns import (
-    BY_HOUR_COLUMNS,
-    PARKED_COLUMNS,
-    ParkedMinutes,
-    TimelineCounts,
-)
 from purgatory.pipeline.wait_columns import JOB as WAITS
+from purgatory.pipeline.wait_columns import Relation, relations
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -44,10 +39,10 @@ class Findings:
     """The same columns but for lateness, of each poll of a wait for itself."""
     by_key_prefix: Rows
     hot_keys: Rows
-    parked: ParkedMinutes
-    by_hour: pa.Table
-    """The columns BY_HOUR_COLUMNS, in each part of all kinds."""
-    timeline: TimelineCounts
+    parked: Relation
+    by_hour: Relation
+    """In each part of all kinds."""
+    timeline: Relation
     wait_counts: Rows
     lateness_counts: Rows
     survival: Mapping[str, Sequence[Step]]
@@ -78,22 +73,17 @@ class Findings:
         Hot keys and key prefixes are not known by kind, so each part has all of them.
         """
 
-        def is_of_part(kind: str) -> bool:
-            return is_job({"kind": kind}) is jobs
-
         def of_part(rows: Rows) -> Rows:
-            # Asked once a kind: there are thousands of rows.
-            kinds = {kind for kind in {row["kind"] for row in rows} if is_of_part(kind)}
-            return [row for row in rows if row["kind"] in kinds]
+            return [row for row in rows if is_job(row) is jobs]
 
+        condition = f"starts_with(kind, {text(JOB_KIND)}) = {jobs}"
         return replace(
             self,
             by_kind=of_part(self.by_kind),
-            parked=self.parked.where(is_of_part),
-            timeline=self.timeline.where(is_of_part),
+            parked=self.parked.filter(condition),
+            timeline=self.timeline.filter(condition),
             wait_counts=of_part(self.wait_counts),
             lateness_counts=of_part(self.lateness_counts),
-            survival={kind: steps for kind, steps in self.survival.items() if is_of_part(kind)},
             failed_jobs=self.failed_jobs if jobs else (),
         )
 
@@ -120,19 +110,16 @@ def findings(
         raise NothingToReadError(f"No {path} in {tables.folder}: run the job `advise` first.")
     by_kind = _most_first(tables.rows(WAITS, "by_kind"), "kind")
     failed = failed_jobs() if any(map(is_job, by_kind)) else ()
+    parked, by_hour, timeline = relations(tables, "parked", "by_hour", "timeline")
     return Findings(
         manifest=manifest,
         by_kind=by_kind,
         polls=_most_first(tables.rows(WAITS, "polls"), "kind"),
         by_key_prefix=_most_first(tables.rows(WAITS, "by_key_prefix"), "key_prefix"),
         hot_keys=_most_first(tables.rows(WAITS, "hot_keys"), "key"),
-        parked=tables.read(
-            WAITS, "parked", ParkedMinutes.of_table, PARKED_COLUMNS, coded=("kind",)
-        ),
-        by_hour=tables.columns(WAITS, "by_hour", BY_HOUR_COLUMNS, coded=["kind"]),
-        timeline=TimelineCounts.of_table(
-            tables.columns(WAITS, "timeline", coded=["kind", "outcome"])
-        ),
+        parked=parked,
+        by_hour=by_hour,
+        timeline=timeline,
         wait_counts=wait_counts,
         lateness_counts=tables.rows(WAITS, "lateness_counts"),
         survival=tables.read(WAITS, "wait_counts", survival_of_kinds),

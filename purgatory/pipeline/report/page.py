@@ -36,6 +36,7 @@ from purgatory.pipeline.report.tables import (
 from purgatory.pipeline.report.verdict import Verdict
 from purgatory.pipeline.rollups.rollup_files import hour_start
 from purgatory.pipeline.sql.selection import Examples
+from purgatory.pipeline.wait_columns import rows_of
 
 _STYLES = ("uplot.css", "report.css")
 _SCRIPTS = ("uplot.js", "format.js", "counts.js", "charts.js", "heat_map.js", "report.js")
@@ -134,11 +135,13 @@ def _covered(findings: Findings) -> str:
     """Return the minutes in which the operations began to wait, or the steps of the charts."""
     hours = [hour_start(hour) for hour in sorted(findings.manifest.hours)]
     first, last = hours[0], hours[-1] + timedelta(minutes=59)
-    started = findings.timeline.start_s
-    if len(started):
-        end_s = int(started.max()) + findings.timeline.width_s - 60
-        first = max(first, datetime.fromtimestamp(int(started.min()), UTC))
-        last = min(last, datetime.fromtimestamp(end_s, UTC))
+    seconds = "min(epoch_us(start)) // 1000000, max(epoch_us(start)) // 1000000"
+    [(start_s, end_s, width_s)] = rows_of(
+        findings.timeline, f"SELECT {seconds}, max(width_s) FROM found"
+    )
+    if width_s:
+        first = max(first, datetime.fromtimestamp(start_s, UTC))
+        last = min(last, datetime.fromtimestamp(end_s + width_s - 60, UTC))
     return f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC"
 
 

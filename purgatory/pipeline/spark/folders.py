@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, BinaryIO, ParamSpec, TypeVar
@@ -232,43 +232,26 @@ class Tables:
 
         Raises NothingToReadError if the job has not run.
         """
-        found: list[dict[str, Any]] = self.columns(job, name).to_pylist()
-        return found
+        return self.read(job, name, pa.Table.to_pylist)
 
-    def columns(
-        self, job: str, name: str, columns: tuple[str, ...] | None = None, coded: Sequence[str] = ()
-    ) -> pa.Table:
-        """Return all or these columns of a table; those that are `coded` as dictionaries.
-
-        Raises NothingToReadError if the job has not run.
-        """
-        known: pa.Table | None = self._known.get((job, name, columns))
-        if known is not None:
-            return known
+    def paths(self, job: str, name: str) -> list[str]:
+        """Return the files of a table. Raises NothingToReadError if the job has not run."""
         place = f"{job}/{name}"
         files = self.folder.files(".parquet", place)
         if not files:
             raise NothingToReadError(f"No {place} in {self.folder}: run the job `{job}` first.")
-        # Not by Spark: the table is small, and a job of Spark costs a second.
-        found = pa.concat_tables(self._table_of(file.path, columns, coded) for file in files)
-        self._known[job, name, columns] = found
-        return found
+        return [file.path for file in files]
 
-    def read(
-        self,
-        job: str,
-        name: str,
-        of_table: Callable[[pa.Table], Found],
-        columns: tuple[str, ...] | None = None,
-        coded: tuple[str, ...] = (),
-    ) -> Found:
-        """Return what `of_table` makes of the `columns` of a table, once."""
-        place = (job, name, (of_table, columns, coded))
+    def read(self, job: str, name: str, of_table: Callable[[pa.Table], Found]) -> Found:
+        """Return what `of_table` makes of a table, once. Raises NothingToReadError."""
+        place = (job, name, of_table)
         if place not in self._known:
-            self._known[place] = of_table(self.columns(job, name, columns, coded))
+            # Not by Spark: the table is small, and a job of Spark costs a second.
+            parts = map(self._table_of, self.paths(job, name))
+            self._known[place] = of_table(pa.concat_tables(parts))
         found: Found = self._known[place]
         return found
 
-    def _table_of(self, path: str, columns: Sequence[str] | None, coded: Sequence[str]) -> pa.Table:
+    def _table_of(self, path: str) -> pa.Table:
         with self.folder.open(path) as file:
-            return pq.ParquetFile(file, read_dictionary=coded).read(columns)
+            return pq.ParquetFile(file).read()
