@@ -105,8 +105,7 @@ def worker_findings(session: Session) -> Iterator[Finding]:
 def _not_shown(reply: Reply) -> Finding:
     if reply.status == 404:
         return Finding("ok", "workers", "not looked at: the server does not offer its dashboard")
-    found = reply.json()
-    said = refusal(RefusedError(reply.status, found if isinstance(found, dict) else {}))
+    said = refusal(RefusedError(reply.status, reply.problem))
     return Finding("warning", "workers", f"the dashboard responded with {reply.status}: {said}")
 
 

@@ -80,7 +80,7 @@ class Flows:
             reply = yield make()
             if isinstance(reply, Reply) and reply.status not in UNAVAILABLE:
                 if reply.status >= 400:
-                    raise error_of_problem(reply.status, _problem(reply))
+                    raise error_of_problem(reply.status, reply.problem)
                 if reply.status != 304 and not reply.is_json:
                     raise RefusedError(reply.status, {"detail": _NOT_OURS})
                 return reply
@@ -238,7 +238,7 @@ def unavailable(result: Result) -> ServerUnavailableError:
         error.__cause__ = result.error
         return error
     assert isinstance(result, Reply)
-    detail = _problem(result).get("detail", "")
+    detail = result.problem.get("detail", "")
     return ServerUnavailableError(f"the server responded with {result.status}: {detail}")
 
 
@@ -252,8 +252,3 @@ def job_of(reply: Reply) -> Job:
     """Return the job in a response."""
     found = reply.json()
     return Job(found["id"], found["state"], reply.headers.get("ETag", ""), found)
-
-
-def _problem(reply: Reply) -> Mapping[str, Any]:
-    found = reply.json()
-    return found if isinstance(found, dict) else {}

@@ -114,8 +114,7 @@ class FollowFlow:
             elif isinstance(reply, Reply) and reply.status == 204:
                 return
             elif isinstance(reply, Reply) and reply.status not in UNAVAILABLE:
-                found = reply.json()
-                raise error_of_problem(reply.status, found if isinstance(found, dict) else {})
+                raise error_of_problem(reply.status, reply.problem)
             else:
                 self._failures += 1
             if not self._has_ended:

@@ -67,6 +67,12 @@ class Reply:
         except ValueError:
             return {}
 
+    @property
+    def problem(self) -> Mapping[str, Any]:
+        """The problem details; empty if the body has none."""
+        found = self.json()
+        return found if isinstance(found, dict) else {}
+
 
 def base_url(url: str, prefix: str) -> str:
     """Return the address before each path; raise ValueError unless it is one of HTTP."""

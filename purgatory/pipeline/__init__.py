@@ -20,9 +20,6 @@ except ImportError as exc:
         sys.exit(sentence)
     raise ImportError(sentence) from exc
 
-from purgatory.pipeline.advise.advice import Advice, advise_settings
-from purgatory.pipeline.advise.targets import Targets
-from purgatory.pipeline.advise.workers import Capacity
 from purgatory.pipeline.errors import (
     BadFileError,
     NoJavaError,
@@ -32,45 +29,29 @@ from purgatory.pipeline.errors import (
     RefusedRowsError,
 )
 from purgatory.pipeline.outcomes.journal_files import OnBadFile
-from purgatory.pipeline.outcomes.outcome_table import OutcomeTable, Update
-from purgatory.pipeline.replay.loads import KAFKA_HIGH, KAFKA_LOW, Growth, SyntheticLoad, WhatIf
+from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
+from purgatory.pipeline.replay.loads import Growth, SyntheticLoad, WhatIf
 from purgatory.pipeline.spark.session import spark_session
-from purgatory.pipeline.statistics import kaplan_meier
 
 if TYPE_CHECKING:
-    from purgatory.pipeline.replay.replay import REPLAY_SCHEMA, replay_outcomes, replay_synthetic
-    from purgatory.pipeline.replay.summary import (
-        ReplaySummary,
-        replay_by_shard,
-        replay_by_time,
-        replay_summary,
-    )
-    from purgatory.pipeline.schedule import SCHEDULED_SCHEMA, JobAddress, JobRows, schedule_jobs
+    from purgatory.pipeline.replay.replay import replay_outcomes, replay_synthetic
+    from purgatory.pipeline.replay.summary import replay_by_shard, replay_by_time, replay_summary
     from purgatory.pipeline.source import register
     from purgatory.pipeline.source.jobs_source import job_events
-    from purgatory.pipeline.spark.schemas import EVENT_SCHEMA, OUTCOME_SCHEMA
+    from purgatory.pipeline.spark.schemas import EVENT_SCHEMA
     from purgatory.pipeline.sql.spark import operation_outcomes
 
 # The modules of the names above, which need Spark: without them it need not be installed, and is
 # not imported, which takes longer than a report on little.
 _ON_SPARK = (
-    *("replay.replay", "replay.summary", "schedule", "source.jobs_source", "source"),
-    *("spark.schemas", "sql.spark"),
+    *("replay.replay", "replay.summary", "source.jobs_source", "source", "spark.schemas"),
+    "sql.spark",
 )
 
 __all__ = [
     "EVENT_SCHEMA",
-    "KAFKA_HIGH",
-    "KAFKA_LOW",
-    "OUTCOME_SCHEMA",
-    "REPLAY_SCHEMA",
-    "SCHEDULED_SCHEMA",
-    "Advice",
     "BadFileError",
-    "Capacity",
     "Growth",
-    "JobAddress",
-    "JobRows",
     "NoJavaError",
     "NothingToReadError",
     "OnBadFile",
@@ -78,14 +59,9 @@ __all__ = [
     "OutputInUseError",
     "PipelineError",
     "RefusedRowsError",
-    "ReplaySummary",
     "SyntheticLoad",
-    "Targets",
-    "Update",
     "WhatIf",
-    "advise_settings",
     "job_events",
-    "kaplan_meier",
     "operation_outcomes",
     "register",
     "replay_by_shard",
@@ -93,7 +69,6 @@ __all__ = [
     "replay_outcomes",
     "replay_summary",
     "replay_synthetic",
-    "schedule_jobs",
     "spark_session",
 ]
 

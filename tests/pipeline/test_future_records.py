@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from purgatory.pipeline import OutcomeTable, Update
+from purgatory.pipeline import OutcomeTable
 from purgatory.pipeline.__main__ import main
+from purgatory.pipeline.outcomes.update_run import Update
 from tests.pipeline.synthetic import outcomes
 from tests.synthetic_journal import put
 

@@ -14,11 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from purgatory.pipeline import (
-    NothingToReadError,
-    OutcomeTable,
-    OutputInUseError,
-)
+from purgatory.pipeline import NothingToReadError, OutcomeTable, OutputInUseError
 from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.outcomes.manifest import (
     FileContent,

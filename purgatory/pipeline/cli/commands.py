@@ -166,15 +166,9 @@ def _after_outcomes(run: Run) -> str:
     return f"{run_outcomes(run)}\n" if run.journal else ""
 
 
-def _engine(text: str) -> EngineName | str:
-    """Return an engine, or the text, of which the parser then says what it could be."""
-    return EngineName(text) if text in set(EngineName) else text
-
-
 def _add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
-        type=_engine,
         choices=list(EngineName),
         default=EngineName.AUTO,
         help="what computes the tables; auto is duckdb for local folders whose new files fit into "

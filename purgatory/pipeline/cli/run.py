@@ -292,7 +292,7 @@ def is_for_one_process(spark: SparkSession, table: Folder, operations: Sequence[
 
 def check_engine(options: argparse.Namespace) -> None:
     """Raise ValueError if DuckDB is asked for where it cannot run."""
-    if getattr(options, "engine", None) is not EngineName.DUCKDB:
+    if getattr(options, "engine", None) != EngineName.DUCKDB:
         return
     for path in _paths(options):
         if (scheme := _scheme(path)) not in ("", *SCHEMES):
@@ -311,10 +311,10 @@ def is_for_duckdb(run: Run) -> bool:
     cannot be listed.
     """
     options = run.options
-    name: EngineName | None = getattr(options, "engine", None)
+    name: str | None = getattr(options, "engine", None)
     if name in (None, EngineName.SPARK):
         return False
-    if name is EngineName.DUCKDB:
+    if name == EngineName.DUCKDB:
         return True
     if options.master is not None or not _OTHER_SPARK.isdisjoint(os.environ):
         return False

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from purgatory.pipeline import Advice, OutcomeTable, spark_session
+from purgatory.pipeline import OutcomeTable, spark_session
 from purgatory.pipeline.advise import advice
+from purgatory.pipeline.advise.advice import Advice
 from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.console import OnProgress, Progress
 from purgatory.pipeline.spark.folders import Tables

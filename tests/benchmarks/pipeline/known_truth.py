@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from purgatory.pipeline import Advice
+from purgatory.pipeline.advise.advice import Advice
 from purgatory.pipeline.outcomes.manifest import missing_records
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable, Update
 from purgatory.pipeline.schemas import COMPLETIONS

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 import purgatory.timer
-from purgatory.pipeline import KAFKA_LOW, SyntheticLoad, WhatIf, replay_synthetic, spark_session
+from purgatory.pipeline import SyntheticLoad, WhatIf, replay_synthetic, spark_session
+from purgatory.pipeline.replay.loads import KAFKA_LOW
 from purgatory.pipeline.replay.replay import simulation
 from tests.benchmarks.pipeline.goals import LEAST_OPERATIONS, LEAST_SPEEDUP
 
