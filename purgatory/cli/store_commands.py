@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from purgatory.cli.output import print_error, print_line, print_rows
 from purgatory.cli.session import VARIABLE, StoreUrl, session_of, store_at
@@ -86,15 +85,8 @@ async def _overdue(store: JobStore) -> tuple[Mapping[str, Counter[str]], Paused]
     try:
         now_ms = await store.now_ms()
         paused = await store.paused()
-        progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.completed} jobs read"),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        with progress:
-            task = progress.add_task("")
+        read = 0
+        with Console(stderr=True).status("reading jobs") as status:
             for state in (JobState.WAITING, JobState.RUNNING):
                 after: str | None = None
                 while True:
@@ -105,7 +97,8 @@ async def _overdue(store: JobStore) -> tuple[Mapping[str, Counter[str]], Paused]
                         fate = _fate(job, now_ms)
                         if fate is not None:
                             found.setdefault(job.handler, Counter())[fate] += 1
-                    progress.advance(task, len(page.jobs))
+                    read += len(page.jobs)
+                    status.update(f"{read} jobs read")
                     if page.next is None:
                         break
                     after = page.next

@@ -44,16 +44,16 @@ def bucket_end(index: int) -> int:
     return bucket_start(index + 1) - 1
 
 
-def middle_at(counts: Mapping[int, int], percent: float) -> float:
+def middle_at(counts: Mapping[int, int], percent: float, width: int = 1) -> float:
     """Return the middle of the bucket with a percentile, by nearest rank; 0 without counts.
 
-    `counts` are by bucket.
+    `counts` are by bucket, or by the first of `width` buckets.
     """
     total, upto = sum(counts.values()), 0
     for index in sorted(counts):
         upto += counts[index]
         if upto * 100 >= total * percent:
-            return (bucket_start(index) + bucket_end(index)) / 2
+            return (bucket_start(index) + bucket_end(index + width - 1)) / 2
     return 0.0
 
 

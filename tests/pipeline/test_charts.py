@@ -83,8 +83,8 @@ def test_nothing_makes_empty_charts() -> None:
     found = charts(NOTHING, hourly_load(NOTHING), is_jobs=False)
     assert [chart.name for chart in found] == ["outcomes", "waits", "survival"]
     assert [chart.name for chart in charts(NOTHING, hourly_load(NOTHING), is_jobs=True)] == [
-        "jobs-outcomes",
-        "jobs-waits",
+        "outcomes",
+        "waits",
     ]
 
 

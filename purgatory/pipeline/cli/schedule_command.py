@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import time
+from collections import Counter
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -110,24 +111,21 @@ def summary(scheduled: DataFrame) -> str:
     """Return how many rows became jobs, and why the others were refused."""
     from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
-    counts = {
-        row["status"]: row["rows"]
-        for row in scheduled.groupBy("status").agg(F.sum("rows").alias("rows")).collect()
-    }
-    refused = counts.get("refused", 0)
-    lines = [
-        f"{counted(sum(counts.values()), 'row')}: {counted(counts.get('added', 0), 'job')} added, "
-        f"{counts.get('replaced', 0):,} replaced, {counts.get('kept', 0):,} there already, "
-        f"{refused:,} refused."
-    ]
-    reasons = (
-        scheduled.where("status = 'refused'")
-        .groupBy("reason")
+    found = (
+        scheduled.groupBy("status", "reason")
         .agg(F.sum("rows").alias("rows"), F.min("detail").alias("example"))
         .orderBy(F.desc("rows"), "reason")
-        .limit(_MOST_REASONS)
         .collect()
     )
+    counts: Counter[str] = Counter()
+    for row in found:
+        counts[row["status"]] += row["rows"]
+    lines = [
+        f"{counted(counts.total(), 'row')}: {counted(counts['added'], 'job')} added, "
+        f"{counts['replaced']:,} replaced, {counts['kept']:,} there already, "
+        f"{counts['refused']:,} refused."
+    ]
+    reasons = [row for row in found if row["status"] == "refused"][:_MOST_REASONS]
     lines += [f"  {row['reason']}: {row['rows']:,}, such as: {row['example']}" for row in reasons]
     return "\n".join(lines)
 

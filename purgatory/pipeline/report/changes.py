@@ -12,7 +12,7 @@ from purgatory.pipeline.console import counted, duration, percent
 from purgatory.pipeline.outcomes.manifest import missing_records
 from purgatory.pipeline.report.findings import Findings
 from purgatory.pipeline.schemas import COMPLETIONS
-from purgatory.pipeline.statistics import bucket_start, wilson_interval
+from purgatory.pipeline.statistics import middle_at, wilson_interval
 
 VERSION = 1
 KINDS = 50
@@ -54,12 +54,8 @@ class KindSummary:
         total = sum(self.waits.values())
         if total * (100 - percent) / 100 < _LEAST_BEYOND:
             return None
-        upto = 0
-        for first, count in sorted((int(name), count) for name, count in self.waits.items()):
-            upto += count
-            if upto * 100 >= total * percent:
-                return (bucket_start(first) + bucket_start(first + _BUCKETS) - 1) / 2
-        return None
+        waits = {int(first): count for first, count in self.waits.items()}
+        return middle_at(waits, percent, _BUCKETS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -193,7 +193,7 @@ def _part(part: Part) -> str:
     tables = f'<div class="card">{failed}{waits}{outcome_waits_table(found)}{polls}</div>'
     hours = hours_table(part.load)
     figures = {chart.name: _figure(chart, part, hours) for chart in part.charts}
-    wide = "".join(figures.pop(chart.name) for chart in part.charts if _kind(chart) in _WIDE)
+    wide = "".join(figures.pop(chart.name) for chart in part.charts if chart.name in _WIDE)
     data = as_script(chart_data(found))
     return (
         f'<section id="{part.name}" class="part" data-part="{part.name}"><h2>{part.title}</h2>'
@@ -206,7 +206,7 @@ def _part(part: Part) -> str:
 
 
 def _figure(chart: Chart, part: Part, hours: str) -> str:
-    kind, name = _kind(chart), chart.name
+    kind, name = chart.name, f"jobs-{chart.name}" if part.name == "jobs" else chart.name
     rows = (cells(*row) for row in chart.rows)
     found = table(chart.header, rows, chart.title, is_cards=False)
     return (
@@ -218,10 +218,6 @@ def _figure(chart: Chart, part: Part, hours: str) -> str:
         f'<figcaption id="{name}-summary">{escape(chart.summary)}</figcaption>'
         f"{folded('The figures', found)}</figure>"
     )
-
-
-def _kind(chart: Chart) -> str:
-    return chart.name.removeprefix("jobs-")
 
 
 def _keys(findings: Findings) -> str:

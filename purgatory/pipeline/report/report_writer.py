@@ -105,8 +105,7 @@ def charts(found: Findings, load: HourlyLoad, *, is_jobs: bool) -> list[Chart]:
         None if is_jobs else survival_chart(found),
         lateness_chart(found),
     )
-    prefix = "jobs-" if is_jobs else ""
-    return [replace(chart, name=f"{prefix}{chart.name}") for chart in drawn if chart is not None]
+    return [chart for chart in drawn if chart is not None]
 
 
 def _previous(tables: Tables, now: RunSummary) -> RunSummary | None:
