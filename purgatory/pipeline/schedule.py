@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 from purgatory.errors import PurgatoryError
 from purgatory.jobs import JobError, JobLimits, JobStore, StoreUnavailableError
 from purgatory.jobs.model import Add, Added, JobSpec, StoreReadOnlyError
+from purgatory.json_value import decode_document
 from purgatory.log_text import REDIS_SCHEMES
 from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.spark.schemas import spark_schema
@@ -150,13 +151,9 @@ def _payload(text: Any) -> Any:
     if not isinstance(text, str):
         return text
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return decode_document(text.encode())
     except ValueError as error:
         raise ValueError(f"the payload is not JSON ({error}): {text[:60]!r}") from error
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
 
 
 CHUNK = 1_000

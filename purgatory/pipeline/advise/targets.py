@@ -38,11 +38,6 @@ class Targets:
                     f"the target of {field.name} is {share:g}: give a share above 0, at most 100%"
                 )
 
-    def share(self, name: str) -> float:
-        """Return the target of that name."""
-        found: float = getattr(self, name)
-        return found
-
     def __str__(self) -> str:
         """Return the text that `of` takes."""
         shares = ((field.name, getattr(self, field.name)) for field in fields(self))

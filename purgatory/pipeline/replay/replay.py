@@ -62,7 +62,9 @@ class Simulation:
         driver: LoadDriver | None = None
         for batch in self._grown(batches):
             if driver is None:
-                driver = self._driver(int(batch.arrival_ns[0]))
+                first_ns = int(batch.arrival_ns[0])
+                start_ns = first_ns - first_ns % self._slice_ns
+                driver = LoadDriver(start_ns, self._slice_ns, *self._geometry, self._cpu_time)
             with self._at_work():
                 self._play(driver, batch)
             yield from driver.taken()
@@ -86,10 +88,6 @@ class Simulation:
                 gathered, count = [], 0
         if count:
             yield LoadBatch.concatenated(gathered)
-
-    def _driver(self, arrival_ns: int) -> LoadDriver:
-        start_ns = arrival_ns - arrival_ns % self._slice_ns
-        return LoadDriver(start_ns, self._slice_ns, *self._geometry, self._cpu_time)
 
     def _play(self, driver: LoadDriver, batch: LoadBatch) -> None:
         until_ns = int(batch.arrival_ns[-1])

@@ -133,7 +133,7 @@ def harms(findings: Findings, targets: Targets) -> Iterator[Harm]:
             counts["late"] = late[kind]
         for name, (count, of) in counts.items():
             if of > 0:
-                yield Harm(name, kind, count, of, targets.share(name))
+                yield Harm(name, kind, count, of, getattr(targets, name))
 
 
 def _late(findings: Findings) -> dict[str, tuple[int, int]]:
