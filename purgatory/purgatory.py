@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
-from weakref import ref
 
 from purgatory.errors import (
     PurgatoryClosedError,
@@ -56,7 +55,7 @@ from purgatory.turn_budget import TurnBudget
 if TYPE_CHECKING:
     from purgatory.jobs import JobContext, JobHandle, Jobs, JobStore, WorkerSettings
     from purgatory.jobs.handlers import HandlerOptions, JobFunction, JobHandlers
-    from purgatory.jobs.handlers.job_function import (
+    from purgatory.jobs.handlers.registry import (
         HandlerDecorator,
         OptionalFunction,
         OptionalJobFunction,
@@ -71,10 +70,6 @@ logger = logging.getLogger("purgatory")
 T = TypeVar("T")
 Payload = TypeVar("Payload")
 Result = TypeVar("Result")
-
-# Those that are open in this process. A list, as copying one is a single step for the interpreter:
-# each belongs to a thread of its own.
-_open_purgatories: list[ref[Purgatory]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +202,6 @@ class Purgatory:
         self._drained: asyncio.Future[int] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._thread_calls = ThreadCalls(name)
-        # Another open purgatory has this name; False again once a fire has warned of it.
-        self._has_namesakes = False
         self._handlers: JobHandlers | None = None
         self._jobs: Jobs | None = None if jobs is None else self._jobs_of(jobs, job_settings)
 
@@ -371,9 +364,6 @@ class Purgatory:
             )
         if self._jobs is not None:
             self._jobs.begin()
-        for namesake in self._namesakes():
-            self._has_namesakes = namesake._has_namesakes = True
-        _open_purgatories.append(ref(self, _open_purgatories.remove))
         logger.info("purgatory %r is open", self.name, extra={"action": "purgatory-opened"})
 
     def _open_elsewhere(self, loop: asyncio.AbstractEventLoop) -> str:
@@ -432,7 +422,6 @@ class Purgatory:
         self._timer.close()
         self._parking.end()
         self._thread_calls.close()
-        _open_purgatories.remove(ref(self))
         logger.info("purgatory %r is closed", self.name, extra={"action": "purgatory-closed"})
 
     async def park(
@@ -523,12 +512,9 @@ class Purgatory:
             (fired,) = cast(list[FireResult], await self._append([(key, value)], owner=owner))
         else:
             fired = self._parking.fire(key, value, owner)
-        if fired.completed <= 0:
-            if fired.completed == UNTRIED:
-                completed = await self._run_batch(self._operations.check_batch(key))
-                fired = fired._replace(completed=completed)
-            elif self._has_namesakes and self.shared_signals is None:
-                self._warn_of_waits_elsewhere(key)
+        if fired.completed == UNTRIED:
+            completed = await self._run_batch(self._operations.check_batch(key))
+            fired = fired._replace(completed=completed)
         jobs = self._jobs
         if jobs is not None and jobs.may_wait_on(key):
             return await self._fire_jobs(jobs, key, value, fired)
@@ -656,26 +642,6 @@ class Purgatory:
         """Age the signals of the log that has `key`; the timers of idle logs stay off."""
         self._trims[self.signals.part_number(key)].wake()
 
-    def _namesakes(self) -> list[Purgatory]:
-        """Return the other purgatories that are open under this name, which may be by mistake."""
-        found = [reference() for reference in list(_open_purgatories)]
-        return [each for each in found if each and each is not self and each.name == self.name]
-
-    def _warn_of_waits_elsewhere(self, key: str) -> None:
-        count = sum(namesake.waiting(key) for namesake in self._namesakes())
-        if not count:
-            return
-        self._has_namesakes = False
-        logger.warning(
-            "key %r was fired on a purgatory named %r without waits on it, while %d operations "
-            "wait on another of that name in this process: a fire wakes only operations on the "
-            "same purgatory; use one of them, or give each its own name",
-            key,
-            self.name,
-            count,
-            extra={"action": "fired-elsewhere"},
-        )
-
     async def _fire_jobs(self, jobs: Jobs, key: str, value: Any, fired: FireResult) -> FireResult:
         try:
             count = await jobs.fire(key, value, self.limits.max_value_bytes)
@@ -760,8 +726,7 @@ class Purgatory:
         catch_up: bool = True,
     ) -> Any:
         handlers = self.handlers
-        from purgatory.jobs.handlers.job_function import JobFunction, job_function
-        from purgatory.jobs.handlers.registry import handler_name
+        from purgatory.jobs.handlers.registry import JobFunction, handler_name, job_function
 
         if isinstance(function, JobFunction):
             function = function.function

@@ -119,6 +119,10 @@ def _create_jobs() -> None:
         sa.Column("error", sa.Text),
         sa.Column("version", sa.BigInteger, nullable=False),
         sa.Column("traceparent", sa.Text),
+        sa.CheckConstraint(
+            "state IN ('waiting', 'running', 'done', 'failed', 'cancelled')",
+            name="ck_purgatory_jobs_state",
+        ),
     )
     for name, columns, where in (
         (

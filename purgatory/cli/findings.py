@@ -13,8 +13,7 @@ from purgatory.cli.session import Session
 from purgatory.client import RefusedError
 from purgatory.client.requests import Reply, auth_headers, reply_of
 from purgatory.errors import PurgatoryError
-from purgatory.jobs.model.job import JobState
-from purgatory.jobs.model.queries import JobFilter
+from purgatory.jobs.model.job import JobFilter, JobState
 from purgatory.jobs.stores.protocol import JobStore
 
 

@@ -12,11 +12,10 @@ from rich.console import Console
 
 from purgatory.cli.output import print_error, print_line, print_rows
 from purgatory.cli.session import VARIABLE, StoreUrl, session_of, store_at
-from purgatory.jobs.model.job import BlockedBy, Job, JobState, Misfire
-from purgatory.jobs.model.queries import JobFilter
+from purgatory.jobs.model.job import BlockedBy, Job, JobFilter, JobState, Misfire
 from purgatory.jobs.model.steps import Paused
 from purgatory.jobs.stores.protocol import JobStore
-from purgatory.jobs.worker.recovery import is_missed
+from purgatory.jobs.worker.claiming import is_missed
 from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.log_text import redacted
 

@@ -1,8 +1,9 @@
 """Delayed jobs: handlers that run at a deadline or when a key fires, unless a key cancels them.
 
 What an application needs is exported here. What a job store of your own needs is in
-`purgatory.jobs.model` (steps, records, all errors) and `purgatory.jobs.stores`; callbacks over HTTP
-and their signatures are in `purgatory.jobs.callbacks`, statistics in `purgatory.jobs.worker`.
+`purgatory.jobs.model` (steps, records) and `purgatory.jobs.stores`, and all errors are in
+`purgatory.job_errors`; callbacks over HTTP and their signatures are in `purgatory.jobs.callbacks`,
+statistics in `purgatory.jobs.worker`.
 
 In this folder: `Purgatory.jobs` (`jobs`), what clients of a store share with it (`commands`), and
 waits for jobs.

@@ -17,7 +17,7 @@ from purgatory.jobs.handlers.payload_type import AnyPayload
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.spec import JobOptions, JobSpec
 from purgatory.jobs.model.steps import Add, Fire, accepted
-from purgatory.jobs.stores.protocol import JobStore, Outbox
+from purgatory.jobs.stores.protocol import JobStore, NewFire, Outbox
 from purgatory.json_value import VALUE, encode_json, json_value
 from purgatory.limits import Limits
 from purgatory.operations.watch_key import check_key
@@ -124,7 +124,8 @@ class JobClient(JobCommands):
             check_key(key)
             value_json = encode_json(json_value(value), VALUE, Limits.max_value_bytes).decode()
             traceparent = current_traceparent(self._propagation)
-            await self.store.store_fire(key, value_json, traceparent=traceparent)
+            fire = NewFire(key=key, value_json=value_json, traceparent=traceparent)
+            await self.store.store_fire(fire)
         else:
             raise TypeError(
                 f"fire needs shared signals, or jobs in a database, and they are in a "

@@ -10,8 +10,15 @@ from datetime import datetime
 from purgatory.errors import PurgatoryClosedError
 from purgatory.job_errors import JobError, JobNotFoundError, StoreError
 from purgatory.jobs.model.deadline import Deadline
-from purgatory.jobs.model.job import Job, JobState
-from purgatory.jobs.model.queries import HandlerState, JobCounts, JobFilter, JobPage, RetriedPage
+from purgatory.jobs.model.job import (
+    HandlerState,
+    Job,
+    JobCounts,
+    JobFilter,
+    JobPage,
+    JobState,
+    RetriedPage,
+)
 from purgatory.jobs.model.spec import handler_of, state_of
 from purgatory.jobs.model.steps import (
     Cancel,

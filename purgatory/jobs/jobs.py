@@ -15,20 +15,20 @@ from purgatory.errors import PurgatoryDrainingError
 from purgatory.job_errors import InvalidJobError, JobError, StoreError, StoreUnavailableError
 from purgatory.job_statistics import JobStatistics
 from purgatory.jobs.commands import JobCommands
-from purgatory.jobs.end_listeners import on_job_end
 from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.job_watchers import JobWatchers, ParkOperation
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.spec import JobOptions, JobSpec
 from purgatory.jobs.model.steps import Add, Added, AddStatus, Fire
-from purgatory.jobs.owed_fires import BoundedWait, FireAll, OutboxRelay, PendingFire, PendingFires
+from purgatory.jobs.owed_fires import FireAll, OutboxRelay, PendingFire, PendingFires
 from purgatory.jobs.periodic import PeriodicRegistrar
 from purgatory.jobs.store_opener import StoreOpener
 from purgatory.jobs.stores.memory import MemoryJobStore
-from purgatory.jobs.stores.protocol import CanHurry, JobStore, Outbox
+from purgatory.jobs.stores.protocol import CanHurry, JobStore, NewFire, Outbox
+from purgatory.jobs.worker.result_reporter import on_job_end
 from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import WorkerCounters, WorkerSettings
-from purgatory.jobs.worker.signals_since import AddResult, MissedFires, SignalHistory
+from purgatory.jobs.worker.signals_since import AddResult, MissedFires
 from purgatory.jobs.worker.worker_store import OUTAGES, StoreClock
 from purgatory.json_value import VALUE, encode_json
 from purgatory.operations.operation_listeners import Listener, Recorder
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("purgatory.jobs")
 
 # A fire does not wait longer for the store: it is then pending, and its jobs are decided later.
-ACKNOWLEDGE_S: Final = 1.0
+ACKNOWLEDGE_MS: Final = 1_000
 _LOOKED_UP_TOGETHER: Final = 16
 
 
@@ -95,9 +95,7 @@ class Jobs(JobCommands):
             store, self.get, park=park, timer=timer, store_clock=self._store_clock
         )
         self._on_end = on_job_end(listeners)
-        self._missed_fires = MissedFires(
-            store, SignalHistory(signals, shared_signals), self._on_end
-        )
+        self._missed_fires = MissedFires(store, signals, shared_signals, self._on_end)
         self._timer = timer
         self._fire_all = fire_all
         self._shared_signals = shared_signals
@@ -146,7 +144,6 @@ class Jobs(JobCommands):
             on_end=self._on_end,
         )
         self._draining: asyncio.Task[None] | None = None
-        self._fire_wait = BoundedWait(ACKNOWLEDGE_S)
 
     # Lifetime
 
@@ -174,7 +171,6 @@ class Jobs(JobCommands):
             await asyncio.shield(self.begin_drain())
         finally:
             self._unsubscribe()
-            self._fire_wait.close()
             self._opener.note_closed()
             try:
                 await self.handlers.close()
@@ -290,15 +286,15 @@ class Jobs(JobCommands):
     async def fire_in(self, session: object, key: str, value_json: str, owner: str | None) -> None:
         """Store a fire in the transaction of `session`: it is fired once that is committed."""
         outbox, relay = self._outbox()
-        await outbox.fire_in(
-            session,
+        traceparent = current_traceparent(self.handlers.propagation)
+        fire = NewFire(
             key=key,
             value_json=value_json,
             owner=owner,
             origin=relay.origin,
-            on_commit=relay.wake,
-            traceparent=current_traceparent(self.handlers.propagation),
+            traceparent=traceparent,
         )
+        await outbox.fire_in(session, fire, relay.wake)
 
     def _outbox(self) -> tuple[Outbox, OutboxRelay]:
         store = self.ready()
@@ -342,7 +338,7 @@ class Jobs(JobCommands):
         if not self._pending_fires.must_wait(key):
             deciding = self._begin_to_decide(Fire(key, value_json))
             # Whatever comes of it if that takes too long: what is decided twice is decided once.
-            if await self._fire_wait.wait(deciding):
+            if await self._is_done_soon(deciding):
                 try:
                     return deciding.result()
                 except OUTAGES as exc:
@@ -352,6 +348,29 @@ class Jobs(JobCommands):
         raise error or StoreUnavailableError(
             "the job store is away, and this process can keep no more fires for it"
         )
+
+    async def _is_done_soon(self, task: asyncio.Task[Any]) -> bool:
+        """Return True once a task is done; False if it takes too long, and goes on.
+
+        It goes on, too, if the caller is cancelled. Its exception is then nobody's, and not logged.
+        """
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def end(task: asyncio.Task[Any] | None = None) -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+            elif task is not None and not task.cancelled():
+                task.exception()
+
+        task.add_done_callback(end)
+        # A timer of the event loop for each fire would be most of what one costs that asks its
+        # store.
+        timer = self._timer.call_later(ACKNOWLEDGE_MS, end)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+        return task.done()
 
     async def _start(self) -> None:
         self._pending_fires.start()

@@ -20,8 +20,7 @@ from purgatory.job_errors import DuplicateJobError, JobError, StoreError
 from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.handlers.series import MARK, RunTime, Series, run_time
 from purgatory.jobs.model.deadline import utc
-from purgatory.jobs.model.job import Job, JobState
-from purgatory.jobs.model.queries import JobFilter
+from purgatory.jobs.model.job import Job, JobFilter, JobState
 from purgatory.jobs.model.spec import JobSpec, OnConflict
 from purgatory.jobs.model.steps import Add, Added, Cancel, accepted
 from purgatory.jobs.stores.protocol import JobStore

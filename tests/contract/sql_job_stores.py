@@ -33,7 +33,7 @@ class _JobStores(ABC):
 
     async def corrupt(self, job_id: str) -> bool:
         engine = self.engine()
-        values = {"payload_json": '{"broken', "state": "?"}
+        values = {"payload_json": '{"broken', "outcome": "?"}
         async with engine.begin() as connection:
             await connection.execute(jobs.update().where(jobs.c.id == job_id).values(values))
         await engine.dispose()

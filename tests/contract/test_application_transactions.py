@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 
 from purgatory import Limits, Purgatory
 from purgatory.errors import InvalidKeyError, InvalidValueError
+from purgatory.job_errors import IdempotencyConflictError, StoreNotReadyError
 from purgatory.jobs import (
     Again,
     DuplicateJobError,
@@ -27,10 +28,11 @@ from purgatory.jobs import (
     StoreUnavailableError,
     owed_fires,
 )
-from purgatory.jobs.model import Added, IdempotencyConflictError, StoreNotReadyError
+from purgatory.jobs.model import Added
 from purgatory.jobs.sql import SqlJobStore, migrate
 from purgatory.jobs.sql.application import call_on_commit, connection_of
 from purgatory.jobs.sql.job_transaction import JobTransaction
+from purgatory.jobs.stores.protocol import NewFire
 from tests.contract.sql_job_stores import SqliteJobStores, SqlJobStores
 from tests.garbage import without_collector
 from tests.patience import until
@@ -331,9 +333,7 @@ async def test_what_a_process_left_is_fired_by_another(
     dead = make_store()
     await dead.open()
     async with AsyncSession(engine) as session:
-        await dead.fire_in(
-            session, key="k", value_json="7", owner=None, origin="dead", on_commit=list
-        )
+        await dead.fire_in(session, NewFire(key="k", value_json="7", origin="dead"), list)
         await session.commit()
     await dead.close()
     async with Purgatory(jobs=make_store()) as purgatory:
@@ -355,12 +355,7 @@ async def test_a_fire_is_taken_once(make_store: MakeStore, engine: AsyncEngine) 
     async with AsyncSession(engine) as session:
         for number in range(100):
             await here.fire_in(
-                session,
-                key=f"k{number}",
-                value_json="7",
-                owner=None,
-                origin="here",
-                on_commit=list,
+                session, NewFire(key=f"k{number}", value_json="7", origin="here"), list
             )
         await session.commit()
     read = [await store.stored_fires("here", limit=100) for store in (here, there)]
@@ -382,9 +377,7 @@ async def test_a_session_that_holds_all_connections(engine: AsyncEngine) -> None
     async with AsyncSession(engine) as session:
         await session.execute(text("SELECT 1"))
         event.listen(engine.sync_engine, "checkout", lambda *args: taken.append(args))
-        await store.fire_in(
-            session, key="k", value_json="1", owner=None, origin="here", on_commit=lambda: None
-        )
+        await store.fire_in(session, NewFire(key="k", value_json="1", origin="here"), lambda: None)
     assert not taken
     await store.close()
 
@@ -500,9 +493,7 @@ async def test_a_fire_does_not_decide_a_later_round(
         handles = [await purgatory.defer("again", delay=600, keys=["k"]) for _ in range(4)]
         last = await purgatory.defer("again", delay=600, keys=["k"])
         async with AsyncSession(engine) as session:
-            await store.fire_in(
-                session, key="k", value_json="7", owner=None, origin="other", on_commit=list
-            )
+            await store.fire_in(session, NewFire(key="k", value_json="7", origin="other"), list)
             await session.commit()
         # By milliseconds.
         await asyncio.sleep(0.01)

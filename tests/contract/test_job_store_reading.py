@@ -24,7 +24,7 @@ from purgatory.jobs.model import (
 )
 from purgatory.jobs.model.job import owned_dedupe_key
 from purgatory.jobs.redis import reader as redis_reader
-from purgatory.jobs.sql import reader as sql_reader
+from purgatory.jobs.sql import store as sql_store
 from purgatory.limits import MAX_JSON_DEPTH
 from tests.contract.job_stores import ContractStore, MakeJobStores
 from tests.contract.world import LEASE_MS, START_MS, World
@@ -85,7 +85,7 @@ async def test_a_database_with_very_many_jobs_does_not_count_them_by_handler(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would have to read a row, or a record, for each; memory has the counts."""
-    for reader in (sql_reader, redis_reader):
+    for reader in (sql_store, redis_reader):
         monkeypatch.setattr(reader, "MAX_COUNTED", 2)
     for _ in range(2):
         await world.add()

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from purgatory.job_errors import StoreFullError
 from purgatory.jobs import (
     DuplicateJobError,
     InvalidDeadlineError,
@@ -31,7 +32,6 @@ from purgatory.jobs.model import (
     Pause,
     Paused,
     Resume,
-    StoreFullError,
 )
 from tests.cases import cases
 from tests.contract.job_stores import MakeJobStores

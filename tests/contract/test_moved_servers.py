@@ -25,8 +25,8 @@ from purgatory.errors import (
     PurgatoryError,
     SignalsUnavailableError,
 )
+from purgatory.job_errors import StoreReadOnlyError
 from purgatory.jobs import StoreUnavailableError
-from purgatory.jobs.model import StoreReadOnlyError
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.ownership import Ownership
 from purgatory.ownership.lease import Acquire, LeaseRecord, Read

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from purgatory import Limits, Purgatory
 from purgatory.jobs import JobLimits, JobState, owed_fires
 from purgatory.jobs.sql import SqlJobStore
-from purgatory.jobs.stores.protocol import StoredFire, TakenFires
+from purgatory.jobs.stores.protocol import NewFire, StoredFire, TakenFires
 from tests.contract.sql_job_stores import SqliteJobStores, SqlJobStores
 from tests.patience import until
 
@@ -104,12 +104,7 @@ async def test_a_locked_fire_holds_up_its_key_only(
         since = purgatory.cursor("k", "other")
         async with AsyncSession(engine) as session:
             await store.fire_in(
-                session,
-                key="k",
-                value_json="0",
-                owner=None,
-                origin=own_origin(purgatory),
-                on_commit=list,
+                session, NewFire(key="k", value_json="0", origin=own_origin(purgatory)), list
             )
             await session.commit()
         await console.execute(text("SELECT 1 FROM purgatory_outbox FOR UPDATE"))

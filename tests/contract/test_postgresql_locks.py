@@ -12,8 +12,9 @@ from sqlalchemy import event, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from purgatory.job_errors import StoreBusyError
 from purgatory.jobs import JobState
-from purgatory.jobs.model import Added, JobSpec, StoreBusyError
+from purgatory.jobs.model import Added, JobSpec
 from purgatory.jobs.sql import batch_runner
 from purgatory.jobs.sql.engine import make_engine
 from purgatory.jobs.sql.statements import Statements

@@ -11,6 +11,7 @@ import pytest
 from redis.asyncio import ConnectionPool
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from purgatory.job_errors import StoreFullError, StoreNotReadyError, StoreReadOnlyError
 from purgatory.jobs import Job, JobState, StoreUnavailableError
 from purgatory.jobs.model import (
     Finish,
@@ -22,9 +23,6 @@ from purgatory.jobs.model import (
     JobSpec,
     Pause,
     Resume,
-    StoreFullError,
-    StoreNotReadyError,
-    StoreReadOnlyError,
 )
 from purgatory.jobs.redis.changes import ChangeSubscription
 from purgatory.redis_server.server import RedisServer

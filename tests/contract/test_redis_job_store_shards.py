@@ -9,14 +9,9 @@ from pathlib import Path
 import pytest
 from redis.asyncio.cluster import RedisCluster
 
+from purgatory.job_errors import IdempotencyConflictError, StoreNotReadyError
 from purgatory.jobs import JobState
-from purgatory.jobs.model import (
-    Finish,
-    Fire,
-    IdempotencyConflictError,
-    JobFilter,
-    StoreNotReadyError,
-)
+from purgatory.jobs.model import Finish, Fire, JobFilter
 from tests.contract.opened_redis_stores import LEASE_MS, Heard, added, claimed, opened, spec
 from tests.patience import PATIENCE_S
 from tests.step_methods import RedisSteps

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from purgatory.jobs.model import Added, AddStatus, IdempotencyConflictError, JobSpec
+from purgatory.job_errors import IdempotencyConflictError
+from purgatory.jobs.model import Added, AddStatus, JobSpec
 from purgatory.jobs.model.spec import MAX_REQUESTS
 from tests.cases import cases
 from tests.contract.world import World

@@ -17,8 +17,8 @@ from redis.exceptions import RedisError
 from purgatory import Purgatory
 from purgatory.errors import OwnershipUnavailableError, SignalsUnavailableError
 from purgatory.group_commit import CLOSE_S, RoundTripTimeout
+from purgatory.job_errors import StoreNotReadyError
 from purgatory.jobs import JobContext, StoreUnavailableError
-from purgatory.jobs.model import StoreNotReadyError
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.sql import SqlJobStore, migrate
 from purgatory.jobs.stores.protocol import JobStore

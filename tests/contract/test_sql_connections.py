@@ -180,15 +180,14 @@ async def test_a_start_that_is_ended_while_it_connects_leaves_no_error() -> None
 
 @pytest.mark.parametrize("pool", [{"pool_size": 1, "max_overflow": 0}, {"poolclass": StaticPool}])
 async def test_a_pool_that_is_too_small_for_the_store_is_refused(
-    new_database: SqlJobStores, pool: dict[str, Any]
+    postgresql_server: PostgresqlServer, pool: dict[str, Any]
 ) -> None:
     """Its reads would wait for the connection on which it writes."""
-    await new_database.make_ready()
-    engine = create_async_engine(new_database.engine().url, **pool)
+    url = postgresql_server.url.replace("postgresql://", "postgresql+asyncpg://")
+    engine = create_async_engine(url, **pool)
     with pytest.raises(StoreNotReadyError, match="has 1 connections at most"):
         await SqlJobStore(engine).open()
     await engine.dispose()
-    await new_database.close()
 
 
 @pytest.mark.parametrize(

@@ -12,23 +12,12 @@ import pytest
 from sqlalchemy import event, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from purgatory.job_errors import StoreOutOfSpaceError, StoreReadOnlyError
 from purgatory.jobs import JobLimits, JobState, StoreUnavailableError
-from purgatory.jobs.model import (
-    Added,
-    Finish,
-    Fire,
-    JobClaim,
-    JobFilter,
-    JobSpec,
-    KeyFired,
-    Pause,
-    StoreOutOfSpaceError,
-    StoreReadOnlyError,
-)
+from purgatory.jobs.model import Added, Finish, Fire, JobClaim, JobFilter, JobSpec, KeyFired, Pause
 from purgatory.jobs.sql import migrate
-from purgatory.jobs.sql.statements import Statements
-from purgatory.jobs.sql.statements import reads as read_statements
-from purgatory.jobs.sql.statements.dialect import Dialect
+from purgatory.jobs.sql import statements as sql_statements
+from purgatory.jobs.sql.statements import Dialect, Statements
 from purgatory.jobs.sql.tables import job_keys, jobs, record_of
 from purgatory.timer import SystemClock
 from tests.contract.postgresql_server import PostgresqlServer
@@ -242,8 +231,8 @@ async def test_only_so_many_blocked_jobs_are_counted(
     await store.add([spec(delay=0) for _ in range(3)])
     await store.claim("w", within_ms=0, limit=10, lease_ms=1_000)
     assert (await store.paused()).jobs == (await store.counts()).blocked == 3
-    monkeypatch.setattr(read_statements, "MAX_BLOCKED", 2)
-    bounded = read_statements.Reads(Dialect(engine.dialect.name))
+    monkeypatch.setattr(sql_statements, "MAX_BLOCKED", 2)
+    bounded = sql_statements.Reads(Dialect(engine.dialect.name))
     async with engine.connect() as connection:
         assert await connection.scalar(bounded.paused_jobs) == 2
         counts = (await connection.execute(bounded.counts)).mappings().one()

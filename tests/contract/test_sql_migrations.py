@@ -31,7 +31,8 @@ from sqlalchemy import (
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from purgatory.jobs.model import JobSpec, StoreNotReadyError, StoreReadOnlyError
+from purgatory.job_errors import StoreNotReadyError, StoreReadOnlyError
+from purgatory.jobs.model import JobSpec
 from purgatory.jobs.sql import VERSION_TABLE, metadata, migrate, migrate_in, migrations_path
 from purgatory.jobs.sql.__main__ import main
 from tests.contract.postgresql_server import PostgresqlServer

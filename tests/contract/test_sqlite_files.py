@@ -15,9 +15,11 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from purgatory import Purgatory
+from purgatory.job_errors import StoreNotReadyError
 from purgatory.jobs import StoreUnavailableError
-from purgatory.jobs.model import Fire, JobSpec, StoreNotReadyError
-from purgatory.jobs.sql import migrate, migrate_in, sqlite
+from purgatory.jobs.model import Fire, JobSpec
+from purgatory.jobs.sql import engine as sql_engine
+from purgatory.jobs.sql import migrate, migrate_in
 from purgatory.timer import SystemClock
 from tests.patience import until
 from tests.step_methods import SqlSteps
@@ -181,7 +183,7 @@ KEYS = 7
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """No look-up is slow: on a busy machine, one might be."""
-    monkeypatch.setattr(sqlite, "_SLOW_NS", 10**12)
+    monkeypatch.setattr(sql_engine, "_SLOW_NS", 10**12)
 
 
 @pytest.fixture
@@ -277,7 +279,7 @@ async def test_after_slow_look_ups_the_store_is_asked(
     store: SqlSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that hangs stops the event loop a few times, and not for each fire."""
-    monkeypatch.setattr(sqlite, "_SLOW_NS", -1)
+    monkeypatch.setattr(sql_engine, "_SLOW_NS", -1)
     for _ in range(3):
         assert not store.may_wait_on("key")
     assert store.may_wait_on("key")

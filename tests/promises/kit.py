@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pytest
@@ -29,7 +29,7 @@ from purgatory.jobs import (
 )
 from purgatory.jobs.model.steps import Fire, Step
 from purgatory.jobs.owed_fires import PendingFire
-from purgatory.jobs.stores.protocol import CLIENT_ORIGIN, StoredFire, TakenFire, TakenFires
+from purgatory.jobs.stores.protocol import NewFire, StoredFire, TakenFire, TakenFires
 from purgatory.operations import JobEvent, OperationEvent
 from purgatory.signals.model import EntryType
 from purgatory.testing import AutojumpEventLoop
@@ -135,17 +135,14 @@ class OutboxDatabase(Database):
         return await self.add(specs)
 
     async def fire_in(
-        self, session: Session, *, key: str, value_json: str, owner: str | None, origin: str,
-        on_commit: Callable[[], object], traceparent: str | None = None,
-    ) -> None:  # fmt: skip
-        number = session.number()
-        fire = StoredFire(number, origin, key, value_json, owner, now_ms(), traceparent)
-        session.on_commit += [lambda: self.stored.append(fire), on_commit]
+        self, session: Session, fire: NewFire, on_commit: Callable[[], object]
+    ) -> None:
+        stored = StoredFire(number=session.number(), created_ms=now_ms(), **asdict(fire))
+        session.on_commit += [lambda: self.stored.append(stored), on_commit]
 
-    async def store_fire(self, key: str, value_json: str, *, traceparent: str | None) -> None:
-        number = Session.number()
-        fire = StoredFire(number, CLIENT_ORIGIN, key, value_json, None, now_ms(), traceparent)
-        self.stored.append(fire)
+    async def store_fire(self, fire: NewFire) -> None:
+        stored = StoredFire(number=Session.number(), created_ms=now_ms(), **asdict(fire))
+        self.stored.append(stored)
 
     async def stored_fires(
         self, origin: str, *, is_own: bool = True, after: int = 0, limit: int

@@ -12,6 +12,7 @@ import redis
 
 from purgatory.client import RefusedError
 from purgatory.errors import CursorExpiredError, LimitReachedError, PurgatoryError
+from purgatory.job_errors import CorruptJobError
 from purgatory.jobs import (
     DuplicateJobError,
     InvalidDeadlineError,
@@ -24,7 +25,6 @@ from purgatory.jobs import (
     RetryPolicy,
     StoreUnavailableError,
 )
-from purgatory.jobs.model import CorruptJobError
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.signals.redis import RedisSignals

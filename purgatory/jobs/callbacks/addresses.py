@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from purgatory.job_errors import RetryJobError
 from purgatory.jobs.handlers.fair_slots import Lane
-from purgatory.jobs.handlers.handler import JobThreads, ThreadLeftError
+from purgatory.jobs.handlers.handler import DaemonThreads, ThreadLeftError
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
@@ -133,7 +133,7 @@ class DnsLookups:
         """Call `look_up` in up to `max_threads` threads."""
         # Not those of the event loop, which has a few for everything in the process, and waits for
         # them when it ends: a silent name server blocks a thread for half a minute.
-        self._threads = JobThreads(max_threads)
+        self._threads = DaemonThreads(max_threads)
         self._look_up = look_up
 
     async def address(self, lane: Lane, *, port: int, allow_private: bool) -> Address:
@@ -169,7 +169,7 @@ class DnsLookups:
 
     def shut(self) -> None:
         """Begin no further look-up; the threads of others may continue."""
-        self._threads.shut()
+        self._threads.shutdown()
 
 
 def _keep_slot(lane: Lane, call: Future[Any]) -> None:

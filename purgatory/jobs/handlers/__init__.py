@@ -6,8 +6,7 @@ handlers (`jobs.callbacks`).
 
 from purgatory.jobs.handlers.handler import HandlerOptions
 from purgatory.jobs.handlers.job_context import JobContext
-from purgatory.jobs.handlers.job_function import JobFunction, OptionalJobFunction
-from purgatory.jobs.handlers.registry import JobHandlers
+from purgatory.jobs.handlers.registry import JobFunction, JobHandlers, OptionalJobFunction
 
 __all__ = [
     "HandlerOptions",

@@ -54,17 +54,19 @@ class ThreadLeftError(Exception):
         self.call = call
 
 
-class JobThreads:
+# asyncio accepts no other base for the executor of an event loop.
+class DaemonThreads(ThreadPoolExecutor):
     """Runs functions in a bounded number of daemon threads, which never delay the process's exit.
 
-    `ThreadPoolExecutor` waits at exit for all its threads: a process with a handler that hangs
-    would have to be killed.
+    `ThreadPoolExecutor` waits at exit for all its threads: a process with a handler, a function of
+    `asyncio.to_thread` or a look-up of a name that hangs would have to be killed.
     """
 
     # Invariant: not _waiting or _idle >= len(_waiting) or _started == _max_threads.
 
     def __init__(self, max_threads: int) -> None:
         """Start no thread yet."""
+        super().__init__(max_threads)
         self._max_threads = max_threads
         self._started = 0
         self._idle = 0
@@ -77,9 +79,9 @@ class JobThreads:
 
         If cancelled before a thread began, `function` is not called. If cancelled later, raise
         ThreadLeftError: a thread cannot be stopped. StopIteration, GeneratorExit, SystemExit and
-        KeyboardInterrupt are raised as RuntimeError. Raises RuntimeError after `shut`.
+        KeyboardInterrupt are raised as RuntimeError. Raises RuntimeError after `shutdown`.
         """
-        future = self.submit(partial(copy_context().run, function, *arguments))
+        future = self.submit(copy_context().run, function, *arguments)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError as exc:
@@ -90,16 +92,16 @@ class JobThreads:
             # Or it and its error, whose traceback has this frame, would keep each other.
             del future
 
-    def shut(self) -> None:
-        """Cancel calls that no thread has begun; threads end when they are idle. Does not wait."""
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Cancel calls that no thread has begun; threads end when they are idle. Never waits."""
         with self._changed:
             self._is_shut = True
             while self._waiting:
                 self._waiting.popleft()[0].cancel()
             self._changed.notify_all()
 
-    def submit(self, call: Callable[[], T]) -> Future[T]:
-        """Return the future of `call`, which a thread runs. Raises RuntimeError after `shut`."""
+    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Return the future of a call in a thread. Raises RuntimeError after `shutdown`."""
         future: Future[T] = Future()
         with self._changed:
             if self._is_shut:
@@ -111,7 +113,7 @@ class JobThreads:
                 # Raises if the system has no room for another thread; then nothing is called.
                 threading.Thread(target=self._work, name=name, daemon=True).start()
                 self._started += 1
-            self._waiting.append((future, call))
+            self._waiting.append((future, partial(function, *args, **kwargs)))
         return future
 
     def _work(self) -> None:
@@ -127,27 +129,6 @@ class JobThreads:
                 self._changed.wait()
             self._idle -= 1
             return self._waiting.popleft() if self._waiting else None
-
-
-# asyncio accepts no other base.
-class DaemonThreads(ThreadPoolExecutor):
-    """JobThreads as the executor of an event loop, for `asyncio.to_thread` and look-ups of names.
-
-    The pool of asyncio would keep the process until each call ends.
-    """
-
-    def __init__(self, max_threads: int) -> None:
-        """Start no thread yet."""
-        super().__init__(max_threads)
-        self._daemons = JobThreads(max_threads)
-
-    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """As of any executor."""
-        return self._daemons.submit(partial(function, *args, **kwargs))
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Never wait for what runs, and cancel what does not."""
-        self._daemons.shut()
 
 
 def _call(future: Future[Any], call: Callable[[], Any]) -> None:
@@ -284,7 +265,7 @@ class Handler:
         return not is_retried or isinstance(error, self._final_errors)
 
     async def run(
-        self, job: Job, threads: JobThreads, *, before_call: Callable[[], object] = lambda: None
+        self, job: Job, threads: DaemonThreads, *, before_call: Callable[[], object] = lambda: None
     ) -> Any:
         """Return what the function returns, called in a thread unless it is async.
 

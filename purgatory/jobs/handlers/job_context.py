@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from purgatory.errors import check_keys_type
 from purgatory.jobs.model.deadline import check_given, utc
@@ -29,7 +29,20 @@ UNCHANGED: Final = _Unchanged.UNCHANGED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
-    """The next wait of a job, made by `JobContext.again`."""
+    """What a handler has to return for its job to wait again, under the same id: `job.again`.
+
+        return job.again(delay=60)
+
+    The job is undecided then, until the deadline or a fire: `delay` seconds from when it is
+    recorded, or `at` a time, at once if that is past. It holds no slot and no lease, and counts
+    attempts from the start. `keys`, `on_fire` and `payload` stay as they are unless given; `until`
+    is "any" if `keys` are given. `since` is as in `Purgatory.defer`, and so are the errors of
+    arguments: here, or, if they depend on the store and its limits, once the handler has returned;
+    then this attempt fails.
+
+    If another job waits with the same dedupe key by then, this one is done: the other takes its
+    slot. A `ceiling` is that of the first round.
+    """
 
     delay: Seconds | None = None
     at: datetime | None = None
@@ -38,6 +51,21 @@ class Again:
     until: Literal["any", "all"] | int | None = None
     on_fire: Literal["run", "cancel"] | None = None
     payload: Any = UNCHANGED
+
+    def __post_init__(self) -> None:
+        """Check what does not depend on the store."""
+        check_given(self.delay, self.at)
+        if self.on_fire is not None:
+            on_fire_of(self.on_fire)
+        if self.keys is None:
+            return
+        check_keys_type(self.keys)
+        keys = tuple(self.keys)
+        object.__setattr__(self, "keys", keys)
+        if self.on_fire is not None:
+            on_fire_on(self.on_fire, keys)
+        if self.until is not None:
+            needed_keys(self.until, keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,47 +124,4 @@ class JobContext:
             owner=job.owner,
         )
 
-    def again(
-        self,
-        *,
-        delay: Seconds | None = None,
-        at: datetime | None = None,
-        keys: Iterable[str] | None = None,
-        since: str | Mapping[str, str] | None = None,
-        until: Literal["any", "all"] | int | None = None,
-        on_fire: Literal["run", "cancel"] | None = None,
-        payload: Any = UNCHANGED,
-    ) -> Again:
-        """Return what the handler has to return for the job to wait again, under the same id.
-
-            return job.again(delay=60)
-
-        The job is undecided then, until the deadline or a fire: `delay` seconds from when it is
-        recorded, or `at` a time, at once if that is past. It holds no slot and no lease, and counts
-        attempts from the start. `keys`, `on_fire` and `payload` stay as they are unless given;
-        `until` is "any" if `keys` are given. `since` is as in `Purgatory.defer`, and so are the
-        errors of arguments: here, or, if they depend on the store and its limits, once the handler
-        has returned; then this attempt fails.
-
-        If another job waits with the same dedupe key by then, this one is done: the other takes its
-        slot. A `ceiling` is that of the first round.
-        """
-        check_given(delay, at)
-        if on_fire is not None:
-            on_fire_of(on_fire)
-        if keys is not None:
-            check_keys_type(keys)
-            keys = tuple(keys)
-            if on_fire is not None:
-                on_fire_on(on_fire, keys)
-            if until is not None:
-                needed_keys(until, keys)
-        return Again(
-            delay=delay,
-            at=at,
-            keys=keys,
-            since=since,
-            until=until,
-            on_fire=on_fire,
-            payload=payload,
-        )
+    again: ClassVar[type[Again]] = Again

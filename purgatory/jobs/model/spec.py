@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from hashlib import sha256
+from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 from purgatory.errors import InvalidKeyError, check_keys_type
@@ -181,23 +182,7 @@ class JobSpec:
         `name` identifies the request: who has sent it, None for this application, and its
         idempotency key. No two names are the same unless all of their parts are.
         """
-        asked = (
-            self.handler,
-            self.payload_json,
-            self.deadline.delay_ms,
-            self.deadline.at_ms,
-            self.keys,
-            self.needed,
-            self.on_fire,
-            self.dedupe_key,
-            self.on_conflict,
-            self.concurrency_key,
-            self.owner,
-            self.max_attempts,
-            self.misfire,
-            self.ceiling_delay_ms,
-        )
-        return replace(self, request=Request(_hash(name, NAME_LENGTH), _hash(asked, 12)))
+        return replace(self, request=Request(_hash(name, NAME_LENGTH), _hash(_asked_by(self), 12)))
 
     def job(self, now_ms: int, deadline_ms: int, *, ceiling_ms: int | None = None) -> Job:
         """Return the new job, with the deadline limited by the ceiling.
@@ -227,6 +212,14 @@ class JobSpec:
             needed=self.needed,
             traceparent=self.traceparent,
         )
+
+
+# All but its id, and what is not stored, or not asked for.
+_asked_by = attrgetter(
+    *("handler", "payload_json", "deadline.delay_ms", "deadline.at_ms", "keys", "needed"),
+    *("on_fire", "dedupe_key", "on_conflict", "concurrency_key", "owner", "max_attempts"),
+    *("misfire", "ceiling_delay_ms"),
+)
 
 
 def _hash(values: tuple[Any, ...], length: int) -> str:

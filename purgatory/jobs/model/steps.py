@@ -165,8 +165,9 @@ class JobStep(Step[Result_co]):
 
     @property
     def job_id(self) -> str:
-        """The id of the job."""
-        raise NotImplementedError
+        """The id of the job, which most have as `id`."""
+        found: str = self.id  # type: ignore[attr-defined] # of the subclass
+        return found
 
     def result(self, before: Job | None, after: Job | None) -> Result_co:
         """Return the step's result, given the stored job before and after it."""
@@ -187,11 +188,6 @@ class FireJob(JobStep[Job | None]):
     round: int
     """Of the wait during which they fired (`Job.round`)."""
 
-    @property
-    def job_id(self) -> str:
-        """The id of the job."""
-        return self.id
-
     def result(self, before: Job | None, after: Job | None) -> Job | None:
         """Return the job after the step."""
         return after
@@ -207,11 +203,6 @@ class VersionedStep(JobStep[Job | JobError]):
 
     id: str
     if_version: int | None = field(default=None, kw_only=True)
-
-    @property
-    def job_id(self) -> str:
-        """The id of the job."""
-        return self.id
 
     def result(self, before: Job | None, after: Job | None) -> Job | JobError:
         """Return the job after the step."""

@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Final
 
-from purgatory.jobs.model.job import BlockedBy, Job, JobState
-from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.model.queries import (
+from purgatory.jobs.model.job import (
+    BlockedBy,
     HandlerState,
+    Job,
     JobCounts,
     JobFilter,
     JobPage,
+    JobState,
 )
+from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import Paused
 from purgatory.jobs.redis.record import (
     ALL_HANDLERS,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, delete, event, false, insert
+from sqlalchemy import Connection, delete, event, false
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session
@@ -27,6 +27,7 @@ from purgatory.jobs.sql.errors import is_sqlite_busy, must_repeat, store_error
 from purgatory.jobs.sql.job_transaction import JobTransaction, MustLookFirstError
 from purgatory.jobs.sql.tables import outbox
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
+from purgatory.jobs.stores.protocol import NewFire
 
 _INFO: Final = "purgatory.on_commit"
 # A connection says that it is about to commit, and a session that it has.
@@ -202,32 +203,15 @@ class ApplicationSteps:
         call_on_commit(session, lambda: self._announce(work))
         return results
 
-    async def fire(
-        self,
-        session: Any,
-        *,
-        key: str,
-        value_json: str,
-        owner: str | None,
-        origin: str,
-        on_commit: Callable[[], object],
-        traceparent: str | None = None,
-    ) -> None:
+    async def fire(self, session: Any, fire: NewFire, on_commit: Callable[[], object]) -> None:
         """Store a fire in the transaction of `session`."""
-        row = {
-            "origin": origin,
-            "key": key,
-            "value_json": value_json,
-            "owner": owner,
-            "traceparent": traceparent,
-        }
 
-        def fire(work: UnitOfWork, known: _Transaction, is_careful: bool) -> None:
-            work.execute(insert(outbox), {**row, "created_ms": work.now_ms})
+        def store(work: UnitOfWork, known: _Transaction, is_careful: bool) -> None:
+            work.store_fire(fire)
             known.last_fire_ms = work.now_ms
-            known.fired_keys.add(key)
+            known.fired_keys.add(fire.key)
 
-        await self._run(session, fire)
+        await self._run(session, store)
         call_on_commit(session, on_commit)
 
     async def _run(self, session: Any, steps: Callable[[UnitOfWork, _Transaction, bool], T]) -> T:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import copy
 import functools
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, Generic, TypeVar
 
@@ -19,18 +20,18 @@ from purgatory.job_errors import StoreNotReadyError, StoreReadOnlyError
 from purgatory.jobs.sql.engine import (
     BUSY_SECONDS,
     OpenFile,
-    any_text,
+    SqliteLookUp,
+    SqliteThread,
     check_file,
     check_folder,
     check_url,
     make_engine,
     pool_capacity,
+    read_any_text,
     set_up,
 )
 from purgatory.jobs.sql.errors import is_disconnect, store_error
-from purgatory.jobs.sql.sqlite import SqliteLookUp, SqliteThread
-from purgatory.jobs.sql.statements import Statements
-from purgatory.jobs.sql.statements.dialect import Dialect
+from purgatory.jobs.sql.statements import Dialect, Statements
 from purgatory.timer import SystemClock
 
 
@@ -71,6 +72,8 @@ class DatabaseClock:
 
 
 _HOUR_S: Final = 3600.0
+# One writes, and others for renewals and starts, if there are handlers; one more reads.
+_HELD: Final = 3
 # Connections in a row that the server has closed while they were idle: those of a pool are closed
 # together, by a server that is another now, or by what is between.
 _MAX_CLOSED: Final = 2
@@ -88,10 +91,12 @@ class Database:
     def __init__(self, url_or_engine: str | URL | AsyncEngine) -> None:
         """Take the engine as it is, or make one of the URL; connect to nothing yet.
 
-        Given the URL of a SQLite file, write in a thread, and read in another. Raises
-        ValueError for another URL than that of a database of jobs, ImportError if its driver is
-        missing.
+        Of an engine for a SQLite file, only the URL counts: write in a thread, and read in another.
+        Raises ValueError for another URL than that of a database of jobs, ImportError if its driver
+        is missing.
         """
+        if isinstance(url_or_engine, AsyncEngine) and url_or_engine.dialect.name == "sqlite":
+            url_or_engine = url_or_engine.url
         self._is_ours = not isinstance(url_or_engine, AsyncEngine)
         if isinstance(url_or_engine, AsyncEngine):
             check_url(url_or_engine.url)
@@ -110,7 +115,7 @@ class Database:
         self._reading_thread: SqliteThread | None = None
         self._look_up: SqliteLookUp | None = None
         self._file = OpenFile(self._engine.url)
-        if self._is_ours and self.statements.dialect.is_sqlite:
+        if self.statements.dialect.is_sqlite:
             self._thread = SqliteThread(self._engine.url, busy_seconds=BUSY_SECONDS)
             self._reading_thread = SqliteThread(self._engine.url, busy_seconds=BUSY_SECONDS)
             self._look_up = SqliteLookUp(self._engine.url, self._file)
@@ -132,10 +137,8 @@ class Database:
 
         Raises StoreNotReadyError if it has too few for any process.
         """
-        capacity = pool_capacity(self._engine)
-        # One writes, and others for renewals and starts, if there are handlers; one more reads.
-        held = 1 if self.statements.dialect.is_sqlite else 3
-        if capacity > held:
+        capacity = math.inf if self._thread is not None else pool_capacity(self._engine)
+        if capacity > _HELD:
             return []
         found = (
             f"the engine's pool has {capacity:g} connections at most (pool_size and max_overflow), "
@@ -144,21 +147,21 @@ class Database:
         if capacity < 2:
             raise StoreNotReadyError(
                 f"{found}the store holds one to write, and needs another to read: give an engine "
-                f"with {held + 1} or more for the store alone"
+                f"with {_HELD + 1} or more for the store alone"
             )
         return [
-            f"{found}the store of a process with handlers holds {held}, and needs another to read: "
-            f"give an engine with {held + 1} or more for the store alone"
+            f"{found}the store of a process with handlers holds {_HELD}, and needs another to "
+            f"read: give an engine with {_HELD + 1} or more for the store alone"
         ]
 
     async def open_look_up(self) -> None:
-        """Connect for `may_have_jobs`, if this is a SQLite file of which the URL was given.
+        """Connect for `may_have_jobs`, if this is a SQLite file.
 
         From now on, every call raises StoreNotReadyError if the file is not the one of now.
         """
         if self._thread is not None and self._look_up is not None:
             await self._thread.run(self._look_up.open)
-        self._file.remember(has_connection=self._look_up is not None)
+        self._file.remember()
 
     @property
     def has_look_up(self) -> bool:
@@ -221,7 +224,7 @@ class Database:
         pool = self._engine.pool
         async with self._connection() as connection:
             try:
-                return await connection.run_sync(self._query, work)
+                return await connection.run_sync(work)
             finally:
                 if self._engine.pool is not pool:
                     # Disposed of meanwhile, and nothing would close what returns to it.
@@ -230,8 +233,9 @@ class Database:
     def _read_in(self, thread: SqliteThread, work: Callable[[Connection], T]) -> T:
         if thread.connection is None:
             thread.connection = thread.connect()
+            read_any_text(thread.connection)
         try:
-            return self._query(thread.connection, work)
+            return work(thread.connection)
         except Exception:
             thread.drop()
             raise
@@ -245,13 +249,6 @@ class Database:
                 yield connection
             finally:
                 self._in_use.discard(connection)
-
-    def _query(self, connection: Connection, work: Callable[[Connection], T]) -> T:
-        if not self.statements.dialect.is_sqlite:
-            return work(connection)
-        # Only for this query: the pool may be an application's.
-        with any_text(connection):
-            return work(connection)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
         """Return what `work` returns, once its transaction is committed. One at a time.
@@ -358,8 +355,6 @@ class Database:
         connection = await self._engine.connect()
         try:
             await self._set_autocommit(connection)
-            if self.statements.dialect.is_sqlite:
-                await connection.run_sync(set_up)
         except BaseException:
             await connection.close()
             raise

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import insert, text
+from sqlalchemy import text
 
 from purgatory.job_errors import (
     CorruptJobError,
@@ -49,11 +49,9 @@ from purgatory.jobs.model.transitions import (
     resumed,
     with_slot,
 )
-from purgatory.jobs.sql.locking import JobPlaces, bounded_handlers, lock_in_order
-from purgatory.jobs.sql.stored_fires import take_fires
-from purgatory.jobs.sql.tables import job_of, outbox
-from purgatory.jobs.sql.unit_of_work import UnitOfWork
-from purgatory.jobs.stores.protocol import CLIENT_ORIGIN, StoredFire, TakenFires
+from purgatory.jobs.sql.tables import job_of
+from purgatory.jobs.sql.unit_of_work import JobPlaces, UnitOfWork, bounded_handlers, lock_in_order
+from purgatory.jobs.stores.protocol import NewFire, StoredFire, TakenFire, TakenFires
 
 # Any number: of two processes that prune at the same time, one waits.
 _PRUNE_LOCK = 7_160_117_001
@@ -75,11 +73,9 @@ class TakeFires(Step[TakenFires]):
 
 @dataclass(frozen=True, slots=True)
 class StoreFire(Step[None]):
-    """Store a fire for any process that relays them, as in `Outbox.store_fire`."""
+    """Store a fire, as in `Outbox.store_fire`."""
 
-    key: str
-    value_json: str
-    traceparent: str | None
+    fire: NewFire
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +84,79 @@ class Quarantine(JobStep[None]):
 
     id: str
 
-    @property
-    def job_id(self) -> str:
-        """The id of the job."""
-        return self.id
+
+def take_fires(work: UnitOfWork, fires: Sequence[StoredFire], limits: JobLimits) -> TakenFires:
+    """Decide the jobs on the keys of fires, and remove these, as in `Outbox.take_fires`."""
+    return _Taking(work, limits).take(fires)
+
+
+class _Taking:
+    """One `TakeFires` step. Nothing here waits for the lock of another transaction."""
+
+    # Invariant: no fire is taken whose key is in _waiting: those of a key are taken in order.
+
+    def __init__(self, work: UnitOfWork, limits: JobLimits) -> None:
+        self._work = work
+        self._limits = limits
+        self._room = limits.max_batch
+        self._waiting: set[str] = set()
+
+    def take(self, fires: Sequence[StoredFire]) -> TakenFires:
+        """Take what can be taken now."""
+        work, statements = self._work, self._work.statements
+        ours = self._lock(fires)
+        keys = {"keys": statements.dialect.many({fire.key for fire in ours})}
+        with_jobs = set(work.execute(statements.reads.keys_with_jobs, keys).scalars())
+        taken: list[TakenFire] = []
+        is_cut = False
+        for fire in ours:
+            if fire.key in self._waiting:
+                continue
+            if fire.key not in with_jobs:
+                taken.append(TakenFire(fire, KeyFired()))
+                continue
+            is_cut = self._room == 0
+            if not is_cut:
+                taken.append(self._decide(fire))
+                is_cut = taken[-1].jobs.has_more and fire.key not in self._waiting
+            if is_cut:
+                break
+        gone = [each.fire.number for each in taken if not each.jobs.has_more]
+        if gone:
+            work.execute(statements.writes.delete_fires, {"numbers": gone})
+        return TakenFires(tuple(taken), frozenset(self._waiting), is_cut)
+
+    def _lock(self, fires: Sequence[StoredFire]) -> list[StoredFire]:
+        """Return those that are stored, and locked by us now."""
+        work, statements = self._work, self._work.statements
+        asked = {"numbers": [fire.number for fire in fires]}
+        ours = set(work.execute(statements.locks.stored_fires, asked).scalars())
+        if len(ours) < len(fires):
+            stored = set(work.execute(statements.reads.stored_numbers, asked).scalars())
+            self._waiting = {fire.key for fire in fires if fire.number in stored - ours}
+        return [fire for fire in fires if fire.number in ours]
+
+    def _decide(self, fire: StoredFire) -> TakenFire:
+        """Decide the jobs on the key of a fire, but not their rounds that began after it.
+
+        A job that was stored between the fire and its commit counts: whoever deferred it read what
+        was committed, and a history without the signal.
+        """
+        work, statements = self._work, self._work.statements
+        asked = {"key": fire.key, "limit": self._room + 1, "fired_ms": fire.created_ms}
+        found = work.search(statements.locks.on_key_for_fire, asked, has_payload=False)
+        has_more = len(found) > self._room
+        if not has_more and not statements.dialect.is_sqlite:
+            open_ids = work.execute(statements.reads.ids_for_fire, asked).scalars()
+            if not {job.id for job in found}.issuperset(open_ids):
+                self._waiting.add(fire.key)
+                has_more = True
+        step = Fire(fire.key, fire.value_json)
+        # PostgreSQL looks again at a job that was changed since, and not at the row of its key.
+        jobs = [job for job in found[: self._room] if job.waits_on(fire.key)]
+        self._room -= len(jobs)
+        decided = [work.put(changed_by(step, job, work.now_ms, self._limits)) for job in jobs]
+        return TakenFire(fire, KeyFired.of(decided, has_more=has_more))
 
 
 class JobTransaction:
@@ -150,7 +215,7 @@ class JobTransaction:
             step = replace(step, is_replaced=is_replaced)
             after, result = applied(step, before, self._work.now_ms, self._limits)
             if after is not None and after is not before:
-                (self._work.put if is_replaced else self._work.replace)(after)
+                self._work.put(after)
                 if after.is_undecided and after.dedupe_key is not None:
                     taken.add(after.dedupe_key)
             assert not isinstance(result, JobError)
@@ -190,9 +255,6 @@ class JobTransaction:
             results.append(KeyFired.of(decided, has_more=has_more))
         return results
 
-    def _claim_all(self, steps: Sequence[Claim]) -> list[Claimed]:
-        return [self._claim(step) for step in steps]
-
     def _start_all(self, steps: Sequence[Start]) -> list[Job | None]:
         bounded = {step.bounds.handler for step in steps if step.bounds is not None}
         if not self._work.paused and not bounded:
@@ -217,13 +279,8 @@ class JobTransaction:
         started: Job | None = self._apply(step)
         return started
 
-    def _pause_all(self, steps: Sequence[Pause]) -> list[None]:
-        for step in steps:
-            self._work.pause(step.handler or "")
-        return [None] * len(steps)
-
-    def _resume_all(self, steps: Sequence[Resume]) -> list[int]:
-        return [self._resume(step) for step in steps]
+    def _pause(self, step: Pause) -> None:
+        self._work.pause(step.handler or "")
 
     def _resume(self, step: Resume) -> int:
         work = self._work
@@ -239,9 +296,6 @@ class JobTransaction:
             work.put(resumed(job))
         return len(jobs)
 
-    def _prune_all(self, steps: Sequence[Prune]) -> list[int]:
-        return [self._prune(step) for step in steps]
-
     def _renew_all(self, steps: Sequence[Renew]) -> list[bool | JobError]:
         """Renew without waiting for locks: one job that is locked must not cost other leases."""
         locked = self._work.lock_unlocked(step.job_id for step in steps)
@@ -252,21 +306,17 @@ class JobTransaction:
             for step in steps
         ]
 
-    def _quarantine_all(self, steps: Sequence[Quarantine]) -> list[None]:
-        # Reading them is all that it takes.
-        self._work.lock(step.id for step in steps)
-        return [None] * len(steps)
+    def _quarantine(self, step: Quarantine) -> None:
+        # Reading it is all that it takes.
+        self._work.lock([step.id])
 
     # Stored fires
 
-    def _take_all(self, steps: Sequence[TakeFires]) -> list[TakenFires]:
-        return [take_fires(self._work, step.fires, self._limits) for step in steps]
+    def _take(self, step: TakeFires) -> TakenFires:
+        return take_fires(self._work, step.fires, self._limits)
 
-    def _store_all(self, steps: Sequence[StoreFire]) -> list[None]:
-        for step in steps:
-            row = {**asdict(step), "origin": CLIENT_ORIGIN, "created_ms": self._work.now_ms}
-            self._work.execute(insert(outbox), row)
-        return [None] * len(steps)
+    def _store(self, step: StoreFire) -> None:
+        self._work.store_fire(step.fire)
 
     # Adding
 
@@ -332,7 +382,7 @@ class JobTransaction:
             job = changed_by(step, rival, now_ms, self._limits)
             if job is rival:
                 return Added(job, AddStatus.KEPT)
-            return Added(self._work.replace(self._after_fires(job)), AddStatus.REPLACED)
+            return Added(self._work.put(self._after_fires(job)), AddStatus.REPLACED)
         job = self._after_fires(added(spec, now_ms, self._limits))
         if self._work.is_full:
             raise StoreFullError.of_limit(self._limits.max_waiting)
@@ -457,19 +507,26 @@ class JobTransaction:
         return len(gone)
 
 
+_Run = Callable[[JobTransaction, Sequence[Any]], list[Any]]
+
+
+def _each(run: Callable[[JobTransaction, Any], Any]) -> _Run:
+    return lambda transaction, steps: [run(transaction, step) for step in steps]
+
+
 # Not bound: a transaction that had its own methods would be freed by the garbage collector only.
-_RUNS: Final[Mapping[type[Step[Any]], Callable[[JobTransaction, Sequence[Any]], list[Any]]]] = {
+_RUNS: Final[Mapping[type[Step[Any]], _Run]] = {
     Add: JobTransaction._add_all,
     Fire: JobTransaction._decide_all,
     CancelForKey: JobTransaction._decide_all,
-    Claim: JobTransaction._claim_all,
+    Claim: _each(JobTransaction._claim),
     WaitAgain: JobTransaction._wait_again_all,
     Start: JobTransaction._start_all,
-    Pause: JobTransaction._pause_all,
-    Resume: JobTransaction._resume_all,
-    Prune: JobTransaction._prune_all,
+    Pause: _each(JobTransaction._pause),
+    Resume: _each(JobTransaction._resume),
+    Prune: _each(JobTransaction._prune),
     Renew: JobTransaction._renew_all,
-    Quarantine: JobTransaction._quarantine_all,
-    TakeFires: JobTransaction._take_all,
-    StoreFire: JobTransaction._store_all,
+    Quarantine: _each(JobTransaction._quarantine),
+    TakeFires: _each(JobTransaction._take),
+    StoreFire: _each(JobTransaction._store),
 }

@@ -4,27 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, Final, TypeVar
 
+from sqlalchemy import Connection, select
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from purgatory.errors import PurgatoryClosedError
 from purgatory.group_commit import GroupCommit
-from purgatory.job_errors import JobError, StoreError
+from purgatory.job_errors import CorruptJobError, JobError, StoreError
+from purgatory.jobs.model.job import (
+    BlockedBy,
+    HandlerState,
+    Job,
+    JobCounts,
+    JobFilter,
+    JobPage,
+    JobState,
+)
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import JobSpec
-from purgatory.jobs.model.steps import Added, Fire, KeyFired, Renew, Result, Start, Step
+from purgatory.jobs.model.steps import Added, Fire, KeyFired, Paused, Renew, Result, Start, Step
 from purgatory.jobs.sql.application import ApplicationSteps
 from purgatory.jobs.sql.batch_runner import BatchRunner, LockedRows, RowLockedError, Steps, Write
 from purgatory.jobs.sql.database import Database, DatabaseClock
+from purgatory.jobs.sql.engine import setting_warnings
 from purgatory.jobs.sql.job_transaction import Quarantine, StoreFire, TakeFires
 from purgatory.jobs.sql.migrations import check_revision
-from purgatory.jobs.sql.reader import SqlReader
+from purgatory.jobs.sql.tables import CONCURRENCY_MARK, is_storable, job_of
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
 from purgatory.jobs.stores.protocol import (
     CloseOnce,
+    NewFire,
     OnCommit,
     StoredFire,
     StoreListener,
@@ -34,8 +47,13 @@ from purgatory.jobs.stores.protocol import (
 
 _log = logging.getLogger("purgatory.jobs")
 
+T = TypeVar("T")
 
-class SqlJobStore(SqlReader):
+# Jobs that are counted by handler: they take some tenths of a second.
+MAX_COUNTED: Final = 100_000
+
+
+class SqlJobStore:
     """A `JobStore` in SQLite, for the processes of one machine, or in PostgreSQL.
 
     Steps of all callers go through one connection, batch by batch, each batch a transaction
@@ -54,9 +72,21 @@ class SqlJobStore(SqlReader):
 
         Raises ValueError for another database than these two, and for SQLite in memory.
         """
-        database = Database(url_or_engine)
-        clock = DatabaseClock(database.statements.dialect, now_ms)
-        super().__init__(database, clock, JobLimits() if limits is None else limits)
+        self.limits: JobLimits = JobLimits() if limits is None else limits
+        self._database = database = Database(url_or_engine)
+        self._reads = database.statements.reads
+        self._many = database.statements.dialect.many
+        self._clock = clock = DatabaseClock(database.statements.dialect, now_ms)
+        self._is_open = False
+        # Each second: to build one takes longer than to run it.
+        self._next_due = [
+            self._reads.next_due(clock.expression, of_handlers=each) for each in (False, True)
+        ]
+        self._keys = GroupCommit(
+            self._look_up, weigh=list.__len__, max_weight=self.limits.max_batch
+        )
+        # Thousands may poll for the end of a job each: they share one query too.
+        self._gets = GroupCommit(self._get_all, weigh=len, max_weight=self.limits.max_batch)
         self._commit = self._group_commit(database.write, clock)
         # Kinds of steps that no others hold up: leases must not run out, nor jobs be late.
         self._own_commits: dict[type[Step[Any]], GroupCommit[Steps]] = {}
@@ -129,10 +159,115 @@ class SqlJobStore(SqlReader):
     def may_wait_on(self, key: str) -> bool:
         """Return what an indexed look-up in a SQLite file says; else True.
 
-        With PostgreSQL or an engine of yours a fire asks, as another process may have added a job
-        this very moment; the fires of one moment share one look-up.
+        With PostgreSQL a fire asks, as another process may have added a job this very moment; the
+        fires of one moment share one look-up.
         """
         return self._database.may_have_jobs(key)
+
+    # Queries, in the pool of connections
+
+    async def check(self) -> list[str]:
+        """Return warnings about the database's settings, and about the pool of an engine."""
+        return [*self._database.check_pool(), *await self._read(setting_warnings)]
+
+    async def now_ms(self) -> int:
+        """Return the server's clock; this machine's for SQLite."""
+        self._require_open()
+        local_ms = self._clock.local_ms()
+        if local_ms is not None:
+            return local_ms
+        clock = select(self._clock.expression)
+        return int(await self._read(lambda connection: connection.scalars(clock).one()))
+
+    async def next_due_ms(self, handlers: Sequence[str] | None = None) -> int | None:
+        """Return the earliest due_ms of the jobs that can be claimed now."""
+        statement = self._next_due[handlers is not None]
+        asked = None if handlers is None else {"handlers": self._many(handlers)}
+        return await self._read(lambda connection: connection.scalars(statement, asked).one())
+
+    async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
+        """Return jobs by id; None for an id without a job."""
+        self._require_open()
+        if not job_ids:
+            return []
+        jobs: list[Job | None] = await self._gets.submit(job_ids)
+        return jobs
+
+    async def query(self, where: JobFilter, *, after: str | None = None, limit: int) -> JobPage:
+        """Return a page of the jobs that match, having looked at a batch at most."""
+        self._require_open()
+        asked = {
+            "state": where.state,
+            "handler": where.handler,
+            "key": where.key,
+            "after": after,
+        }
+        if where.concurrency_key is not None:
+            asked["concurrency_key"] = CONCURRENCY_MARK + where.concurrency_key
+        given = {name: str(value) for name, value in asked.items() if value is not None}
+        if not all(map(is_storable, given.values())):
+            return JobPage([], next=None)
+        filters = len(given) - (after is not None) + where.is_blocked
+        limit = self.limits.cut(limit)
+        looked_at = self.limits.max_batch if filters > 1 else limit
+        statement = self._reads.page_ids(where, is_first=after is None)
+        parameters = {**given, "limit": looked_at + 1}
+        rows = await self._read(lambda connection: connection.execute(statement, parameters).all())
+        ids: list[str] = []
+        last: str | None = None
+        for job_id, is_match in rows[:looked_at]:
+            if len(ids) == limit:
+                break
+            last = job_id
+            if is_match:
+                ids.append(job_id)
+        jobs = await self._get(ids) if ids else {}
+        # It may have changed since.
+        found = [jobs[job_id] for job_id in ids if job_id in jobs and where.matches(jobs[job_id])]
+        return JobPage(found, next=None if not rows or rows[-1][0] == last else last)
+
+    async def counts(self) -> JobCounts:
+        """Return how many jobs are in each state, a sum of a few rows; and are blocked."""
+        statement = self._reads.counts
+        row = await self._read(lambda connection: connection.execute(statement).mappings().one())
+        return JobCounts(**{name: int(count) for name, count in row.items()})
+
+    async def handler_counts(self) -> dict[HandlerState, int] | None:
+        """Return how many jobs of each handler wait and run, and what blocks them.
+
+        None if that are very many. Reads a row for each.
+        """
+        counts = await self.counts()
+        if counts.waiting + counts.running > MAX_COUNTED:
+            return None
+        statement = self._reads.handler_counts
+        rows = await self._read(lambda connection: connection.execute(statement).all())
+        # A corrupt record may have a handler of another type.
+        return {
+            HandlerState(str(handler), JobState(state), BlockedBy(by) if by else None): count
+            for handler, state, by, count in rows
+        }
+
+    async def paused(self) -> Paused:
+        """Return the handlers that are paused, and how many of their jobs are due."""
+        statements = self._reads
+
+        def read(connection: Connection) -> Paused:
+            names = set(connection.scalars(statements.paused))
+            jobs = connection.scalars(statements.paused_jobs).one()
+            return Paused(tuple(sorted(names - {""})), "" in names, jobs)
+
+        return await self._read(read)
+
+    async def stored_fires(
+        self, origin: str, *, is_own: bool = True, after: int = 0, limit: int
+    ) -> list[StoredFire]:
+        """Return the first fires of `origin`, or of all others, in order."""
+        reads = self._reads
+        statement = reads.own_fires if is_own else reads.fires_of_others
+        asked = {"origin": origin, "after": after, "limit": limit}
+        rows = await self._read(lambda connection: connection.execute(statement, asked).all())
+        return [StoredFire(*row) for row in rows]
 
     # Transactions of the application
 
@@ -142,33 +277,15 @@ class SqlJobStore(SqlReader):
         self._database.check_open_file()
         return await self._application.add(session, specs)
 
-    async def fire_in(
-        self,
-        session: Any,
-        *,
-        key: str,
-        value_json: str,
-        owner: str | None,
-        origin: str,
-        on_commit: OnCommit,
-        traceparent: str | None = None,
-    ) -> None:
+    async def fire_in(self, session: Any, fire: NewFire, on_commit: OnCommit) -> None:
         """Store a fire in the transaction of `session`."""
         self._require_open()
         self._database.check_open_file()
-        await self._application.fire(
-            session,
-            key=key,
-            value_json=value_json,
-            owner=owner,
-            origin=origin,
-            on_commit=on_commit,
-            traceparent=traceparent,
-        )
+        await self._application.fire(session, fire, on_commit)
 
-    async def store_fire(self, key: str, value_json: str, *, traceparent: str | None) -> None:
-        """Store a fire of CLIENT_ORIGIN in a transaction of the store's own."""
-        await self._submit([StoreFire(key, value_json, traceparent)])
+    async def store_fire(self, fire: NewFire) -> None:
+        """Store a fire in a transaction of the store's own."""
+        await self._submit([StoreFire(fire)])
 
     async def take_fires(self, fires: Sequence[StoredFire]) -> TakenFires:
         """Decide the jobs on the keys of fires, and remove these, in one transaction."""
@@ -240,3 +357,55 @@ class SqlJobStore(SqlReader):
         until_ms = work.now_ms + self.limits.horizon_ms
         for job in work.announced.values():
             self._listeners.notify_of(job, until_ms)
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise PurgatoryClosedError("the store of jobs is not open: open it first")
+
+    def _read(self, query: Callable[[Connection], T]) -> Awaitable[T]:
+        self._require_open()
+        return self._database.read(query)
+
+    async def _have_jobs(self, keys: list[str]) -> list[bool]:
+        """Return for each key whether an undecided job is on it."""
+        found: list[bool] = await self._keys.submit(keys)
+        return found
+
+    async def _join_reads(self) -> None:
+        """Wait for the queries under way, which go on while the store closes."""
+        await self._keys.join()
+        await self._gets.join()
+        await self._database.join()
+
+    async def _look_up(self, batch: list[list[str]]) -> list[list[bool]]:
+        """Return for each caller's keys whether an undecided job is on them."""
+        keys = {key for asked in batch for key in asked if is_storable(key)}
+        given = {"keys": self._many(keys)}
+        statement = self._reads.keys_with_jobs
+        found = set(
+            await self._database.read(lambda connection: connection.scalars(statement, given).all())
+        )
+        return [[key in found for key in asked] for asked in batch]
+
+    async def _get_all(self, batch: list[Sequence[str]]) -> list[list[Job | None]]:
+        """Return for each caller the jobs of its ids."""
+        ids = list({job_id for asked in batch for job_id in asked if is_storable(job_id)})
+        jobs = await self._get(ids) if ids else {}
+        return [[jobs.get(job_id) for job_id in asked] for asked in batch]
+
+    async def _get(self, job_ids: Sequence[str]) -> dict[str, Job]:
+        asked = {"ids": self._many(job_ids)}
+        statement = self._reads.get
+        records = await self._database.read(
+            lambda connection: connection.execute(statement, asked).mappings().all()
+        )
+        jobs = {}
+        corrupt = []
+        for record in records:
+            try:
+                jobs[record["id"]] = job_of(dict(record))
+            except CorruptJobError as exc:
+                corrupt.append(exc.job_id)
+        if corrupt:
+            await self._quarantine(corrupt)
+        return jobs

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     Boolean,
+    CheckConstraint,
     Column,
     Index,
     Integer,
@@ -76,6 +77,10 @@ jobs = Table(
     Column("error", Text),
     Column("version", BigInteger, nullable=False),
     Column("traceparent", Text),
+    # A corrupt record, too, is counted under one of them.
+    CheckConstraint(
+        f"state IN ({', '.join(map(repr, map(str, JobState)))})", name="ck_purgatory_jobs_state"
+    ),
 )
 
 # The conditions of partial indexes. Queries must repeat them literally, so that a generic plan,
@@ -226,13 +231,8 @@ def record_of(job: Job) -> dict[str, Any]:
     """Return the row of a job."""
     record = dict(zip(_NAMES, _values_of(job), strict=True))
     record["keys_json"] = _encode(job.keys) if job.keys else "[]"
-    record["fired_before_json"] = fired_before_json(job)
+    record["fired_before_json"] = _encode(job.fired_before) if job.fired_before else None
     return record
-
-
-def fired_before_json(job: Job) -> str | None:
-    """Return the keys that have fired before; None if there are none."""
-    return _encode(job.fired_before) if job.fired_before else None
 
 
 def listed_key(concurrency_key: str) -> str:

@@ -1,35 +1,52 @@
-"""The unit of work of a transaction: the jobs it has locked, changed and added."""
+"""The unit of work of a transaction: the jobs it has locked, changed and added, and their slots.
+
+Here: what several transactions must not change at once, and what is written. Not here: what a step
+does with what is locked (`sql.job_transaction`), and the statements (`sql.statements`).
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import asdict
+from hashlib import blake2b
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, insert
 
 from purgatory.job_errors import CorruptJobError
 from purgatory.jobs.model.job import BlockedBy, Job, JobState
-from purgatory.jobs.model.limits import JobLimits, Slot, left_queue
+from purgatory.jobs.model.limits import Bounds, JobLimits, Slot, SlotCounts, left_queue
 from purgatory.jobs.model.spec import Request
-from purgatory.jobs.model.steps import Added, AddStatus
+from purgatory.jobs.model.steps import (
+    Add,
+    Added,
+    AddStatus,
+    Claim,
+    JobStep,
+    KeyStep,
+    Renew,
+    Start,
+    Step,
+)
+from purgatory.jobs.model.transitions import blocked, unblocked
 from purgatory.jobs.sql.database import DatabaseClock
 from purgatory.jobs.sql.statements import Statements
 from purgatory.jobs.sql.tables import (
     is_storable,
-    job_counts,
     job_of,
     listed_key,
+    outbox,
     record_of,
     storable,
 )
+from purgatory.jobs.stores.protocol import NewFire
 
 _log = logging.getLogger("purgatory.jobs")
-_STATES = frozenset(JobState)
 
 
 class UnitOfWork:
@@ -41,7 +58,7 @@ class UnitOfWork:
 
     Invariants:
         _jobs == {id: job as it will be stored, for the jobs that are locked or new}
-        set(_new) | set(_changed) <= set(_jobs)
+        _stored == {id: job as it is stored, for those of _jobs that differ; None if it is new}
     """
 
     def __init__(
@@ -65,15 +82,9 @@ class UnitOfWork:
         self._shard = shard
         self._jobs: dict[str, Job] = {}
         self._without_payload: set[str] = set()
-        self._new: dict[str, None] = {}
-        self._changed: dict[str, None] = {}
-        self._replaced: dict[str, None] = {}
-        self._decided: dict[str, None] = {}
-        self._counted: dict[str, None] = {}
-        self._slot_changed: dict[str, None] = {}
+        self._stored: dict[str, Job | None] = {}
         self._requests: list[dict[str, Any]] = []
         self._counts: Counter[JobState] = Counter()
-        self._is_recount_needed = False
         self._is_paused_locked = False
         # None until they are read.
         self._paused: frozenset[str] | None = None
@@ -126,7 +137,7 @@ class UnitOfWork:
     def add(self, job: Job) -> None:
         """Store a new job."""
         self._jobs[job.id] = job
-        self._new[job.id] = None
+        self._stored[job.id] = None
         self._counts[job.state] += 1
         self.announced[job.id] = job
 
@@ -141,14 +152,8 @@ class UnitOfWork:
         self._jobs[job.id] = job
         if is_announced:
             self.announced[job.id] = job
-        if job.id not in self._new:
-            self._changed[job.id] = None
-            if old.is_undecided and not job.is_undecided and job.keys:
-                self._decided[job.id] = None
-            if job.fired_before != old.fired_before:
-                self._counted[job.id] = None
+        self._stored.setdefault(job.id, old)
         if job.slot_ms != old.slot_ms:
-            self._slot_changed[job.id] = None
             if is_freeing and job.slot_ms is None:
                 self.freed.append(Slot.of(old))
         elif (left := left_queue(old, job)) is not None:
@@ -156,13 +161,6 @@ class UnitOfWork:
         if job.state is not old.state:
             self._counts[old.state] -= 1
             self._counts[job.state] += 1
-        return job
-
-    def replace(self, job: Job) -> Job:
-        """Store a locked job whose keys and payload changed, too; return it."""
-        self.put(job)
-        if job.id not in self._new:
-            self._replaced[job.id] = None
         return job
 
     def note_request(self, request: Request, added: Added) -> None:
@@ -177,11 +175,15 @@ class UnitOfWork:
             }
         )
 
+    def store_fire(self, fire: NewFire) -> None:
+        """Store a fire, of now."""
+        self.execute(insert(outbox), {**asdict(fire), "created_ms": self.now_ms})
+
     def delete(self, rows: Sequence[Any]) -> None:
         """Delete jobs, given rows with their ids and states."""
         self._delete([row.id for row in rows])
         for row in rows:
-            self._uncount(row.state)
+            self._counts[JobState(row.state)] -= 1
 
     # Reading
 
@@ -285,37 +287,56 @@ class UnitOfWork:
 
     def flush(self) -> None:
         """Write what changed."""
-        self._write_changed()
-        self._write_replaced()
-        # Last: a dedupe key is free once the job that had it is decided.
-        self._write_new()
-        self._write_requests()
+        stored, self._stored = self._stored, {}
+        new = [self._jobs[job_id] for job_id, old in stored.items() if old is None]
+        changes = [(old, self._jobs[old.id]) for old in stored.values() if old is not None]
+        if changes:
+            self._write_changes(changes)
+        if new:
+            # After that: a dedupe key is free once the job that had it is decided.
+            self._write_new(new)
+        if self._requests:
+            self._write_requests()
 
     def end(self) -> None:
         """Write what changed, and the counts: the last statements of the transaction."""
         self.flush()
-        if self._is_recount_needed:
-            self._recount()
-        elif any(self._counts.values()):
+        if any(self._counts.values()):
             # Last, so that the row is locked for as short as can be.
             counts = {str(state): self._counts[state] for state in JobState}
             self.execute(self.statements.writes.add_counts, {"shard": self._shard, **counts})
 
-    def _write_new(self) -> None:
-        if not self._new:
-            return
+    def _write_changes(self, changes: Sequence[tuple[Job, Job]]) -> None:
+        statements = self.statements
+        # {names of what changes: the parameters}
+        rows: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for old, job in changes:
+            change = statements.writes.change(old, job)
+            rows.setdefault(tuple(change), []).append(change)
+        for several in rows.values():
+            self.execute(statements.writes.update_jobs, several)
+        decided = [
+            job.id for old, job in changes if old.is_undecided and job.keys and not job.is_undecided
+        ]
+        if decided:
+            ids = statements.dialect.many(decided)
+            self.execute(statements.writes.close_keys, {"ids": ids})
+        rekeyed = [job for old, job in changes if _is_rekeyed(old, job)]
+        if rekeyed:
+            ids = statements.dialect.many([job.id for job in rekeyed])
+            self.execute(statements.writes.delete_keys, {"ids": ids})
+            self._insert_keys(rekeyed)
+
+    def _write_new(self, new: list[Job]) -> None:
         # In one order for every process: one that adds the same dedupe keys in another order would
         # wait for us while we wait for it, and PostgreSQL looks for such deadlocks once a second.
-        jobs = sorted((self._jobs[job_id] for job_id in self._new), key=_dedupe_key)
-        records = [record_of(job) for job in jobs]
+        new.sort(key=lambda job: job.dedupe_key or "")
         statements = self.statements
-        self.execute(statements.writes.insert_jobs, statements.dialect.rows(records))
-        self._insert_keys(jobs)
-        self._new.clear()
+        rows = statements.dialect.rows([record_of(job) for job in new])
+        self.execute(statements.writes.insert_jobs, rows)
+        self._insert_keys(new)
 
     def _write_requests(self) -> None:
-        if not self._requests:
-            return
         # In one order for every process, as above.
         rows = sorted(self._requests, key=itemgetter("name"))
         statements = self.statements
@@ -325,48 +346,6 @@ class UnitOfWork:
         if old:
             self.execute(statements.writes.trim_requests, [{"of_job": each} for each in old])
         self._requests.clear()
-
-    def _write_changed(self) -> None:
-        writes = self.statements.writes
-        jobs = [self._jobs[job_id] for job_id in self._changed if job_id not in self._replaced]
-        if jobs:
-            self.execute(writes.update_jobs, [writes.change(job) for job in jobs])
-        if self._decided:
-            ids = self.statements.dialect.many(self._decided)
-            self.execute(writes.close_keys, {"ids": ids})
-        if self._counted:
-            self._write_counted()
-        if self._slot_changed:
-            self._write_slots()
-        self._changed.clear()
-        self._decided.clear()
-
-    def _write_counted(self) -> None:
-        jobs = [self._jobs[job_id] for job_id in self._counted if job_id not in self._replaced]
-        if jobs:
-            writes = self.statements.writes
-            self.execute(writes.update_jobs, [writes.change_of_count(job) for job in jobs])
-            closed = [{"of_job": job.id, "of_key": key} for job in jobs for key in job.fired_before]
-            self.execute(writes.close_key, closed)
-        self._counted.clear()
-
-    def _write_slots(self) -> None:
-        jobs = [self._jobs[job_id] for job_id in self._slot_changed if job_id not in self._replaced]
-        if jobs:
-            changes = [{"job_id": job.id, "slot_ms": job.slot_ms} for job in jobs]
-            self.execute(self.statements.writes.update_jobs, changes)
-        self._slot_changed.clear()
-
-    def _write_replaced(self) -> None:
-        if not self._replaced:
-            return
-        writes = self.statements.writes
-        jobs = [self._jobs[job_id] for job_id in self._replaced]
-        self.execute(writes.update_jobs, [writes.change(job, is_replaced=True) for job in jobs])
-        ids = self.statements.dialect.many(self._replaced)
-        self.execute(writes.delete_keys, {"ids": ids})
-        self._insert_keys(jobs)
-        self._replaced.clear()
 
     def _insert_keys(self, jobs: Sequence[Job]) -> None:
         keys = [
@@ -411,26 +390,161 @@ class UnitOfWork:
         writes = self.statements.writes
         self.execute(writes.insert_quarantined, texts)
         self.execute(writes.trim_quarantined, {"kept": self._limits.max_quarantined})
-        self._uncount(record["state"])
-
-    def _uncount(self, state: Any) -> None:
-        if isinstance(state, str) and state in _STATES:
-            self._counts[JobState(state)] -= 1
-        else:
-            self._is_recount_needed = True
-
-    def _recount(self) -> None:
-        """Count all jobs: it is unknown under which state a corrupt record was counted."""
-        if not self.statements.dialect.is_sqlite:
-            self.execute(text(f"LOCK TABLE {job_counts.name} IN EXCLUSIVE MODE"))
-        writes = self.statements.writes
-        counts = dict.fromkeys(map(str, JobState), 0)
-        for state, count in self.execute(writes.count_jobs):
-            # Another corrupt record is found when it is read; it counts as what it may be.
-            counts[state if state in _STATES else "waiting"] += count
-        self.execute(writes.delete_counts)
-        self.execute(writes.add_counts, {"shard": self._shard, **counts})
+        self._counts[JobState(record["state"])] -= 1
 
 
-def _dedupe_key(job: Job) -> str:
-    return job.dedupe_key or ""
+def _is_rekeyed(old: Job, job: Job) -> bool:
+    """Return True iff the rows of its keys change otherwise than that a decided job has no open."""
+    is_other = (job.keys, job.concurrency_key) != (old.keys, old.concurrency_key)
+    return is_other or (job.is_undecided and job.open_keys != old.open_keys)
+
+
+def lock_in_order(
+    work: UnitOfWork,
+    kinds: Mapping[type[Step[Any]], Sequence[Any]],
+    limits: JobLimits,
+    *,
+    without_payload: tuple[type[Step[Any]], ...],
+    is_more_to_lock: bool,
+) -> None:
+    """Take the locks for steps in one order for every process, before the first of them is run.
+
+    If each step took its own, a process that runs others first would wait for us while we wait for
+    it, and PostgreSQL looks for such deadlocks once a second only. What remains, such as a job that
+    is put on a key meanwhile, it does find, and then the batch is run again. SQLite has one writer
+    at a time.
+    """
+    if work.statements.dialect.is_sqlite:
+        return
+    ids: set[str] = set()
+    full_ids: set[str] = set()
+    keys: set[str] = set()
+    dedupe_keys: set[str] = set()
+    searches = limit = 0
+    for kind, steps in kinds.items():
+        if issubclass(kind, Add):
+            specs = [step.spec for step in steps]
+            found = {spec.dedupe_key for spec in specs if spec.dedupe_key is not None}
+            dedupe_keys |= found
+            searches += bool(found)
+        elif issubclass(kind, KeyStep):
+            found = {step.key for step in steps}
+            keys |= found
+            searches += len(found)
+            limit = max(limit, *(limits.cut(step.limit) + 1 for step in steps))
+        elif issubclass(kind, JobStep) and kind is not Renew:
+            found = {step.job_id for step in steps}
+            ids |= found
+            if not issubclass(kind, without_payload):
+                full_ids |= found
+            searches += 1
+    # One search takes its locks in order by itself, unless others follow.
+    if searches > 1 or (searches and is_more_to_lock):
+        asked = {"ids": ids, "full_ids": full_ids, "keys": keys, "dedupe_keys": dedupe_keys}
+        parameters = {name: list(filter(is_storable, texts)) for name, texts in asked.items()}
+        work.search(
+            work.statements.locks.in_order, {**parameters, "limit": limit}, has_payload=False
+        )
+        work.note_payloads(full_ids)
+
+
+class JobPlaces:
+    """Counts slots, and hands over those that become free.
+
+    PostgreSQL: with a lock for each handler, taken after those of jobs, so that of two transactions
+    the later one sees what the other has counted, freed or blocked.
+    """
+
+    def __init__(self, work: UnitOfWork, max_batch: int) -> None:
+        self._work = work
+        self._max_batch = max_batch
+        self._locked: set[str] = set()
+
+    def lock(self, handlers: Iterable[str]) -> None:
+        """Keep other transactions from the slots of these handlers, until the end."""
+        new = set(handlers) - self._locked
+        if new and not self._work.statements.dialect.is_sqlite:
+            numbers = {"numbers": sorted(map(_number, new))}
+            self._work.execute(self._work.statements.locks.numbers, numbers)
+        self._locked |= new
+
+    def counts(self, handlers: Iterable[str]) -> SlotCounts:
+        """Return how many slots of these handlers are taken now."""
+        names = sorted(set(handlers))
+        self.lock(names)
+        # Else what was freed so far could be taken twice.
+        self.hand_over()
+        work, statements = self._work, self._work.statements
+        work.flush()
+        counts = SlotCounts()
+        asked = {"handlers": statements.dialect.many(names)}
+        for handler, concurrency_key, count in work.execute(statements.reads.slots, asked):
+            counts.add(Slot(handler, concurrency_key), count)
+        return counts
+
+    def fill(self, several: Iterable[Bounds], counts: SlotCounts) -> None:
+        """Give the slots that these bounds allow to jobs that wait for them."""
+        for bounds in several:
+            room = counts.room(bounds, self._max_batch)
+            for job in self._first(Slot(bounds.handler, None), room) if room else ():
+                counts.add(Slot.of(self._work.put(unblocked(job, self._work.now_ms))))
+
+    def block(self, job: Job, by: BlockedBy, counts: SlotCounts) -> None:
+        """Let a locked job wait for a slot, and no longer count the one that it holds, if any."""
+        self._work.put(blocked(job, by), is_freeing=False)
+        if job.slot_ms is None:
+            return
+        counts.add(Slot.of(job), -1)
+        if by is BlockedBy.MAX_RUNNING_PER_KEY:
+            # Too many for its key, by these bounds, but not for its handler: another gets it.
+            counts.add(Slot(job.handler, None))
+            self._work.freed.append(Slot(job.handler, None))
+
+    def hand_over(self) -> None:
+        """Give the slots that became free to the jobs that wait for them: before the end."""
+        work = self._work
+        while work.freed or work.unqueued:
+            freed, work.freed = work.freed, []
+            unqueued, work.unqueued = work.unqueued, []
+            self._hand_over(freed, unqueued)
+
+    def _hand_over(self, freed: list[Slot], unqueued: list[Slot]) -> None:
+        work = self._work
+        # Not for what left a queue: who waits because of a key that runs is not behind that only,
+        # and whoever holds the lock may wait for the job that we change.
+        self.lock(slot.handler for slot in freed)
+        for slot, count in Counter((*freed, *unqueued)).items():
+            if slot.concurrency_key is not None:
+                for job in self._first(slot, count):
+                    work.put(blocked(job, BlockedBy.MAX_RUNNING))
+        for handler, count in Counter(slot.handler for slot in freed).items():
+            for job in self._first(Slot(handler, None), count):
+                work.put(unblocked(job, work.now_ms))
+
+    def _first(self, slot: Slot, limit: int) -> list[Job]:
+        """Return the first jobs that wait for a slot, locked."""
+        locks = self._work.statements.locks
+        asked: dict[str, Any] = {"handler": slot.handler, "limit": limit}
+        statements = (locks.blocked, locks.any_blocked)
+        if slot.concurrency_key is not None:
+            asked["concurrency_key"] = slot.concurrency_key
+            statements = (locks.blocked_by_key, locks.any_blocked_by_key)
+        jobs = self._work.search(statements[0], asked, has_payload=False)
+        if not jobs and not self._work.statements.dialect.is_sqlite:
+            # All that wait are locked by others, who may leave them as they are: nobody else would
+            # look for them. Nobody waits long for a lock (`lock_timeout`).
+            jobs = self._work.search(statements[1], asked, has_payload=False)
+        return jobs
+
+
+def bounded_handlers(kinds: Mapping[type[Step[Any]], Sequence[Any]]) -> set[str]:
+    """Return the handlers whose bounds are given with steps."""
+    handlers = {step.bounds.handler for step in kinds.get(Start, ()) if step.bounds is not None}
+    for step in kinds.get(Claim, ()):
+        handlers.update(bounds.handler for bounds in step.bounds)
+    return handlers
+
+
+def _number(handler: str) -> int:
+    digest = blake2b(f"slots of {handler}".encode("utf-8", "surrogatepass"), digest_size=8)
+    return int.from_bytes(digest.digest(), "big", signed=True)

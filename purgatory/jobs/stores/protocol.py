@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, runtime_checkable
 
 from purgatory.job_errors import JobError
-from purgatory.jobs.model.job import Job
-from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.model.queries import (
+from purgatory.jobs.model.job import (
     HandlerState,
+    Job,
     JobCounts,
     JobFilter,
     JobPage,
 )
+from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import Added, KeyFired, Paused, Result, Step
 
@@ -239,6 +239,21 @@ class CloseOnce:
         await asyncio.shield(self.begin())
 
 
+CLIENT_ORIGIN: Final = ""
+"""Of fires by a process without a purgatory: any that has one takes them when it next looks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFire:
+    """A fire to be stored."""
+
+    key: str
+    value_json: str
+    owner: str | None = None
+    origin: str = CLIENT_ORIGIN
+    traceparent: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class StoredFire:
     """A fire that was committed together with the application's own changes."""
@@ -277,9 +292,6 @@ class TakenFires:
     """As many jobs were decided as one transaction may: fires are left, take them again now."""
 
 
-CLIENT_ORIGIN: Final = ""
-"""Of fires by a process without a purgatory: any that has one takes them when it next looks."""
-
 OnCommit = Callable[[], object]
 
 
@@ -295,22 +307,12 @@ class Outbox(Protocol):
         """Run `Add` for each spec in the transaction of `session`."""
         ...
 
-    async def fire_in(
-        self,
-        session: Any,
-        *,
-        key: str,
-        value_json: str,
-        owner: str | None,
-        origin: str,
-        on_commit: OnCommit,
-        traceparent: str | None = None,
-    ) -> None:
+    async def fire_in(self, session: Any, fire: NewFire, on_commit: OnCommit) -> None:
         """Store a fire in the transaction of `session`."""
         ...
 
-    async def store_fire(self, key: str, value_json: str, *, traceparent: str | None) -> None:
-        """Store a fire of CLIENT_ORIGIN in a transaction of the store's own."""
+    async def store_fire(self, fire: NewFire) -> None:
+        """Store a fire in a transaction of the store's own."""
         ...
 
     async def stored_fires(

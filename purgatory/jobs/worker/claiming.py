@@ -1,26 +1,29 @@
 """Claiming: which jobs this worker leases, when, and which of them it gives back.
 
-Here: the loop that claims what is due soon, jobs that were due while no worker ran, and jobs that
-this process cannot start soon. Not here: what happens to a job once it is leased (`executor`),
-and the leases themselves (`leased_jobs`).
+Here: the loop that claims what is due soon, jobs that were due while no worker ran or that kill
+their workers, and jobs that this process cannot start soon. Not here: what happens to a job once it
+is leased (`executor`), and the leases themselves (`leased_jobs`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from purgatory.job_statistics import Recovery
 from purgatory.jobs.handlers.registry import JobHandlers
-from purgatory.jobs.model.job import Job, JobState
+from purgatory.jobs.model.job import Job, JobState, Misfire
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.model.steps import Claimed, GiveBack
-from purgatory.jobs.worker.leased_jobs import JobLeaseRenewer, LeasedJob, LeasedJobs
-from purgatory.jobs.worker.recovery import JobRecovery, report_abandoned
+from purgatory.jobs.model.steps import Claimed, Finish, GiveBack, Miss
+from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
+from purgatory.jobs.worker.result_reporter import ResultReporter
 from purgatory.jobs.worker.run_queue import JobRunQueue
 from purgatory.jobs.worker.settings import WorkerCounters, WorkerSettings
-from purgatory.jobs.worker.worker_store import BATCH, StoreClock, WorkerStore
+from purgatory.jobs.worker.worker_store import BATCH, WorkerStore
 from purgatory.timer.clock import NS_PER_MS
 
 logger = logging.getLogger("purgatory.jobs")
@@ -28,64 +31,6 @@ logger = logging.getLogger("purgatory.jobs")
 # A job that is due sooner than this is claimed at once, others are claimed together.
 SOON_MS = 1_000
 COLLECT_MS = 250
-
-
-class DueListener:
-    """Wakes the claimer when the store announces jobs that can be claimed.
-
-    A `StoreListener`, called on the event loop: at once for a job that is due within SOON_MS, once
-    every COLLECT_MS for the rest.
-    """
-
-    def __init__(self, clock: StoreClock) -> None:
-        """Begin idle."""
-        self._clock = clock
-        self._is_announced = False
-        self._awake = asyncio.Event()
-        self._collecting: asyncio.TimerHandle | None = None
-
-    def on_due(self, due_ms: int) -> None:
-        """Wake the claimer, now or a little later."""
-        self._is_announced = True
-        if not self._clock.is_set or self._clock.remaining_ms(due_ms) <= SOON_MS:
-            self.wake()
-        elif self._collecting is None:
-            loop = asyncio.get_running_loop()
-            self._collecting = loop.call_later(COLLECT_MS / 1000, self._on_collected)
-
-    def on_change(self, job_id: str) -> None:
-        """Ignore it: if it can be claimed, `on_due` follows at once."""
-
-    def wake(self) -> None:
-        """Wake the claimer now."""
-        self._awake.set()
-
-    def take_announced(self) -> bool:
-        """Return True iff jobs were announced since the last call."""
-        is_announced, self._is_announced = self._is_announced, False
-        return is_announced
-
-    def reset(self) -> None:
-        """Make `wait` wait for a new wake-up."""
-        self._awake.clear()
-
-    async def wait(self, timeout_ms: int | None = None) -> None:
-        """Return once woken since `reset`, or after `timeout_ms`."""
-        try:
-            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
-                await self._awake.wait()
-        except TimeoutError:
-            pass
-
-    def close(self) -> None:
-        """Wake the claimer for the last time."""
-        if self._collecting is not None:
-            self._collecting.cancel()
-        self.wake()
-
-    def _on_collected(self) -> None:
-        self._collecting = None
-        self.wake()
 
 
 # When the first of an owner's excess jobs can be claimed again, by how much each further one is
@@ -190,24 +135,175 @@ PRUNE_EVERY_S = 60.0
 BATCH_PAUSE_S = 0.05
 
 
-class Retention:
-    """Deletes finished jobs beyond the age and the number that `limits` allow, in batches."""
+async def prune_history(store: WorkerStore, limits: JobLimits) -> None:
+    """Wait, and delete finished jobs beyond the age and the number of `limits`, in batches."""
+    # Not all processes of a deployment at once.
+    await asyncio.sleep(PRUNE_EVERY_S * random.uniform(0.5, 1))  # noqa: S311 - spreads load
+    before_ms = await store.now_ms() - limits.history_age_ms
+    has_more = True
+    while has_more:
+        has_more = await store.prune(finished_before_ms=before_ms, keep=limits.history_count)
+        await asyncio.sleep(BATCH_PAUSE_S)
 
-    def __init__(self, store: WorkerStore, limits: JobLimits) -> None:
-        """Prune `store`."""
+
+LOG_EVERY = 10_000
+_MAX_NAMED = 3
+
+
+class JobRecovery:
+    """Applies the misfire policies after a start or an outage, and fails jobs that end no run."""
+
+    def __init__(
+        self,
+        store: WorkerStore,
+        reporter: ResultReporter,
+        settings: WorkerSettings,
+        limits: JobLimits,
+    ) -> None:
+        """Begin unfinished: nothing was claimed yet."""
         self._store = store
-        self._age_ms = limits.history_age_ms
-        self._count = limits.history_count
+        self._reporter = reporter
+        self._misfire_after_ms = settings.misfire_after_ms
+        self._spread_ms = settings.spread_ms
+        self._max_lost_attempts = limits.max_lost_attempts
+        # Jobs that were due before this are late by no fault of this worker; None before a claim.
+        self._watching_since_ms: int | None = None
+        self.progress = Recovery(is_finished=False, overdue=0, missed=0, spread=0)
 
-    async def step(self) -> None:
-        """Wait for PRUNE_EVERY_S or less, and prune."""
-        # Not all processes of a deployment at once.
-        await asyncio.sleep(PRUNE_EVERY_S * random.uniform(0.5, 1))  # noqa: S311 - spreads load
-        before_ms = await self._store.now_ms() - self._age_ms
-        has_more = True
-        while has_more:
-            has_more = await self._store.prune(finished_before_ms=before_ms, keep=self._count)
-            await asyncio.sleep(BATCH_PAUSE_S)
+    def note_claim(self, now_ms: int) -> int:
+        """Note that jobs were claimed at `now_ms`: from the first claim on, this worker watches.
+
+        Return since when it did as these jobs were claimed, for `is_exceptional`: an outage that
+        ends a moment later changes that for the next claim only.
+        """
+        # Later than now: the store's clock has gone back, and nothing was missed by that.
+        if self._watching_since_ms is None or self._watching_since_ms > now_ms:
+            self._watching_since_ms = now_ms
+        return self._watching_since_ms
+
+    def begin_again(self) -> None:
+        """Treat jobs as missed that were due before the next claim: an outage is over."""
+        self._watching_since_ms = None
+
+    def was_watched(self, job: Job) -> bool:
+        """Return True iff this worker was watching when `job` was due for its first run."""
+        return min(job.due_ms, job.deadline_ms) >= (self._watching_since_ms or 0)
+
+    def is_exceptional(self, job: Job, since_ms: int) -> bool:
+        """Return True iff a claimed job is for `handle`, and not to be run as it is."""
+        # With a slot already, it has waited for that, and was not missed.
+        is_policy = job.misfire is not Misfire.RUN and job.slot_ms is None
+        return self._is_lost(job) or (
+            is_policy and is_missed(job, since_ms - self._misfire_after_ms)
+        )
+
+    async def handle(self, jobs: list[Job], *, overdue: int) -> None:
+        """Skip, spread or fail the jobs of one claim that are exceptional; `overdue` is for counts.
+
+        Others may have decided some of them meanwhile: only what the store acknowledges counts.
+        """
+        if not jobs:
+            self._count(overdue, 0, 0)
+            return
+        lost = [job for job in jobs if self._is_lost(job)]
+        missed = [job for job in jobs if not self._is_lost(job)]
+        skipped = await self._skip([job for job in missed if job.misfire is Misfire.SKIP])
+        spread = await self._spread([job for job in missed if job.misfire is Misfire.SPREAD])
+        self._count(overdue, skipped, spread)
+        await self._fail(lost)
+
+    def finish(self) -> None:
+        """Note that all jobs that were due have been claimed. Idempotent."""
+        if self.progress.is_finished:
+            return
+        self.progress = replace(self.progress, is_finished=True)
+        logger.info(
+            "recovery is finished; jobs that were due without a worker: %d (%d missed, %d spread)",
+            self.progress.overdue,
+            self.progress.missed,
+            self.progress.spread,
+            extra={"action": "recovery-finished"},
+        )
+
+    def _is_lost(self, job: Job) -> bool:
+        # RUNNING: the worker that started it has not reported since.
+        max_starts = job.max_attempts + self._max_lost_attempts
+        return job.state is JobState.RUNNING and job.attempt >= max_starts
+
+    async def _skip(self, jobs: list[Job]) -> int:
+        if not jobs:
+            return 0
+        done = await self._store.run([Miss(job.claim) for job in jobs])
+        skipped = [job for job, is_missed in zip(jobs, done, strict=True) if is_missed]
+        for job in skipped:
+            self._reporter.notify_missed(job)
+        return len(skipped)
+
+    async def _spread(self, jobs: list[Job]) -> int:
+        if not jobs:
+            return 0
+        return sum(
+            await self._store.run(
+                [GiveBack(job.claim, delay_ms=random.randint(0, self._spread_ms)) for job in jobs]  # noqa: S311 - spreads load
+            )
+        )
+
+    async def _fail(self, jobs: list[Job]) -> None:
+        if not jobs:
+            return
+        results = [Finish(job.claim, JobState.FAILED, self._reason(job)) for job in jobs]
+        for job, is_recorded in zip(jobs, await self._reporter.fail(jobs, results), strict=True):
+            if is_recorded:
+                logger.error(
+                    "job %s (%s) is marked failed: it was started %d times and never ended",
+                    job.id,
+                    job.handler,
+                    job.attempt,
+                    extra={"action": "job-given-up"},
+                )
+
+    def _reason(self, job: Job) -> str:
+        return (
+            f"it was started {job.attempt} times, {self._max_lost_attempts} more than its "
+            "max_attempts, and its worker never reported back: it may be what kills the workers"
+        )
+
+    def _count(self, overdue: int, missed: int, spread: int) -> None:
+        old = self.progress
+        if old.is_finished and not missed and not spread:
+            return
+        self.progress = Recovery(
+            is_finished=old.is_finished,
+            overdue=old.overdue + overdue,
+            missed=old.missed + missed,
+            spread=old.spread + spread,
+        )
+        if self.progress.overdue // LOG_EVERY > old.overdue // LOG_EVERY:
+            logger.info(
+                "recovery: %d overdue jobs were claimed so far",
+                self.progress.overdue,
+                extra={"action": "recovery-progress"},
+            )
+
+
+def report_abandoned(jobs: Sequence[Job]) -> None:
+    """Log claimed jobs that another claim had started: a worker died, hung or was cut off."""
+    if not jobs:
+        return
+    named = [f"{job.id} ({job.handler}, attempt {job.attempt})" for job in jobs[:_MAX_NAMED]]
+    if len(jobs) > _MAX_NAMED:
+        named.append("...")
+    logger.warning(
+        "jobs that run again, as no worker reported their end before the leases expired: %d, %s",
+        len(jobs),
+        ", ".join(named),
+        extra={"action": "jobs-abandoned"},
+    )
+
+
+def is_missed(job: Job, due_before_ms: int) -> bool:
+    """Return True iff a job is undecided and was due before that: for its misfire policy."""
+    return job.is_undecided and job.due_ms < due_before_ms
 
 
 # Jobs that are taken over in one turn of the loop.
@@ -218,7 +314,9 @@ class Claimer:
     """Leases jobs that are due within the horizon, as far as there is room for them.
 
     It claims when the store announces a job, when leases of dead workers may have run out, and, if
-    the store does not announce what other processes defer, whenever polling shows a job.
+    the store does not announce what other processes defer, whenever polling shows a job. It is a
+    `StoreListener`: woken at once for a job that is due within SOON_MS, once every COLLECT_MS for
+    the rest.
     """
 
     def __init__(
@@ -229,8 +327,6 @@ class Claimer:
         *,
         handlers: JobHandlers,
         recovery: JobRecovery,
-        renewer: JobLeaseRenewer,
-        listener: DueListener,
         settings: WorkerSettings,
         limits: JobLimits,
     ) -> None:
@@ -240,8 +336,6 @@ class Claimer:
         self._runner = runner
         self._handlers = handlers
         self._recovery = recovery
-        self._renewer = renewer
-        self._listener = listener
         self._clock = store.clock
         self._max_held = settings.max_held
         self._poll_ms = settings.poll_ms
@@ -252,27 +346,59 @@ class Claimer:
         # There was no room for all that is due: `note_room` has to wake the claimer.
         self._was_full = False
         runner.on_ended = self.note_room
+        self._is_announced = False
+        self._awake = asyncio.Event()
+        self._collecting: asyncio.TimerHandle | None = None
+
+    def on_due(self, due_ms: int) -> None:
+        """Wake up, now or a little later."""
+        self._is_announced = True
+        if not self._clock.is_set or self._clock.remaining_ms(due_ms) <= SOON_MS:
+            self.wake()
+        elif self._collecting is None:
+            loop = asyncio.get_running_loop()
+            self._collecting = loop.call_later(COLLECT_MS / 1000, self._on_collected)
+
+    def on_change(self, job_id: str) -> None:
+        """Ignore it: if it can be claimed, `on_due` follows at once."""
+
+    def wake(self) -> None:
+        """Claim now if there may be something to claim."""
+        self._awake.set()
+
+    def close(self) -> None:
+        """Wake up for the last time."""
+        if self._collecting is not None:
+            self._collecting.cancel()
+        self.wake()
 
     async def step(self) -> None:
         """Claim if there may be something to claim; then wait for the next occasion."""
-        self._listener.reset()
+        self._awake.clear()
         if not self._handlers:
             # This process only defers; other workers run what is due.
-            await self._listener.wait()
+            await self._awake.wait()
             return
-        if self._listener.take_announced() or await self._has_to_claim():
+        is_announced, self._is_announced = self._is_announced, False
+        if is_announced or await self._has_to_claim():
             pause_ms = await self._claim()
         else:
             pause_ms = self._poll_ms
         if not self._leased.is_closed:
-            await self._listener.wait(pause_ms)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_ms / 1000):
+                    await self._awake.wait()
 
     def note_room(self) -> None:
         """Claim again once there is room for a batch: a job has ended."""
         room = self._max_held - len(self._leased)
         if self._was_full and room >= min(BATCH, self._max_held // 2 + 1):
             self._was_full = False
-            self._listener.wake()
+            self.wake()
+
+    def _on_collected(self) -> None:
+        self._collecting = None
+        self.wake()
 
     async def _has_to_claim(self) -> bool:
         """Return False if there is nothing to claim; asking the store is cheaper than claiming."""
@@ -286,7 +412,7 @@ class Claimer:
 
     async def _claim(self) -> int:
         """Claim what is due within the horizon; return the time until the next claim, in ms."""
-        await self._renewer.renew_if_late()
+        await self._leased.renew_if_late()
         while not self._leased.is_closed:
             within_ms, limit = self._room()
             if limit <= 0:

@@ -7,11 +7,12 @@ import contextlib
 import logging
 import types
 from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from purgatory.errors import SignalsError
 from purgatory.job_errors import InvalidJobError
-from purgatory.jobs.handlers.handler import JobThreads, ThreadLeftError
+from purgatory.jobs.handlers.handler import DaemonThreads, ThreadLeftError
 from purgatory.jobs.handlers.job_context import UNCHANGED, Again
 from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.model.deadline import Deadline
@@ -19,8 +20,8 @@ from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import checked_keys, needed_keys, on_fire_on
 from purgatory.jobs.model.steps import Finish, GiveBack, WaitAgain
-from purgatory.jobs.worker.leased_jobs import ClaimGuard, LeasedJob, LeasedJobs, StaleClaimError
-from purgatory.jobs.worker.recovery import JobRecovery
+from purgatory.jobs.worker.claiming import JobRecovery
+from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs, StaleClaimError
 from purgatory.jobs.worker.result_reporter import ResultReporter, failed_attempt
 from purgatory.jobs.worker.settings import WorkerCounters
 from purgatory.jobs.worker.signals_since import MissedFires
@@ -122,65 +123,6 @@ class NextRound(NamedTuple):
     """Keys and the positions in their history after which signals count."""
 
 
-class NextRounds:
-    """Checks the next waits of jobs, and looks for what they missed; on the event loop."""
-
-    def __init__(
-        self, handlers: JobHandlers, limits: JobLimits, history: MissedFires | None
-    ) -> None:
-        """Without a history, a handler that gives `since` fails."""
-        self._handlers = handlers
-        self._limits = limits
-        self._history = history
-
-    def plan(self, job: Job, again: Again) -> NextRound:
-        """Return the next wait of a running job; raise what `Purgatory.defer` raises."""
-        limits = self._limits
-        keys = job.keys if again.keys is None else checked_keys(again.keys, limits)
-        needed = job.needed if again.keys is None else 1
-        if again.until is not None:
-            needed = needed_keys(again.until, keys)
-        payload_json = None
-        if again.payload is not UNCHANGED:
-            payload_type = self._handlers.payload_of(job.handler)
-            payload_json = payload_type.encode(again.payload, limits.max_payload_bytes)
-        since: tuple[tuple[str, int], ...] = ()
-        if again.since is not None:
-            if self._history is None:
-                raise InvalidJobError("since needs a purgatory, which has signals", param="since")
-            since = self._history.positions(keys, again.since)
-        step = WaitAgain(
-            job.claim,
-            Deadline.of(delay=again.delay, at=again.at, limits=limits),
-            keys,
-            needed,
-            job.on_fire if again.on_fire is None else on_fire_on(again.on_fire, keys),
-            payload_json,
-        )
-        return NextRound(step, since)
-
-    async def count_missed(self, job: Job, planned: NextRound) -> None:
-        """Count what fired since the given positions for a job that waits again."""
-        if not job.is_undecided or not planned.since:
-            return
-        assert self._history is not None
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                await self._history.count_again(job, planned.since)
-            except (SignalsError, *OUTAGES) as exc:
-                logger.warning(
-                    "could not look for what fired before job %s waited again (%s): tried again",
-                    job.id,
-                    exc,
-                    extra={"action": "again-unlooked"},
-                )
-            else:
-                return
-            await asyncio.sleep(RETRY_POLICY.delay_s(attempt))
-
-
 _End = tuple[Finish | GiveBack | NextRound, BaseException | None]
 """The step that records a run, and the error of its handler."""
 
@@ -196,19 +138,24 @@ class JobExecutor:
         reporter: ResultReporter,
         recovery: JobRecovery,
         counters: WorkerCounters,
-        rounds: NextRounds,
         *,
         retry_policy: RetryPolicy,
-        threads: JobThreads,
+        threads: DaemonThreads,
+        limits: JobLimits,
+        missed_fires: MissedFires | None,
     ) -> None:
-        """Run handlers on the event loop, or in `threads`."""
+        """Run handlers on the event loop, or in `threads`.
+
+        Without `missed_fires`, one that gives `since` fails.
+        """
         self._store = store
         self._leased = leased
         self._handlers = handlers
         self._reporter = reporter
         self._recovery = recovery
         self._counters = counters
-        self._rounds = rounds
+        self._limits = limits
+        self._missed_fires = missed_fires
         self._retry_policy = retry_policy
         self._threads = threads
         self._slow_steps = SlowSteps(store.clock.local_ns)
@@ -250,19 +197,18 @@ class JobExecutor:
             await self._store.now_ms()
             self._leased.rearm(leased, job.due_ms)
         else:
-            leased.is_started = True
+            leased.is_started, leased.asked_ns = True, asked_ns
             self._note_lateness(job)
-            guard = ClaimGuard(self._store, leased, asked_ns)
-            end = await self._call_handler_if_held(job, guard)
+            end = await self._call_handler_if_held(job, leased)
             leased.is_ending = True
             if end is None:
                 self._reporter.note_lost(job, "it was started, and its handler is not called")
             elif isinstance(end[0], NextRound):
-                after = await leased.end_by(end[0].step, self._store)
+                after = await self._leased.end(leased, end[0].step)
                 # First: what is counted next may end the job.
                 self._reporter.note_round(job, after)
                 if after is not None:
-                    await self._rounds.count_missed(after, end[0])
+                    await self._count_missed(after, end[0])
             else:
                 await self._reporter.report(job, leased, end[0], end[1])
             self._leased.remove(leased)
@@ -273,27 +219,28 @@ class JobExecutor:
             assert job.lateness_ms is not None
             self._counters.lateness.add(job.lateness_ms)
 
-    async def _call_handler_if_held(self, job: Job, guard: ClaimGuard) -> _End | None:
+    async def _call_handler_if_held(self, job: Job, leased: LeasedJob) -> _End | None:
         """Return the result of the handler; None if the claim was lost before it was called."""
         while True:
             try:
-                return await self._call_handler(job, guard)
+                return await self._call_handler(job, leased)
             except StaleClaimError:
-                if not await guard.renew():
+                if not await self._leased.renew_started(leased):
                     return None
 
-    async def _call_handler(self, job: Job, guard: ClaimGuard) -> _End:
+    async def _call_handler(self, job: Job, leased: LeasedJob) -> _End:
         handler = self._handlers.get(job.handler)
         task = asyncio.current_task()
         assert handler is not None and task is not None
         try:
             with self._handlers.around(job):
-                run = handler.run(job, self._threads, before_call=guard.check)
-                result = await self._slow_steps.watch(handler.name, run, guard.is_left)
+                check = partial(self._leased.check, leased)
+                run = handler.run(job, self._threads, before_call=check)
+                result = await self._slow_steps.watch(handler.name, run, lambda: leased.is_left)
             if task.cancelling():
                 await self._take_back_cancellation(task)
             if isinstance(result, Again):
-                return self._rounds.plan(job, result), None
+                return self._next_round(job, result), None
         except (StaleClaimError, ThreadLeftError, KeyboardInterrupt):
             # The last one means the whole program.
             raise
@@ -308,6 +255,53 @@ class JobExecutor:
             # if this coroutine is closed, the callers' are, too, and none receives the result.
             return failed_attempt(job, exc, handler, self._retry_policy), exc
         return Finish(job.claim, JobState.DONE), None
+
+    def _next_round(self, job: Job, again: Again) -> NextRound:
+        """Return the next wait of a running job; raise what `Purgatory.defer` raises."""
+        limits = self._limits
+        keys = job.keys if again.keys is None else checked_keys(again.keys, limits)
+        needed = job.needed if again.keys is None else 1
+        if again.until is not None:
+            needed = needed_keys(again.until, keys)
+        payload_json = None
+        if again.payload is not UNCHANGED:
+            payload_type = self._handlers.payload_of(job.handler)
+            payload_json = payload_type.encode(again.payload, limits.max_payload_bytes)
+        since: tuple[tuple[str, int], ...] = ()
+        if again.since is not None:
+            if self._missed_fires is None:
+                raise InvalidJobError("since needs a purgatory, which has signals", param="since")
+            since = self._missed_fires.positions(keys, again.since)
+        step = WaitAgain(
+            job.claim,
+            Deadline.of(delay=again.delay, at=again.at, limits=limits),
+            keys,
+            needed,
+            job.on_fire if again.on_fire is None else on_fire_on(again.on_fire, keys),
+            payload_json,
+        )
+        return NextRound(step, since)
+
+    async def _count_missed(self, job: Job, planned: NextRound) -> None:
+        """Count what fired since the given positions for a job that waits again."""
+        if not job.is_undecided or not planned.since:
+            return
+        assert self._missed_fires is not None
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                await self._missed_fires.count_again(job, planned.since)
+            except (SignalsError, *OUTAGES) as exc:
+                logger.warning(
+                    "could not look for what fired before job %s waited again (%s): tried again",
+                    job.id,
+                    exc,
+                    extra={"action": "again-unlooked"},
+                )
+            else:
+                return
+            await asyncio.sleep(RETRY_POLICY.delay_s(attempt))
 
     async def _take_back_cancellation(self, task: asyncio.Task[object]) -> bool:
         """Let this, the current task, go on if its handler has cancelled it; False on drain.

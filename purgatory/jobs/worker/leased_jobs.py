@@ -11,7 +11,7 @@ from purgatory.jobs.handlers.fair_slots import Lane
 from purgatory.jobs.model.job import Job, JobClaim, JobState
 from purgatory.jobs.model.limits import Bounds
 from purgatory.jobs.model.steps import HolderStep, Result
-from purgatory.jobs.worker.worker_store import StoreClock, WorkerStore
+from purgatory.jobs.worker.worker_store import WorkerStore
 from purgatory.timer import ScheduledCall, SystemTimer
 from purgatory.timer.clock import NS_PER_MS
 from purgatory.turn_budget import TurnBudget
@@ -23,6 +23,7 @@ class LeasedJob:
     """A claim; `JobStore.start` returns the rest of the job again."""
 
     __slots__ = (
+        "asked_ns",
         "attempt",
         "bounds",
         "call",
@@ -61,6 +62,8 @@ class LeasedJob:
         """Those of its handler in this process."""
         self.call: ScheduledCall | None = None
         """In the timer; None once it is due."""
+        self.asked_ns = 0
+        """Local time: once it is started, its lease began then, or later."""
         self.is_running = False
         """It has a slot: it is being started, or its handler runs."""
         self.is_started = False
@@ -71,16 +74,6 @@ class LeasedJob:
         self.is_lost = False
         """Another worker has it, while it runs here."""
 
-    async def end_by(self, step: HolderStep[Result], store: WorkerStore) -> Result:
-        """Return the result of the step that ends the claim: of the claim that the job has now."""
-        while True:
-            claim = self.claim
-            [result] = await store.run(
-                [step if step.claim == claim else replace(step, claim=claim)]
-            )
-            if result or self.claim == claim:
-                return result
-
     def disarm(self) -> None:
         """Leave the timer. Idempotent."""
         if self.call is not None:
@@ -88,8 +81,19 @@ class LeasedJob:
             self.call = None
 
 
+# Leases in one step, fewer than BATCH: a job that is due now waits behind one of these steps.
+SLICE = 100
+
+
+class StaleClaimError(Exception):
+    """So much of the lease is over that another worker may have the job soon, or has it."""
+
+
 class LeasedJobs:
     """Waits in a timer until each leased job is due, and then passes it to `on_due`.
+
+    Renews the leases of all of them three times per lease, and looks at the store's clock: if it
+    was set, a job that waits here is late by no more.
 
     Memory: one small object for each leased job; the rest of the job stays in the store.
     """
@@ -97,10 +101,12 @@ class LeasedJobs:
     # Invariant: each of _jobs is armed or was passed to on_due, until is_closed.
     # Invariant: all(id == leased.claim.id for id, leased in _jobs.items())
 
-    def __init__(self, timer: SystemTimer, clock: StoreClock) -> None:
+    def __init__(self, timer: SystemTimer, store: WorkerStore) -> None:
         """Begin empty."""
         self._timer = timer
-        self._clock = clock
+        self._store = store
+        self._clock = store.clock
+        self._renewed_ns = store.clock.local_ns()
         self.on_due: Callable[[LeasedJob], object] = lambda leased: None
         """Called on the event loop; set it before `add`."""
         self._jobs: dict[str, LeasedJob] = {}
@@ -193,9 +199,62 @@ class LeasedJobs:
                     extra={"action": "running-lease-lost"},
                 )
 
-    def claims(self) -> list[JobClaim]:
-        """Return the claims of all leased jobs that are not lost."""
-        return [leased.claim for leased in self._jobs.values() if not leased.is_lost]
+    async def step(self) -> None:
+        """Wait for a third of a lease, and renew."""
+        await asyncio.sleep(self._store.lease_ms / 3000)
+        if self._jobs:
+            await self._store.now_ms()
+        await self.renew()
+
+    async def renew_if_late(self) -> None:
+        """Renew now if this process slept or the store was away: its jobs would look abandoned."""
+        if self._is_half_over(self._renewed_ns):
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Renew every lease; forget the jobs whose lease is lost."""
+        asked_ns = self._clock.local_ns()
+        claims = [leased.claim for leased in self._jobs.values() if not leased.is_lost]
+        for start in range(0, len(claims), SLICE):
+            batch = [claim for claim in claims[start : start + SLICE] if claim in self]
+            self.remove_lost(await self._store.renew(batch))
+        self._renewed_ns = asked_ns
+
+    def check(self, leased: LeasedJob) -> None:
+        """Raise StaleClaimError if half of the lease of a started job is over. On any thread.
+
+        Between the start in the store and the handler, a reply may be slow, a thread late, or the
+        process suspended: meanwhile the lease runs out, another worker gives the job back, and it
+        is cancelled. What remains is the time from here to the first effect of the handler.
+        """
+        if leased.is_lost or self._is_half_over(leased.asked_ns):
+            raise StaleClaimError
+
+    async def renew_started(self, leased: LeasedJob) -> bool:
+        """Renew one lease; return False if the claim is lost, as the store says or once said.
+
+        A store that was restored from a backup may hold a claim again that was lost: others have
+        acted on that, and `check` would refuse it for ever.
+        """
+        if leased.is_lost:
+            return False
+        asked_ns = self._clock.local_ns()
+        is_renewed = await self._store.renew_one(leased.claim)
+        leased.asked_ns = asked_ns
+        return is_renewed
+
+    async def end(self, leased: LeasedJob, step: HolderStep[Result]) -> Result:
+        """Return the result of the step that ends the claim: of the claim that the job has now."""
+        while True:
+            claim = leased.claim
+            [result] = await self._store.run(
+                [step if step.claim == claim else replace(step, claim=claim)]
+            )
+            if result or leased.claim == claim:
+                return result
+
+    def _is_half_over(self, asked_ns: int) -> bool:
+        return self._clock.local_ns() - asked_ns > self._store.lease_ms * NS_PER_MS // 2
 
     def take_waiting(self) -> list[JobClaim]:
         """Forget all jobs that do not run; return their claims."""
@@ -223,83 +282,3 @@ class LeasedJobs:
     def _on_time(self, leased: LeasedJob) -> None:
         leased.call = None
         self.on_due(leased)
-
-
-# Leases in one step, fewer than BATCH: a job that is due now waits behind one of these steps.
-SLICE = 100
-
-
-class JobLeaseRenewer:
-    """Renews the leases of all jobs of this process three times per lease.
-
-    And looks at the store's clock: if it was set, a job that waits here is late by no more.
-    """
-
-    def __init__(self, store: WorkerStore, leased: LeasedJobs) -> None:
-        """Renew the leases of `leased`."""
-        self._store = store
-        self._leased = leased
-        self._renewed_ns = store.clock.local_ns()
-
-    async def step(self) -> None:
-        """Wait for a third of a lease, and renew."""
-        await asyncio.sleep(self._store.lease_ms / 3000)
-        if len(self._leased):
-            await self._store.now_ms()
-        await self.renew()
-
-    async def renew_if_late(self) -> None:
-        """Renew now if this process slept or the store was away: its jobs would look abandoned."""
-        if self._store.clock.local_ns() - self._renewed_ns > self._store.lease_ms * NS_PER_MS // 2:
-            await self.renew()
-
-    async def renew(self) -> None:
-        """Renew every lease; forget the jobs whose lease is lost."""
-        asked_ns = self._store.clock.local_ns()
-        claims = self._leased.claims()
-        for start in range(0, len(claims), SLICE):
-            batch = [claim for claim in claims[start : start + SLICE] if claim in self._leased]
-            self._leased.remove_lost(await self._store.renew(batch))
-        self._renewed_ns = asked_ns
-
-
-class StaleClaimError(Exception):
-    """So much of the lease is over that another worker may have the job soon, or has it."""
-
-
-class ClaimGuard:
-    """Knows by the local monotonic clock how old the lease of a started job is.
-
-    Between the start in the store and the handler, a reply may be slow, a thread late, or the
-    process suspended: meanwhile the lease runs out, another worker gives the job back, and it is
-    cancelled. What remains is the time from `check` to the first effect of the handler.
-    """
-
-    def __init__(self, store: WorkerStore, leased: LeasedJob, asked_ns: int) -> None:
-        """Guard the claim of a job whose lease began at `asked_ns`, local time, or later."""
-        self._store = store
-        self._leased = leased
-        self._asked_ns = asked_ns
-
-    def check(self) -> None:
-        """Raise StaleClaimError if half of the lease is over. On any thread."""
-        age_ns = self._store.clock.local_ns() - self._asked_ns
-        if self._leased.is_lost or age_ns > self._store.lease_ms * NS_PER_MS // 2:
-            raise StaleClaimError
-
-    def is_left(self) -> bool:
-        """Return True iff nobody waits for the handler: its next cancellation ends it."""
-        return self._leased.is_left
-
-    async def renew(self) -> bool:
-        """Renew the lease; return False if the claim is lost, as the store says or once said.
-
-        A store that was restored from a backup may hold a claim again that was lost: others have
-        acted on that, and `check` would refuse it for ever.
-        """
-        if self._leased.is_lost:
-            return False
-        asked_ns = self._store.clock.local_ns()
-        is_renewed = await self._store.renew_one(self._leased.claim)
-        self._asked_ns = asked_ns
-        return is_renewed

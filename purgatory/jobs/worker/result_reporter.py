@@ -1,18 +1,25 @@
-"""Results of jobs: failed attempts become steps, and all are recorded, counted, reported."""
+"""Results of jobs: failed attempts become steps, and all are recorded, counted, reported.
+
+And the listeners for the ends of jobs, such as the journal.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 
+from purgatory.errors import name_of
 from purgatory.job_errors import FailJobError, InvalidPayloadError, RetryJobError
 from purgatory.jobs.handlers.handler import Handler
 from purgatory.jobs.model.job import Job, JobOutcome, JobState, bounded_error
 from purgatory.jobs.model.steps import Finish, GiveBack
-from purgatory.jobs.worker.leased_jobs import LeasedJob
+from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
 from purgatory.jobs.worker.settings import WorkerCounters
 from purgatory.jobs.worker.worker_store import WorkerStore
+from purgatory.operations.operation_listeners import JobEvent, JobRecorder, Listener, Recorder
+from purgatory.outcome import Status
 from purgatory.retry_policy import MAX_RETRY_DELAY_MS, RetryPolicy
 
 logger = logging.getLogger("purgatory.jobs")
@@ -84,6 +91,7 @@ class ResultReporter:
     def __init__(
         self,
         store: WorkerStore,
+        leased: LeasedJobs,
         counters: WorkerCounters,
         *,
         max_error_length: int,
@@ -91,6 +99,7 @@ class ResultReporter:
     ) -> None:
         """Pass jobs to `on_end`, with errors cut as the store cuts them."""
         self._store = store
+        self._leased = leased
         self._counters = counters
         self._max_error_length = max_error_length
         self._on_end = on_end
@@ -99,7 +108,7 @@ class ResultReporter:
         self, job: Job, leased: LeasedJob, end: Finish | GiveBack, error: BaseException | None
     ) -> None:
         """Record a run's result, or that the job is to be tried again after `error`."""
-        is_recorded = await leased.end_by(end, self._store)
+        is_recorded = await self._leased.end(leased, end)
         if isinstance(end, GiveBack):
             self._counters.retried += is_recorded
         elif is_recorded:
@@ -169,3 +178,57 @@ class ResultReporter:
     def _end_ms(self, job: Job) -> int:
         """Return the time of now, by the store's clock as it was when the job began to wait."""
         return job.waiting_since_ms + self._store.clock.age_ms(job.waiting_since_ms)
+
+
+STATUS_OF: Final = {
+    JobOutcome.FIRED: Status.FIRED,
+    JobOutcome.EXPIRED: Status.EXPIRED,
+    JobOutcome.CANCELLED: Status.CANCELLED,
+    # It did not run and never will, as its state says too.
+    JobOutcome.MISSED: Status.CANCELLED,
+}
+"""The status of an operation that ended as a job with this outcome did."""
+
+
+def on_job_end(listeners: Iterable[Listener | Recorder]) -> OnJobEnd | None:
+    """Return a function that passes ended jobs to those `listeners` that record jobs, or None.
+
+    The function raises nothing: a listener's exception is logged.
+    """
+    recorders = [listener for listener in listeners if isinstance(listener, JobRecorder)]
+    if not recorders:
+        return None
+
+    def on_end(job: Job) -> None:
+        event = _event_of(job)
+        for recorder in recorders:
+            try:
+                recorder.job_event(event)
+            except Exception:
+                logger.exception(
+                    "%s failed with job %s",
+                    name_of(recorder),
+                    job.id,
+                    extra={"action": "listener-error"},
+                )
+
+    return on_end
+
+
+def _event_of(job: Job) -> JobEvent:
+    assert job.outcome is not None, job
+    return JobEvent(
+        status=STATUS_OF[job.outcome],
+        job_id=job.id,
+        handler=job.handler,
+        state=job.state.value,
+        deferred_at_ms=job.waiting_since_ms,
+        deadline_ms=job.deadline_ms,
+        keys=tuple(job.keys),
+        key=job.fired_key,
+        attempt=job.attempt,
+        error=job.error,
+        lateness_ms=job.lateness_ms,
+        round_number=job.round,
+        at_ms=job.finished_ms,
+    )

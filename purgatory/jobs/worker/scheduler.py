@@ -5,26 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from purgatory.errors import PurgatoryClosedError
 from purgatory.group_commit import CLOSE_S
 from purgatory.job_errors import JobError
 from purgatory.job_statistics import JobStatistics
-from purgatory.jobs.handlers.handler import JobThreads
+from purgatory.jobs.handlers.handler import DaemonThreads
 from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.model.job import JobClaim
-from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import GiveBack
 from purgatory.jobs.stores.protocol import JobStore
-from purgatory.jobs.worker.claiming import Claimer, DueListener, ExcessJobs, Retention
-from purgatory.jobs.worker.executor import JobExecutor, NextRounds
-from purgatory.jobs.worker.leased_jobs import JobLeaseRenewer, LeasedJob, LeasedJobs
-from purgatory.jobs.worker.recovery import JobRecovery
+from purgatory.jobs.worker.claiming import Claimer, ExcessJobs, JobRecovery, prune_history
+from purgatory.jobs.worker.executor import JobExecutor
+from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
 from purgatory.jobs.worker.result_reporter import OnJobEnd, ResultReporter
 from purgatory.jobs.worker.run_queue import JobRunQueue
 from purgatory.jobs.worker.settings import WorkerCounters, WorkerSettings
 from purgatory.jobs.worker.signals_since import MissedFires
-from purgatory.jobs.worker.worker_store import StoreClock, StoreRetry, WorkerStore
+from purgatory.jobs.worker.worker_store import StoreClock, WorkerStore
 from purgatory.timer import SystemTimer
 from purgatory.timer.clock import NS_PER_MS
 
@@ -69,20 +68,27 @@ class JobScheduler:
         self._subscribe = store.subscribe
         self._unsubscribe: Callable[[], object] = lambda: None
         self._handlers = handlers
-        self._threads = JobThreads(settings.max_threads)
+        self._threads = DaemonThreads(settings.max_threads)
         self._counters = counters = WorkerCounters() if counters is None else counters
         self._loops: list[asyncio.Task[None]] = []
-        self._retry = StoreRetry(self._on_store_available)
         clock.on_step = self._on_clock_step
         self._is_clock_set = asyncio.Event()
         self._store = WorkerStore(
-            store, worker=worker, lease_ms=settings.lease_ms, clock=clock, retry=self._retry
+            store,
+            worker=worker,
+            lease_ms=settings.lease_ms,
+            clock=clock,
+            on_available=self._on_store_available,
         )
+        self._leased = LeasedJobs(timer, self._store)
         reporter = ResultReporter(
-            self._store, counters, max_error_length=store.limits.max_error_length, on_end=on_end
+            self._store,
+            self._leased,
+            counters,
+            max_error_length=store.limits.max_error_length,
+            on_end=on_end,
         )
         self._recovery = JobRecovery(self._store, reporter, settings, store.limits)
-        self._leased = LeasedJobs(timer, clock)
         executor = JobExecutor(
             self._store,
             self._leased,
@@ -90,9 +96,10 @@ class JobScheduler:
             reporter,
             self._recovery,
             counters,
-            NextRounds(handlers, store.limits, history),
             retry_policy=settings.retry,
             threads=self._threads,
+            limits=store.limits,
+            missed_fires=history,
         )
         self._runner = JobRunQueue(
             self._leased,
@@ -104,34 +111,27 @@ class JobScheduler:
         )
         self._excess = ExcessJobs(self._store, self._leased, counters)
         self._runner.on_excess = self._excess.add
-        self._renewer = JobLeaseRenewer(self._store, self._leased)
-        self._retention = Retention(self._store, store.limits)
-        self._listener = DueListener(clock)
-        self._claimer = self._new_claimer(settings, store.limits)
-        self._excess.on_released = self._claimer.note_room
-        self._excess.on_free = self._listener.wake
-
-    def _new_claimer(self, settings: WorkerSettings, limits: JobLimits) -> Claimer:
-        return Claimer(
+        self._claimer = Claimer(
             self._store,
             self._leased,
             self._runner,
-            handlers=self._handlers,
+            handlers=handlers,
             recovery=self._recovery,
-            renewer=self._renewer,
-            listener=self._listener,
             settings=settings,
-            limits=limits,
+            limits=store.limits,
         )
+        self._excess.on_released = self._claimer.note_room
+        self._excess.on_free = self._claimer.wake
+        self._prune_history = partial(prune_history, self._store, store.limits)
 
     async def start(self) -> None:
         """Begin to claim; overdue jobs are taken over in batches."""
-        self._unsubscribe = self._subscribe(self._listener)
-        self._handlers.on_added = self._listener.wake
+        self._unsubscribe = self._subscribe(self._claimer)
+        self._handlers.on_added = self._claimer.wake
         steps = (
             self._claimer.step,
-            self._renewer.step,
-            self._retention.step,
+            self._leased.step,
+            self._prune_history,
             self._excess.step,
             self._follow_clock,
         )
@@ -149,7 +149,7 @@ class JobScheduler:
         self._leased.close()
         self._unsubscribe()
         self._handlers.on_added = None
-        self._listener.close()
+        self._claimer.close()
         self._excess.close()
         if not self._runner.has_started:
             on_idle()
@@ -160,7 +160,7 @@ class JobScheduler:
             task.cancel()
         # What a claim under way returns is released now, and not when its lease runs out. In an
         # outage the claim is repeated, and returns nothing.
-        is_away = self._retry.error is not None
+        is_away = self._store.error is not None
         await asyncio.wait({claiming}, timeout=0 if is_away else CLOSE_S)
         claiming.cancel()
         await self._release(self._leased.take_waiting())
@@ -175,13 +175,13 @@ class JobScheduler:
             self._leave(leased)
         await asyncio.wait(self._loops, timeout=RELEASE_TIMEOUT_S)
         await self._release(self._leased.take_all())
-        self._threads.shut()
+        self._threads.shutdown()
         self._loops.clear()
 
     @property
     def missing(self) -> list[str]:
         """Why this process does not do its part, a sentence each; for /readyz."""
-        if self._retry.error is not None:
+        if self._store.error is not None:
             return ["the job store fails: the log and the statistics have the reason"]
         progress = self._recovery.progress
         if self._handlers and not progress.is_finished:
@@ -207,14 +207,14 @@ class JobScheduler:
             lost=counters.lost,
             lateness=counters.lateness.summary(),
             recovery=self._recovery.progress,
-            outages=self._retry.outages,
-            store_error=self._retry.error,
+            outages=self._store.outages,
+            store_error=self._store.error,
         )
 
     def _on_store_available(self) -> None:
         # Jobs that were due during the outage were due while no worker could run them.
         self._recovery.begin_again()
-        self._listener.wake()
+        self._claimer.wake()
 
     def _on_clock_step(self, moved_ns: int) -> None:
         moved_s = moved_ns / (1_000 * NS_PER_MS)
@@ -235,8 +235,8 @@ class JobScheduler:
         await self._is_clock_set.wait()
         self._is_clock_set.clear()
         await self._leased.arm_again()
-        await self._renewer.renew()
-        self._listener.wake()
+        await self._leased.renew()
+        self._claimer.wake()
 
     async def _repeat(self, step: Callable[[], Awaitable[None]]) -> None:
         while not self._leased.is_closed:

@@ -22,17 +22,112 @@ AddResult = Added | JobError | CursorExpiredError
 """The result of adding a job, or why it was refused."""
 
 
-class SignalHistory:
-    """What fired since a position: in this process, or in all that share signals."""
+class MissedFires:
+    """Closes the gap between a cursor and the moment when a job is stored on its keys.
 
-    def __init__(self, signals: MemorySignals, shared: RedisSignals | None) -> None:
-        """Read `signals`, which are a copy of `shared`, if there are any."""
+    A fire appends its signal first and asks the store for jobs then; here, the job is stored first
+    and the history is read then. Whichever comes first, one of the two sees the other, in one
+    process and across processes. Both decide in the store, where each key counts once.
+    """
+
+    def __init__(
+        self,
+        store: JobStore,
+        signals: MemorySignals,
+        shared: RedisSignals | None,
+        on_end: OnJobEnd | None,
+    ) -> None:
+        """Read `signals`, which are a copy of `shared`, if there are any.
+
+        Each job that ends by what fired is passed to `on_end`.
+        """
+        self._store = store
         self._signals = signals
         self._shared = shared
+        self.on_end = on_end
 
-    def position(self, key: str, cursor: str) -> int:
-        """Return the position of a cursor; raise BadCursorError or CursorExpiredError."""
-        return self._signals.position(key, cursor)
+    async def count(
+        self, specs: Sequence[JobSpec], results: Sequence[Added | JobError]
+    ) -> list[AddResult]:
+        """Return `results` with what fired since each job's positions counted.
+
+        A position that expired meanwhile is its error, and a new job is cancelled again. Raises
+        SignalsUnavailableError and StoreError: then jobs are stored, and fires may not be counted;
+        adding the same specs again counts them.
+        """
+        counted: list[AddResult] = list(results)
+        since = {
+            index: spec.since
+            for index, (spec, result) in enumerate(zip(specs, results, strict=True))
+            if spec.since and isinstance(result, Added) and result.job.is_undecided
+        }
+        if not since:
+            return counted
+        await self.read_to_end({key for each in since.values() for key, _ in each})
+        steps: dict[int, FireJob] = {}
+        for index, positions in since.items():
+            added = results[index]
+            assert isinstance(added, Added)
+            try:
+                fired = self.fired_since(positions)
+            except CursorExpiredError as exc:
+                counted[index] = exc
+                if added.status is AddStatus.ADDED and not added.is_repeat:
+                    await self._cancel(added.job)
+                continue
+            if fired:
+                steps[index] = FireJob(added.job.id, tuple(fired), added.job.round)
+        jobs = await self._store.run(list(steps.values())) if steps else []
+        for index, job in zip(steps, jobs, strict=True):
+            added = results[index]
+            assert isinstance(added, Added)
+            if job is not None:
+                counted[index] = added._replace(job=job)
+                self._note_end(job)
+        return counted
+
+    def positions(
+        self, keys: Sequence[str], since: str | Mapping[str, str]
+    ) -> tuple[tuple[str, int], ...]:
+        """Return the positions of a cursor for all `keys`, or of one for some of them.
+
+        Raises InvalidJobError, TypeError, BadCursorError and CursorExpiredError.
+        """
+        position = self._signals.position
+        if not isinstance(since, str | Mapping):
+            raise TypeError(f"since is {since!r}: give a cursor, or a mapping of keys to cursors")
+        if not keys:
+            raise InvalidJobError(
+                "since is given, and there are no keys: give the keys whose fires count",
+                param="since",
+            )
+        if isinstance(since, str):
+            return tuple((key, position(key, since)) for key in keys)
+        unknown = [key for key in since if key not in keys]
+        if unknown:
+            raise InvalidJobError(
+                f"since has a cursor for {str(unknown[0])[:64]!r}, which is not one of the job's "
+                "keys",
+                param="since",
+            )
+        return tuple((key, position(key, cursor)) for key, cursor in since.items())
+
+    async def count_again(self, job: Job, since: tuple[tuple[str, int], ...]) -> None:
+        """Count what fired after `since` for a job that waits again; safe to repeat.
+
+        If that is unknown, the job is made due now: its handler decides anew. Raises
+        SignalsUnavailableError and StoreError.
+        """
+        await self.read_to_end([key for key, _ in since])
+        try:
+            fired = self.fired_since(since)
+        except CursorExpiredError:
+            await self._store.run([RunNow(job.id, if_version=job.version)])
+            return
+        if fired:
+            [after] = await self._store.run([FireJob(job.id, tuple(fired), job.round)])
+            if after is not None:
+                self._note_end(after)
 
     async def read_to_end(self, keys: Iterable[str]) -> None:
         """Return once every signal of `keys` that fired before the call is here.
@@ -60,104 +155,6 @@ class SignalHistory:
         # Of several logs, offsets do not compare.
         found.sort(key=_order)
         return [(signal.key, signal.encoded.decode()) for signal in found]
-
-
-class MissedFires:
-    """Closes the gap between a cursor and the moment when a job is stored on its keys.
-
-    A fire appends its signal first and asks the store for jobs then; here, the job is stored first
-    and the history is read then. Whichever comes first, one of the two sees the other, in one
-    process and across processes. Both decide in the store, where each key counts once.
-    """
-
-    def __init__(self, store: JobStore, history: SignalHistory, on_end: OnJobEnd | None) -> None:
-        """Read `history`; pass each job that ends by it to `on_end`."""
-        self._store = store
-        self._history = history
-        self.on_end = on_end
-
-    async def count(
-        self, specs: Sequence[JobSpec], results: Sequence[Added | JobError]
-    ) -> list[AddResult]:
-        """Return `results` with what fired since each job's positions counted.
-
-        A position that expired meanwhile is its error, and a new job is cancelled again. Raises
-        SignalsUnavailableError and StoreError: then jobs are stored, and fires may not be counted;
-        adding the same specs again counts them.
-        """
-        counted: list[AddResult] = list(results)
-        since = {
-            index: spec.since
-            for index, (spec, result) in enumerate(zip(specs, results, strict=True))
-            if spec.since and isinstance(result, Added) and result.job.is_undecided
-        }
-        if not since:
-            return counted
-        await self._history.read_to_end({key for each in since.values() for key, _ in each})
-        steps: dict[int, FireJob] = {}
-        for index, positions in since.items():
-            added = results[index]
-            assert isinstance(added, Added)
-            try:
-                fired = self._history.fired_since(positions)
-            except CursorExpiredError as exc:
-                counted[index] = exc
-                if added.status is AddStatus.ADDED and not added.is_repeat:
-                    await self._cancel(added.job)
-                continue
-            if fired:
-                steps[index] = FireJob(added.job.id, tuple(fired), added.job.round)
-        jobs = await self._store.run(list(steps.values())) if steps else []
-        for index, job in zip(steps, jobs, strict=True):
-            added = results[index]
-            assert isinstance(added, Added)
-            if job is not None:
-                counted[index] = added._replace(job=job)
-                self._note_end(job)
-        return counted
-
-    def positions(
-        self, keys: Sequence[str], since: str | Mapping[str, str]
-    ) -> tuple[tuple[str, int], ...]:
-        """Return the positions of a cursor for all `keys`, or of one for some of them.
-
-        Raises InvalidJobError, TypeError, BadCursorError and CursorExpiredError.
-        """
-        history = self._history
-        if not isinstance(since, str | Mapping):
-            raise TypeError(f"since is {since!r}: give a cursor, or a mapping of keys to cursors")
-        if not keys:
-            raise InvalidJobError(
-                "since is given, and there are no keys: give the keys whose fires count",
-                param="since",
-            )
-        if isinstance(since, str):
-            return tuple((key, history.position(key, since)) for key in keys)
-        unknown = [key for key in since if key not in keys]
-        if unknown:
-            raise InvalidJobError(
-                f"since has a cursor for {str(unknown[0])[:64]!r}, which is not one of the job's "
-                "keys",
-                param="since",
-            )
-        return tuple((key, history.position(key, cursor)) for key, cursor in since.items())
-
-    async def count_again(self, job: Job, since: tuple[tuple[str, int], ...]) -> None:
-        """Count what fired after `since` for a job that waits again; safe to repeat.
-
-        If that is unknown, the job is made due now: its handler decides anew. Raises
-        SignalsUnavailableError and StoreError.
-        """
-        await self._history.read_to_end([key for key, _ in since])
-        try:
-            fired = self._history.fired_since(since)
-        except CursorExpiredError:
-            await self._store.run([RunNow(job.id, if_version=job.version)])
-            return
-        if fired:
-            [after] = await self._store.run([FireJob(job.id, tuple(fired), job.round)])
-            if after is not None:
-                self._note_end(after)
 
     async def _cancel(self, job: Job) -> None:
         # If the store is away, the job waits for its deadline: the caller has an error in any case.

@@ -151,62 +151,6 @@ RETRY_POLICY = RetryPolicy(first_ms=50, max_ms=2_000)
 OUTAGES = (StoreUnavailableError, StoreReadOnlyError, StoreFullError, StoreNotReadyError)
 
 
-class StoreRetry:
-    """Repeats each step until the store has done it; logs the beginning and the end of an outage.
-
-    For steps that the store's protocol allows to repeat, and that have no caller to raise to.
-    """
-
-    def __init__(
-        self, on_available: Callable[[], object], *, policy: RetryPolicy = RETRY_POLICY
-    ) -> None:
-        """Call `on_available` when an outage is over."""
-        self._on_available = on_available
-        self._policy = policy
-        # {name of a step: the store's error}: a store may accept reads and refuse writes.
-        self._failing: dict[str, str] = {}
-        self.outages = 0
-
-    @property
-    def error(self) -> str | None:
-        """The store's error; None while it works."""
-        return next(iter(self._failing.values()), None)
-
-    async def call(self, name: str, step: Callable[[], Awaitable[T]]) -> T:
-        """Return what `step` returns, as soon as the store has done it."""
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                result = await step()
-            except StoreBusyError as exc:
-                # One job, and not the store.
-                logger.warning(
-                    "the step %r waits: %s", name, exc.detail, extra={"action": "job-locked"}
-                )
-            except OUTAGES as exc:
-                self._note_failure(name, exc)
-            else:
-                self._note_success(name)
-                return result
-            await asyncio.sleep(self._policy.delay_s(attempt))
-
-    def _note_failure(self, name: str, error: StoreError) -> None:
-        if not self._failing:
-            self.outages += 1
-            logger.error(
-                "the job store fails (%s): jobs wait until it is available again",
-                error.detail,
-                extra={"action": "store-lost"},
-            )
-        self._failing[name] = error.detail
-
-    def _note_success(self, name: str) -> None:
-        if self._failing.pop(name, None) is not None and not self._failing:
-            logger.info("the job store is available again", extra={"action": "store-back"})
-            self._on_available()
-
-
 # Jobs in one step: the worker handles a step's result in one turn of the loop, in some 5 ms.
 BATCH = 250
 
@@ -214,25 +158,40 @@ BATCH = 250
 class WorkerStore:
     """A store as one worker uses it: each step is repeated until the store has done it.
 
-    The store's protocol makes every step safe to repeat. No method raises while the store is out of
-    reach (`StoreRetry`), except `give_back_once`.
+    The store's protocol makes every step safe to repeat, and these have no caller to raise to. No
+    method raises while the store is out of reach, except `give_back_once`. Logs the beginning and
+    the end of an outage.
     """
 
     # Methods that only pass a call on are no coroutines: a frame less for each step of each job.
 
     def __init__(
-        self, store: JobStore, *, worker: str, lease_ms: int, clock: StoreClock, retry: StoreRetry
+        self,
+        store: JobStore,
+        *,
+        worker: str,
+        lease_ms: int,
+        clock: StoreClock,
+        on_available: Callable[[], object],
     ) -> None:
-        """Work on `store`, which is open, as `worker`."""
+        """Work on `store`, which is open, as `worker`; `on_available` ends an outage."""
         self._store = store
         self._worker = worker
         self.lease_ms = lease_ms
         self.clock = clock
-        self._retry = retry
+        self._on_available = on_available
+        # {name of a step: the store's error}: a store may accept reads and refuse writes.
+        self._failing: dict[str, str] = {}
+        self.outages = 0
         # When a claim is to look for leases that have ended as the store's clock went back.
         self._look_ns = clock.local_ns()
         # No more than a store returns at once: a short result means that nothing is left.
         self.batch = min(BATCH, store.limits.max_batch)
+
+    @property
+    def error(self) -> str | None:
+        """The store's error; None while it works."""
+        return next(iter(self._failing.values()), None)
 
     @property
     def hears_others(self) -> bool:
@@ -242,13 +201,13 @@ class WorkerStore:
     async def now_ms(self) -> int:
         """Return the store's clock, and synchronize ours with it."""
         asked_ns = self.clock.local_ns()
-        now_ms = await self._retry.call("now_ms", self._store.now_ms)
+        now_ms = await self._repeat("now_ms", self._store.now_ms)
         self.clock.note(now_ms, asked_ns)
         return now_ms
 
     def next_due_ms(self, handlers: tuple[str, ...]) -> Awaitable[int | None]:
         """Return the earliest due_ms of the jobs of `handlers` that can be claimed now, or None."""
-        return self._retry.call("next_due_ms", lambda: self._store.next_due_ms(handlers))
+        return self._repeat("next_due_ms", lambda: self._store.next_due_ms(handlers))
 
     async def claim(
         self,
@@ -290,7 +249,7 @@ class WorkerStore:
             [result] = await self._store.run([Renew(claim, self.lease_ms)])
             return accepted(result)
 
-        return await self._retry.call("Renew", ask)
+        return await self._repeat("Renew", ask)
 
     async def start(
         self, claim: JobClaim, attempt: int, bounds: Bounds | None = None
@@ -306,12 +265,12 @@ class WorkerStore:
             asked_ns = self.clock.local_ns()
             return self._store.run([Start(claim, self.lease_ms, attempt, bounds)])
 
-        [job] = await self._retry.call("Start", ask)
+        [job] = await self._repeat("Start", ask)
         return job, asked_ns
 
     def run(self, steps: Sequence[Step[Result]]) -> Awaitable[list[Result]]:
         """Return the results of steps of one kind, at least one."""
-        return self._retry.call(type(steps[0]).__name__, lambda: self._store.run(steps))
+        return self._repeat(type(steps[0]).__name__, lambda: self._store.run(steps))
 
     async def give_back_once(self, returns: Sequence[GiveBack]) -> list[bool]:
         """Release jobs without repeating the step; raises what the store raises."""
@@ -321,3 +280,36 @@ class WorkerStore:
         """Delete a batch of old jobs; return True iff more may be left."""
         [pruned] = await self.run([Prune(finished_before_ms, keep, self.batch)])
         return pruned == self.batch
+
+    async def _repeat(self, name: str, step: Callable[[], Awaitable[T]]) -> T:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                result = await step()
+            except StoreBusyError as exc:
+                # One job, and not the store.
+                logger.warning(
+                    "the step %r waits: %s", name, exc.detail, extra={"action": "job-locked"}
+                )
+            except OUTAGES as exc:
+                self._note_failure(name, exc)
+            else:
+                self._note_success(name)
+                return result
+            await asyncio.sleep(RETRY_POLICY.delay_s(attempt))
+
+    def _note_failure(self, name: str, error: StoreError) -> None:
+        if not self._failing:
+            self.outages += 1
+            logger.error(
+                "the job store fails (%s): jobs wait until it is available again",
+                error.detail,
+                extra={"action": "store-lost"},
+            )
+        self._failing[name] = error.detail
+
+    def _note_success(self, name: str) -> None:
+        if self._failing.pop(name, None) is not None and not self._failing:
+            logger.info("the job store is available again", extra={"action": "store-back"})
+            self._on_available()

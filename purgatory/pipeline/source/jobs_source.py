@@ -39,7 +39,7 @@ def job_events(jobs: DataFrame) -> DataFrame:
     journal: with its events in one DataFrame, `outcomes` has each job once. Keys are as in the
     store, whatever the journal's key rule.
     """
-    # As in `purgatory.jobs.end_listeners`: a missed job has not run and will not.
+    # As in `purgatory.jobs.worker.result_reporter`: a missed job has not run and will not.
     event = F.when(F.col("outcome") == "missed", "cancelled").otherwise(F.col("outcome"))
     lateness_us = F.greatest("lateness_ms", F.lit(0).cast("long")) * 1_000
     # The two times may come from two clocks.

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import pytest
 
 from purgatory import Purgatory
+from purgatory.job_errors import StoreReadOnlyError
 from purgatory.jobs import JobLimits, MemoryJobStore, StoreUnavailableError
-from purgatory.jobs.model import StoreReadOnlyError
 from purgatory.timer import SystemClock
 from tests.acceptance.client import Connection
 from tests.acceptance.jobs.application import JOBS, Store, add, create_app, post_lines, until
@@ -209,7 +209,7 @@ async def test_a_store_that_fails(
     assert service is not None
     while ready.status == 200:
         # Until the worker has noticed, too: it asks when it is woken, or some seconds later.
-        server.loop.call_soon_threadsafe(service._scheduler._listener.wake)
+        server.loop.call_soon_threadsafe(service._scheduler._claimer.wake)
         ready = await connection.get("/readyz")
     assert "the job store fails" in ready.json()["missing"][0]
     assert str(error) not in str(ready.json())

@@ -14,7 +14,7 @@ async def look_first(
     jobs: Jobs, specs: Sequence[JobSpec], *, session: None = None
 ) -> Sequence[AddResult]:
     """Do what `Jobs.add` does in the wrong order: look, then store."""
-    history = jobs._missed_fires._history
+    history = jobs._missed_fires
     await history.read_to_end({key for spec in specs for key, _ in spec.since})
     fired = [history.fired_since(spec.since) for spec in specs]
     results = await jobs.ready().run([Add(spec) for spec in specs])

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
+from purgatory.job_errors import (
+    StoreBusyError,
+    StoreFullError,
+    StoreNotReadyError,
+    StoreReadOnlyError,
+)
 from purgatory.jobs import (
     JobOutcome,
     JobsNotFiredError,
     StoreError,
     StoreUnavailableError,
-)
-from purgatory.jobs.model import (
-    StoreBusyError,
-    StoreFullError,
-    StoreNotReadyError,
-    StoreReadOnlyError,
 )
 from tests.promises.kit import HOUR_S, Bench, Process, loop_clock
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from purgatory import PurgatoryClosedError
-from purgatory.jobs import JobState, StoreError, StoreUnavailableError
-from purgatory.jobs.model import (
+from purgatory.job_errors import (
     StoreBusyError,
     StoreFullError,
     StoreNotReadyError,
     StoreReadOnlyError,
 )
+from purgatory.jobs import JobState, StoreError, StoreUnavailableError
 from tests.promises.kit import LEASE_S, Bench, Process, loop_clock, now_ms
 
 OUTAGES = [StoreUnavailableError, StoreReadOnlyError, StoreFullError, StoreNotReadyError]

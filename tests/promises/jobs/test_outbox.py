@@ -11,7 +11,7 @@ import pytest
 from purgatory.jobs import JobLimits, StoreUnavailableError
 from purgatory.jobs.owed_fires import OUTBOX_POLL_S as POLL_S
 from purgatory.jobs.owed_fires import TAKEOVER_MS
-from purgatory.jobs.stores.protocol import StoredFire
+from purgatory.jobs.stores.protocol import NewFire, StoredFire
 from tests.promises.kit import HOUR_S, Bench, OutboxDatabase, Process, Session, now_ms
 
 
@@ -275,7 +275,7 @@ async def test_a_fire_of_a_client_needs_no_takeover(bench: Bench, process: Proce
     job = await process.defer("note", delay=HOUR_S, keys=["a"])
     parked = [asyncio.create_task(each.park("a", timeout=60)) for each in (process, other)]
     await asyncio.sleep(0)
-    await bench.database.store_fire("a", "1", traceparent=None)
+    await bench.database.store_fire(NewFire(key="a", value_json="1"))
     await asyncio.sleep(POLL_S + 0.1)
     # Of two processes with signals in memory, one has it.
     assert [each.done() for each in parked].count(True) == 1

@@ -14,7 +14,7 @@ from purgatory import Purgatory
 from purgatory.job_errors import InvalidJobError, NoJobStoreError
 from purgatory.jobs import Job, JobState
 from purgatory.jobs.handlers.series import MARK
-from purgatory.jobs.model.queries import JobFilter
+from purgatory.jobs.model.job import JobFilter
 from tests.promises.kit import START_MS, Bench, OutboxDatabase, now_ms
 
 FIVE: dict[str, Any] = {"every": 5}

@@ -184,7 +184,7 @@ async def test_a_long_recovery_is_logged_now_and_then(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once for so many jobs, and not for each claim."""
-    monkeypatch.setattr("purgatory.jobs.worker.recovery.LOG_EVERY", 400)
+    monkeypatch.setattr("purgatory.jobs.worker.claiming.LOG_EVERY", 400)
     await missed(bench, 1_000)
     await bench.process()
     await asyncio.sleep(5)

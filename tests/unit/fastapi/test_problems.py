@@ -13,6 +13,12 @@ from purgatory import Purgatory, PurgatoryError, errors
 from purgatory.fastapi import ALLOW_ANYONE, Problem, install
 from purgatory.fastapi.http.errors import problem_of_error
 from purgatory.fastapi.http.responses import KINDS, draining_problem
+from purgatory.job_errors import (
+    StoreFullError,
+    StoreNotReadyError,
+    StoreOutOfSpaceError,
+    StoreReadOnlyError,
+)
 from purgatory.jobs import (
     InvalidDeadlineError,
     JobConflictError,
@@ -20,12 +26,6 @@ from purgatory.jobs import (
     JobState,
     StoreError,
     StoreUnavailableError,
-)
-from purgatory.jobs.model import (
-    StoreFullError,
-    StoreNotReadyError,
-    StoreOutOfSpaceError,
-    StoreReadOnlyError,
 )
 from purgatory.jobs.model.job import new_job
 from tests.cases import cases

@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from purgatory import Purgatory
 from purgatory.errors import SeveralWorkersError
 from purgatory.fastapi import install
-from purgatory.jobs.model import StoreNotReadyError
+from purgatory.job_errors import StoreNotReadyError
 from purgatory.jobs.sql import SqlJobStore
 
 

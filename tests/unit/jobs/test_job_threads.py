@@ -11,7 +11,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from purgatory.jobs.handlers.handler import JobThreads, ThreadLeftError
+from purgatory.jobs.handlers.handler import DaemonThreads, ThreadLeftError
 from tests.garbage import without_collector
 from tests.patience import PATIENCE_S, until
 
@@ -37,7 +37,7 @@ class Held:
 
 async def test_so_many_are_called_at_once_and_the_others_wait() -> None:
     """Each waits for a thread, and one that is done has the next."""
-    threads, held = JobThreads(2), Held()
+    threads, held = DaemonThreads(2), Held()
     tasks = [asyncio.create_task(threads.run(held)) for _ in range(5)]
     for _ in range(2):
         await held.wait_begun()
@@ -46,12 +46,12 @@ async def test_so_many_are_called_at_once_and_the_others_wait() -> None:
     assert len(set(await asyncio.gather(*tasks))) == 2
     # An idle one is taken, and no other is started.
     assert await threads.run(held) in [task.result() for task in tasks]
-    threads.shut()
+    threads.shutdown()
 
 
 async def test_what_a_failed_call_had_is_freed_without_the_garbage_collector() -> None:
     """Also while its thread is idle."""
-    threads = JobThreads(1)
+    threads = DaemonThreads(1)
 
     class Large:
         pass
@@ -68,18 +68,18 @@ async def test_what_a_failed_call_had_is_freed_without_the_garbage_collector() -
         assert isinstance(task.exception(), KeyError)
         del task
         await until(lambda: found() is None)
-    threads.shut()
+    threads.shutdown()
 
 
 async def test_a_call_has_the_context_and_tells_of_its_end() -> None:
     """What it returns, and what it raises."""
-    threads = JobThreads(1)
+    threads = DaemonThreads(1)
     NAME.set("ours")
     assert await threads.run(NAME.get) == "ours"
     with pytest.raises(ZeroDivisionError):
         await threads.run(divmod, 1, 0)
     assert await threads.run(divmod, 7, 2) == (3, 1)
-    threads.shut()
+    threads.shutdown()
 
 
 async def test_what_a_task_cannot_raise_is_told_too() -> None:
@@ -88,7 +88,7 @@ async def test_what_a_task_cannot_raise_is_told_too() -> None:
     def close() -> None:
         raise GeneratorExit
 
-    threads = JobThreads(1)
+    threads = DaemonThreads(1)
     async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(RuntimeError, match=r"raised StopIteration\(\)") as raised:
             await threads.run(next, iter(()))
@@ -99,12 +99,12 @@ async def test_what_a_task_cannot_raise_is_told_too() -> None:
             await threads.run(signal.default_int_handler, 2, None)
         with pytest.raises(RuntimeError, match=r"raised GeneratorExit\(\)"):
             await threads.run(close)
-    threads.shut()
+    threads.shutdown()
 
 
 async def test_what_found_no_thread_is_not_called_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asked was told that it failed, and may ask again."""
-    threads = JobThreads(2)
+    threads = DaemonThreads(2)
     called: list[int] = []
 
     def refuse(thread: threading.Thread) -> None:
@@ -117,12 +117,12 @@ async def test_what_found_no_thread_is_not_called_later(monkeypatch: pytest.Monk
                 await threads.run(called.append, 1)
         await threads.run(called.append, 2)
     assert called == [2]
-    threads.shut()
+    threads.shutdown()
 
 
 async def test_a_thread_at_work_is_left_and_what_waits_is_not_begun() -> None:
     """Whoever is cancelled is told which of the two it was."""
-    threads, held = JobThreads(1), Held()
+    threads, held = DaemonThreads(1), Held()
     working = asyncio.create_task(threads.run(held))
     await held.wait_begun()
     waiting = asyncio.create_task(threads.run(held))
@@ -136,17 +136,17 @@ async def test_a_thread_at_work_is_left_and_what_waits_is_not_begun() -> None:
     held.may_end.set()
     await threads.run(int)
     assert not held.begun.acquire(blocking=False)
-    threads.shut()
+    threads.shutdown()
 
 
 async def test_what_is_shut_takes_nothing_more() -> None:
     """What waits is cancelled, threads end, and what is at work goes on to its end."""
-    threads, held = JobThreads(1), Held()
+    threads, held = DaemonThreads(1), Held()
     working = asyncio.create_task(threads.run(held))
     await held.wait_begun()
     waiting = asyncio.create_task(threads.run(held))
     await asyncio.sleep(0)
-    threads.shut()
+    threads.shutdown()
     with pytest.raises(asyncio.CancelledError):
         await waiting
     with pytest.raises(RuntimeError, match="drained"):

@@ -19,7 +19,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from purgatory.jobs.model import (
+from purgatory.job_errors import (
     StoreError,
     StoreNotReadyError,
     StoreOutOfSpaceError,

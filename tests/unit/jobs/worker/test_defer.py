@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from purgatory import InvalidKeyError, Purgatory
+from purgatory.job_errors import IdempotencyConflictError, NoJobStoreError
 from purgatory.jobs import (
     JobLimits,
     JobOutcome,
@@ -18,7 +19,7 @@ from purgatory.jobs import (
     UnknownHandlerError,
 )
 from purgatory.jobs.clients import JobClient
-from purgatory.jobs.model import IdempotencyConflictError, JobSpec, NoJobStoreError
+from purgatory.jobs.model import JobSpec
 from tests.promises.kit import Log, now_ms
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.runs import Make, leap, on_time

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.worker.claiming import BATCH_PAUSE_S, PRUNE_EVERY_S, Retention
+from purgatory.jobs.worker.claiming import BATCH_PAUSE_S, PRUNE_EVERY_S, prune_history
 from purgatory.jobs.worker.worker_store import WorkerStore
 from tests.cases import cases
 from tests.promises.kit import now_ms
@@ -32,7 +32,7 @@ class Pruned:
 async def test_batches_follow_each_other_until_one_is_not_full(full_batches: int) -> None:
     """After up to a minute, with a pause between them, and all by the same age."""
     store, start_ms = Pruned(full_batches), now_ms()
-    await Retention(cast(WorkerStore, store), LIMITS).step()
+    await prune_history(cast(WorkerStore, store), LIMITS)
     assert len(store.calls) == full_batches + 1
     first_ms = store.calls[0][0]
     assert PRUNE_EVERY_S * 500 - 1 <= first_ms - start_ms <= PRUNE_EVERY_S * 1_000 + 1

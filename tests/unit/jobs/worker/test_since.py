@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from purgatory import BadCursorError, CursorExpiredError, Limits, Purgatory
+from purgatory.job_errors import StoreUnavailableError
 from purgatory.jobs import DuplicateJobError, InvalidJobError, JobOutcome, JobState, MemoryJobStore
-from purgatory.jobs.model import Add, FireJob, Step, StoreUnavailableError
+from purgatory.jobs.model import Add, FireJob, Step
 from purgatory.jobs.model.steps import Result
-from purgatory.jobs.worker.signals_since import SignalHistory
+from purgatory.jobs.worker.signals_since import MissedFires
 from tests.promises.kit import Log, now_ms
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.runs import Make
@@ -266,7 +267,7 @@ async def test_what_fired_in_another_process_counts_once_the_log_was_read_to_its
     """The process that fired it has asked for jobs already, and does not ask again."""
     logs = Logs()
     async with make_purgatory(signals=logs) as purgatory:
-        history = SignalHistory(purgatory.signals, logs)
+        history = MissedFires(MemoryJobStore(), purgatory.signals, logs, None)
         since = [(key, purgatory.signals.head_of(key)) for key in ("a", "b")]
         logs.unread.append("a")
         await history.read_to_end(["a", "b"])
