@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from purgatory.errors import PurgatoryClosedError
 from purgatory.group_commit import CLOSE_S
 from purgatory.retry_policy import RetryPolicy
+
+T = TypeVar("T")
 
 _CANCEL_AGAIN_S: Final = 1.0
 
@@ -23,6 +25,37 @@ async def cancel_until_done(task: asyncio.Task[Any] | None, again_s: float = CLO
     while task is not None and not task.done():
         task.cancel()
         await asyncio.wait([task], timeout=again_s)
+
+
+class Uncancelled:
+    """Runs coroutines to their ends, whether or not their callers wait for that."""
+
+    def __init__(self, name: str) -> None:
+        """Name the tasks."""
+        self._name = name
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def __len__(self) -> int:
+        """Return how many are under way."""
+        return len(self._tasks)
+
+    async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Return what it returns; it goes on if the caller is cancelled."""
+        task = asyncio.create_task(coroutine, name=self._name)
+        self._tasks.add(task)
+        task.add_done_callback(self._end)
+        return await asyncio.shield(task)
+
+    async def join(self) -> None:
+        """Return once none is under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        # If the caller was cancelled, nothing else retrieves it, and the loop would complain.
+        if not task.cancelled():
+            task.exception()
 
 
 class BackgroundLoop:

@@ -450,9 +450,14 @@ class JobHandle:
     async def _wait_until(self, is_met: Callable[[Job], bool], timeout: Seconds | None) -> Job:
         timeout = seconds_of(timeout)
         timeout_ms = None if timeout is None else self._jobs.delay_ms(timeout)
-        task = _WaitingTask()
+        woken = asyncio.Event()
+
+        async def sleep() -> bool:
+            woken.clear()
+            return await woken.wait()
+
         job, status = await self._jobs.watchers.wait_until(
-            self.id, is_met, timeout_ms=timeout_ms, sleep=task.sleep, wake=task.wake
+            self.id, is_met, timeout_ms=timeout_ms, sleep=sleep, wake=woken.set
         )
         if status is Status.EXPIRED:
             assert timeout is not None
@@ -462,24 +467,6 @@ class JobHandle:
                 f"the purgatory drains while job {self.id} is {job.state}: ask another process"
             )
         return job
-
-
-class _WaitingTask:
-    """Suspends the task that waits for a job."""
-
-    __slots__ = ("_woken",)
-
-    def __init__(self) -> None:
-        self._woken: asyncio.Future[bool] | None = None
-
-    async def sleep(self) -> bool:
-        self._woken = asyncio.get_running_loop().create_future()
-        return await self._woken
-
-    def wake(self) -> None:
-        # The task may have been cancelled in this turn of the loop, and be about to leave.
-        if self._woken is not None and not self._woken.done():
-            self._woken.set_result(True)
 
 
 def _worker_name() -> str:

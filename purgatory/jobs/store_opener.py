@@ -37,7 +37,9 @@ class StoreOpener:
         self._on_open = on_open
         self._policy = policy
         self._task: asyncio.Task[None] | None = None
-        self._first_attempt: asyncio.Future[None] | None = None
+        # Set after the first attempt, and why that leads to no other.
+        self._is_tried = asyncio.Event()
+        self._failure: Exception | None = None
         self.error: str | None = "it is being opened"
         """Why the store is not open; None once it is."""
 
@@ -48,7 +50,6 @@ class StoreOpener:
 
     def begin(self) -> None:
         """Begin to open the store, on the running event loop."""
-        self._first_attempt = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._open())
 
     async def wait(self) -> None:
@@ -57,40 +58,38 @@ class StoreOpener:
         Raises StoreNotReadyError and other errors of the store that prevent opening it;
         PurgatoryClosedError if stopped before.
         """
-        assert self._first_attempt is not None
-        try:
-            await asyncio.shield(self._first_attempt)
-        except StoreNotReadyError as exc:
+        await self._is_tried.wait()
+        if isinstance(self._failure, StoreNotReadyError):
             # Its text says what to do, and thirty lines of the store's own calls would hide it.
-            raise exc.with_traceback(None)  # noqa: B904 - it is the same error
+            raise self._failure.with_traceback(None)
+        if self._failure is not None:
+            raise self._failure
 
     async def stop(self) -> None:
         """Stop trying. Idempotent."""
         await cancel_until_done(self._task)
-        if self._first_attempt is not None and not self._first_attempt.done():
-            self._fail_first_attempt(
-                PurgatoryClosedError("the purgatory was drained before its job store was open")
+        if not self._is_tried.is_set():
+            self._failure = PurgatoryClosedError(
+                "the purgatory was drained before its job store was open"
             )
+            self._is_tried.set()
 
     def note_closed(self) -> None:
         """Note that the store is being closed."""
         self.error = "it is closed"
 
     async def _open(self) -> None:
-        assert self._first_attempt is not None
         try:
             await self._reach()
             await self._on_open()
         except Exception as exc:
             self.error = str(exc)
-            if self._first_attempt.done():
+            if self._is_tried.is_set():
                 logger.exception("the job store cannot be opened", extra={"action": "no-store"})
-            else:
-                self._fail_first_attempt(exc)
-            return
-        self.error = None
-        if not self._first_attempt.done():
-            self._first_attempt.set_result(None)
+            self._failure = exc
+        else:
+            self.error = None
+        self._is_tried.set()
 
     async def _reach(self) -> None:
         attempt = 0
@@ -105,22 +104,14 @@ class StoreOpener:
             await asyncio.sleep(self._policy.delay_s(attempt))
 
     def _note_failure(self, error: StoreError) -> None:
-        assert self._first_attempt is not None
         is_new = error.detail != self.error
         self.error = error.detail
-        if not self._first_attempt.done():
-            if not isinstance(error, StoreUnavailableError):
-                raise error
-            self._first_attempt.set_result(None)
+        if not self._is_tried.is_set() and not isinstance(error, StoreUnavailableError):
+            raise error
+        self._is_tried.set()
         if is_new:
             logger.error(
                 "the job store cannot be opened (%s): it is tried again until it can",
                 error.detail,
                 extra={"action": "store-lost"},
             )
-
-    def _fail_first_attempt(self, error: Exception) -> None:
-        assert self._first_attempt is not None
-        self._first_attempt.set_exception(error)
-        # Retrieved here: no task may be waiting for it, and then `error` shows it.
-        self._first_attempt.exception()

@@ -463,7 +463,8 @@ async def test_a_session_in_a_transaction_of_its_connection(
         outer = await connection.begin()
         async with AsyncSession(connection, join_transaction_mode=mode) as session:
             await session.execute(text("SELECT 1"))
-            call_on_commit(session, lambda: calls.append(outer.is_active))
+            assert connection.sync_connection is not None
+            call_on_commit(connection.sync_connection, lambda: calls.append(outer.is_active))
             await session.commit()
             if mode != "control_fully":
                 # Nothing is to come; a call would follow within 2 ms.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import event, insert, select, text, update
+from sqlalchemy import Engine, event, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from purgatory.job_errors import StoreOutOfSpaceError, StoreReadOnlyError
@@ -39,9 +39,14 @@ def statements(engine: AsyncEngine) -> Iterator[list[str]]:
         if not statement.startswith("PRAGMA"):
             said.append(statement)
 
-    event.listen(engine.sync_engine, "before_cursor_execute", note)
+    event.listen(listened(engine), "before_cursor_execute", note)
     yield said
-    event.remove(engine.sync_engine, "before_cursor_execute", note)
+    event.remove(listened(engine), "before_cursor_execute", note)
+
+
+def listened(engine: AsyncEngine) -> Any:
+    """What to listen to: of an engine for a SQLite file, the store takes the name only."""
+    return Engine if engine.dialect.name == "sqlite" else engine.sync_engine
 
 
 @pytest.fixture
@@ -98,10 +103,11 @@ async def test_those_who_run_jobs_share_a_transaction_too(
     assert statements.count("COMMIT") == 1 and len(statements) <= 6
 
 
+@pytest.mark.parametrize("new_database", ["postgresql"], indirect=True)
 async def test_fires_on_keys_without_jobs_share_a_look_up(
     store: SqlSteps, statements: list[str]
 ) -> None:
-    """One statement, and no transaction."""
+    """One statement, and no transaction. A SQLite file is looked at before."""
     fires = [store.fire([Fire(f"k{number}", "0")], limit=1) for number in range(100)]
     assert await asyncio.gather(*fires) == [[KeyFired()]] * 100
     (statement,) = statements
@@ -421,7 +427,7 @@ async def test_a_full_disk_is_said_to_be_full(database: SqlJobStores) -> None:
         cursor.close()
 
     if engine.dialect.name == "sqlite":
-        event.listen(engine.sync_engine, "connect", limit)
+        event.listen(listened(engine), "connect", limit)
     else:
         async with engine.begin() as connection:
             await connection.execute(text(_NO_ROOM))
@@ -446,6 +452,8 @@ async def test_a_full_disk_is_said_to_be_full(database: SqlJobStores) -> None:
         await store.open()
     (added,) = await store.add([spec()])
     assert isinstance(added, Added)
+    if engine.dialect.name == "sqlite":
+        event.remove(listened(engine), "connect", limit)
     await store.close()
     await engine.dispose()
 
@@ -474,7 +482,7 @@ async def test_a_database_that_takes_no_writes_is_said_to_be_read_only(
         cursor.close()
         connection.commit()
 
-    event.listen(engine.sync_engine, "connect", forbid)
+    event.listen(listened(engine), "connect", forbid)
     store = SqlSteps(engine)
     await store.open()
     with pytest.raises(StoreReadOnlyError, match="nothing was done"):
@@ -486,6 +494,7 @@ async def test_a_database_that_takes_no_writes_is_said_to_be_read_only(
         with suppress(StoreReadOnlyError):
             await store.add([spec(dedupe_key="d")])
     assert (await store.counts()).waiting == 1
+    event.remove(listened(engine), "connect", forbid)
     await store.close()
     await engine.dispose()
 

@@ -18,6 +18,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import (
     Column,
     Connection,
+    Engine,
     Integer,
     MetaData,
     Table,
@@ -135,22 +136,21 @@ async def test_a_sqlite_file_that_another_connection_sets_up_is_tried_again(
     tmp_path: Path,
 ) -> None:
     """SQLite does not wait for it, and several processes may start on a new file."""
-    other = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
+    other = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None, check_same_thread=False)
     other.execute("CREATE TABLE orders (id)")
     other.execute("BEGIN")
     other.execute("SELECT * FROM orders").fetchall()
-    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'jobs.db'}")
     errors: list[Any] = []
 
     def on_error(context: Any) -> None:
         errors.append(context.original_exception)
         other.close()
 
-    event.listen(engine.sync_engine, "handle_error", on_error)
+    event.listen(Engine, "handle_error", on_error)
     try:
-        await migrate(engine)
+        await migrate(f"sqlite:///{tmp_path / 'jobs.db'}")
     finally:
-        await engine.dispose()
+        event.remove(Engine, "handle_error", on_error)
         other.close()
     assert [str(error) for error in errors] == ["database is locked"]
 

@@ -76,12 +76,8 @@ class Callback:
 
     def document(self) -> dict[str, Any]:
         """Return the JSON object that is stored."""
-        return {
-            "url": self.url,
-            "method": self.method,
-            "headers": dict(self.headers),
-            "payload": self.payload,
-        }
+        # In the order of the fields, with the URL first.
+        return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
     def purgatory_payload_type(cls) -> CallbackPayload:
@@ -132,12 +128,7 @@ def _of_document(document: Any) -> Callback:
         )
     if not isinstance(document.get("headers", {}), dict):
         raise InvalidPayloadError("the callback's headers are an object of names and texts")
-    return Callback.of(
-        document["url"],
-        method=document.get("method", "POST"),
-        headers=document.get("headers"),
-        payload=document.get("payload"),
-    )
+    return Callback.of(**document)
 
 
 def _check_url(url: Any) -> None:

@@ -12,7 +12,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urlsplit
 
 from purgatory.job_errors import FailJobError, InvalidPayloadError, RetryJobError
@@ -46,12 +46,6 @@ MAX_RETRY_AFTER_S = 3_600.0
 # The 4xx statuses after which the same request may succeed later.
 RETRIED = frozenset((408, 409, 421, 423, 425, 429))
 _DEFAULT_USER_AGENT = "fastapi-purgatory"
-
-
-class _Request(NamedTuple):
-    address: str
-    port: int
-    content: bytes
 
 
 class Webhook:
@@ -169,15 +163,18 @@ class Webhook:
         until_s = asyncio.get_running_loop().time() + self._timeout
         # First: what is wrong with the host is said of the host, not by TLS.
         async with asyncio.timeout_at(until_s):
-            request = await self._request(job, callback, url)
+            address, port, content = await self._request(job, callback, url)
         async with HttpConnection(self._open_tls() if is_tls else None, host) as connection:
             async with asyncio.timeout_at(until_s):
-                await connection.open(request.address, request.port)
-                response = await connection.send(request.content)
+                await connection.open(address, port)
+                response = await connection.send(content)
             await connection.read_body(response)
         return response
 
-    async def _request(self, job: JobContext, callback: Callback, url: httpx.URL) -> _Request:
+    async def _request(
+        self, job: JobContext, callback: Callback, url: httpx.URL
+    ) -> tuple[str, int, bytes]:
+        """Return where to send the request, and its bytes."""
         port = url.port or DEFAULT_PORTS[url.scheme]
         lane = self._lane(job.owner, callback.url)
         host = lane.host
@@ -213,7 +210,7 @@ class Webhook:
         lines += [f"{name}: {value}" for name, value in headers.items()]
         content = "\r\n".join((*lines, "", "")).encode("ascii") + body
         # To the checked address; the certificate is still verified for the name.
-        return _Request(str(address), port, content)
+        return str(address), port, content
 
     def _lane(self, owner: str | None, url: str) -> Lane:
         try:

@@ -97,10 +97,6 @@ class Lane(NamedTuple):
     owner: str | None
     host: str
 
-    def try_take(self) -> bool:
-        """Take a slot; return False if there is none for this owner and host."""
-        return self.slots.try_take(self.owner, self.host)
-
     def take(self) -> None:
         """Take a slot, whether there is room or not."""
         self.slots.take(self.owner, self.host)

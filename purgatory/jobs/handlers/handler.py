@@ -184,24 +184,6 @@ _OPTIONS = HandlerOptions.__annotations__.keys()
 class Handler:
     """A function, how it is called, and what its payload is."""
 
-    __slots__ = (
-        "_default_for",
-        "_final_errors",
-        "_function",
-        "_has_warned",
-        "_lane_of",
-        "_retried_errors",
-        "_takes_payload",
-        "_timeout_s",
-        "bounds",
-        "is_async",
-        "max_attempts",
-        "name",
-        "payload",
-        "retry",
-        "series",
-    )
-
     def __init__(
         self, name: str, function: Callable[..., Any], **options: Unpack[HandlerOptions]
     ) -> None:

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, delete, event, false
+from sqlalchemy import Connection, RootTransaction, delete, event, false
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
-from sqlalchemy.orm import Session
 
 from purgatory.errors import wrong_type
 from purgatory.job_errors import JobError, StoreNotReadyError, StoreUnavailableError
@@ -29,9 +28,9 @@ from purgatory.jobs.sql.tables import outbox
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
 from purgatory.jobs.stores.protocol import NewFire
 
-_INFO: Final = "purgatory.on_commit"
-# A connection says that it is about to commit, and a session that it has.
-_LOOK_AFTER_S: Final = (0.002, 0.01, 0.05, 0.25, 1.0)
+# How soon to look whether a commit is done, and how often at least.
+_LOOK_AFTER_S: Final = 0.001
+_MAX_PAUSE_S: Final = 0.1
 
 Callback = Callable[[], object]
 
@@ -69,72 +68,44 @@ def _is_in_autocommit(connection: Connection) -> bool:
     return getattr(connection.connection.dbapi_connection, "autocommit", False) is True
 
 
-def call_on_commit(session: Any, callback: Callback) -> None:
-    """Call `callback` on the event loop once the transaction of `session` is committed.
+def call_on_commit(connection: Connection, callback: Callback) -> None:
+    """Call `callback` on the event loop once the transaction of `connection` is committed.
 
-    That of an AsyncConnection, also of one that a session was made with, may not be over at the
-    first call: it is called some times within a second. Not called after a rollback.
+    Not after a rollback. The end of a savepoint, also by a session that was made with the
+    connection, commits nothing.
     """
-    if isinstance(session, async_scoped_session):
-        session = session()
-    if isinstance(session, AsyncSession):
-        bind = session.sync_session.get_bind()
-        if not isinstance(bind, Connection):
-            _of_session(session.sync_session, callback)
-            return
-    else:
-        bind = session.sync_connection
-    # Also of a session that was made with one: its own commit may end a savepoint only.
-    _of_connection(bind, callback)
-
-
-def _of_connection(connection: Connection, callback: Callback) -> None:
     # Once for a connection: SQLAlchemy keeps a listener, and what it refers to, even after `once`.
     if connection not in _callbacks:
         _callbacks[connection] = []
-        event.listen(connection, "commit", _look_soon)
+        event.listen(connection, "commit", _on_commit)
         event.listen(connection, "rollback", _forget)
     _callbacks[connection].append(callback)
 
 
-def _look_soon(connection: Connection) -> None:
+def _on_commit(connection: Connection) -> None:
+    # It is about to be committed.
     callbacks = tuple(_callbacks[connection])
     _forget(connection)
-    if callbacks:
-        loop = asyncio.get_running_loop()
-        for delay_s in _LOOK_AFTER_S:
-            loop.call_later(delay_s, _call, callbacks)
+    transaction = connection.get_transaction()
+    if callbacks and transaction is not None:
+        _call_after(transaction, callbacks, _LOOK_AFTER_S)
 
 
 def _forget(connection: Connection) -> None:
     _callbacks[connection].clear()
 
 
-def _call(callbacks: tuple[Callback, ...]) -> None:
+def _call_after(
+    transaction: RootTransaction, callbacks: tuple[Callback, ...], pause_s: float
+) -> None:
+    if transaction.is_active:
+        # As long again as it has taken so far, at most.
+        asyncio.get_running_loop().call_later(
+            pause_s, _call_after, transaction, callbacks, min(2 * pause_s, _MAX_PAUSE_S)
+        )
+        return
     for callback in callbacks:
         callback()
-
-
-def _of_session(session: Session, callback: Callback) -> None:
-    callbacks: list[Callback] | None = session.info.get(_INFO)
-    if callbacks is None:
-        callbacks = session.info[_INFO] = []
-        event.listen(session, "after_commit", _after_commit)
-        event.listen(session, "after_transaction_end", _after_end)
-    callbacks.append(callback)
-
-
-def _after_commit(session: Session) -> None:
-    # The end of a savepoint commits nothing.
-    if session.in_nested_transaction():
-        return
-    for callback in session.info[_INFO]:
-        callback()
-
-
-def _after_end(session: Session, transaction: Any) -> None:
-    if transaction.parent is None:
-        session.info[_INFO].clear()
 
 
 T = TypeVar("T")
@@ -190,18 +161,16 @@ class ApplicationSteps:
         """Return the result of `Add` for each spec, in the transaction of `session`."""
         steps = [Add(spec) for spec in specs]
 
-        def add(
-            work: UnitOfWork, known: _Transaction, is_careful: bool
-        ) -> tuple[list[Added | JobError], UnitOfWork]:
+        def add(work: UnitOfWork, known: _Transaction, is_careful: bool) -> list[Added | JobError]:
             # Later than the fires of the same transaction, which do not decide it.
             work.now_ms = max(work.now_ms, known.last_fire_ms + 1)
             work.fired_keys = known.fired_keys
             transaction = JobTransaction(work, self._limits, is_careful=is_careful)
-            return list(transaction.run({Add: steps})[Add]), work
+            results = list(transaction.run({Add: steps})[Add])
+            call_on_commit(work.connection, lambda: self._announce(work))
+            return results
 
-        results, work = await self._run(session, add)
-        call_on_commit(session, lambda: self._announce(work))
-        return results
+        return await self._run(session, add)
 
     async def fire(self, session: Any, fire: NewFire, on_commit: Callable[[], object]) -> None:
         """Store a fire in the transaction of `session`."""
@@ -210,9 +179,9 @@ class ApplicationSteps:
             work.store_fire(fire)
             known.last_fire_ms = work.now_ms
             known.fired_keys.add(fire.key)
+            call_on_commit(work.connection, on_commit)
 
         await self._run(session, store)
-        call_on_commit(session, on_commit)
 
     async def _run(self, session: Any, steps: Callable[[UnitOfWork, _Transaction, bool], T]) -> T:
         connection = await connection_of(session)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from purgatory.background import Uncancelled
 from purgatory.job_errors import StoreBusyError, StoreError, StoreUnavailableError
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import Add, Step
@@ -159,27 +160,23 @@ class LockedRows:
         """Run steps with `runner`, several at the same time."""
         self._runner = runner
         self._slots = asyncio.Semaphore(MAX_LOCKED)
-        self._tasks: set[asyncio.Task[list[Any]]] = set()
+        self._running = Uncancelled("purgatory-jobs-locked")
 
     @property
     def is_busy(self) -> bool:
         """True while steps are under way."""
-        return bool(self._tasks)
+        return bool(self._running)
 
     async def run(self, steps: Sequence[Step[Any]]) -> list[Any]:
         """Return the results of steps; raise StoreBusyError if a row stays locked.
 
         Then some of the steps may be done. It goes on if the caller is cancelled.
         """
-        task = asyncio.create_task(self._run(steps), name="purgatory-jobs-locked")
-        self._tasks.add(task)
-        task.add_done_callback(self._end)
-        return await asyncio.shield(task)
+        return await self._running.run(self._run(steps))
 
     async def join(self) -> None:
         """Return once no steps are under way."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._running.join()
 
     async def _run(self, steps: Sequence[Step[Any]]) -> list[Any]:
         until_ns = SystemClock().now_ns() + BUDGET_MS * NS_PER_MS
@@ -198,9 +195,3 @@ class LockedRows:
                     "was done with it; try again, and see pg_locks for who holds the lock"
                 ) from exc
             return result
-
-    def _end(self, task: asyncio.Task[list[Any]]) -> None:
-        self._tasks.discard(task)
-        # If the caller was cancelled, nothing else retrieves it, and the loop would complain.
-        if not task.cancelled():
-            task.exception()

@@ -15,10 +15,10 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from purgatory.background import Uncancelled
 from purgatory.group_commit import CLOSE_S, RoundTripTimeout
 from purgatory.job_errors import StoreNotReadyError, StoreReadOnlyError
 from purgatory.jobs.sql.engine import (
-    BUSY_SECONDS,
     OpenFile,
     SqliteLookUp,
     SqliteThread,
@@ -108,7 +108,7 @@ class Database:
         self._others: list[Database] = []
         # A server that hangs replies to nothing; each statement has a timeout of its driver.
         self._timeout = RoundTripTimeout(_HOUR_S)
-        self._reads: set[asyncio.Task[Any]] = set()
+        self._reads = Uncancelled("purgatory-jobs-read")
         self._in_use: set[AsyncConnection] = set()
         self._terminating: asyncio.TimerHandle | None = None
         self._thread: SqliteThread | None = None
@@ -116,8 +116,8 @@ class Database:
         self._look_up: SqliteLookUp | None = None
         self._file = OpenFile(self._engine.url)
         if self.statements.dialect.is_sqlite:
-            self._thread = SqliteThread(self._engine.url, busy_seconds=BUSY_SECONDS)
-            self._reading_thread = SqliteThread(self._engine.url, busy_seconds=BUSY_SECONDS)
+            self._thread = SqliteThread(self._engine.url)
+            self._reading_thread = SqliteThread(self._engine.url)
             self._look_up = SqliteLookUp(self._engine.url, self._file)
 
     def check_folder(self) -> None:
@@ -196,16 +196,11 @@ class Database:
         It goes on if the caller is cancelled, so that a connection is never left in the middle of
         an answer, or half open: then asyncpg leaves errors that nobody retrieves.
         """
-        task = asyncio.create_task(self._read(work), name="purgatory-jobs-read")
-        self._reads.add(task)
-        task.add_done_callback(self._reads.discard)
-        task.add_done_callback(_retrieve)
-        return await asyncio.shield(task)
+        return await self._reads.run(self._read(work))
 
     async def join(self) -> None:
         """Wait for the reads under way."""
-        while self._reads:
-            await asyncio.wait(self._reads)
+        await self._reads.join()
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
         try:
@@ -385,12 +380,6 @@ async def _repeated(once: Callable[[], Awaitable[T]], is_undone: Callable[[], bo
             if not is_disconnect(exc) or not is_undone():
                 raise
     return await once()
-
-
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    # If the caller was cancelled, nothing else does, and the loop would complain.
-    if not task.cancelled():
-        task.exception()
 
 
 class _Transaction(Generic[T]):

@@ -10,6 +10,7 @@ import contextlib
 import math
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -31,16 +32,15 @@ from purgatory.timer.clock import NS_PER_MS
 
 # How long SQLite waits for another process that writes.
 BUSY_SECONDS: Final = 5.0
-# For each attempt to change the journal's mode, and how many there are in BUSY_SECONDS.
+# For each attempt to change the journal's mode, and before the next.
 _ATTEMPT_MS: Final = 50
-_ATTEMPTS: Final = round(BUSY_SECONDS * 1_000 / _ATTEMPT_MS)
+_ATTEMPTS: Final = round(BUSY_SECONDS * 1_000 / (2 * _ATTEMPT_MS))
 
 
 def set_up(connection: Connection) -> None:
-    """Set the timeout, durability and text of a connection."""
+    """Set the durability and text of a connection."""
     read_any_text(connection)
     use_write_ahead_log(connection)
-    connection.exec_driver_sql(f"PRAGMA busy_timeout = {round(BUSY_SECONDS * 1_000)}")
     # On the disk before it is acknowledged: NORMAL would survive a kill -9, but not a power cut.
     # Group commit shares what it costs.
     connection.exec_driver_sql("PRAGMA synchronous = FULL")
@@ -49,40 +49,26 @@ def set_up(connection: Connection) -> None:
 def use_write_ahead_log(connection: Connection) -> str:
     """Let readers and the writer not wait for each other; return the mode that the file has now.
 
-    WAL stays with the file; the connection keeps its timeout.
+    WAL stays with the file. In a thread: it may wait.
     """
-    busy_ms = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
-    # Connections that change the mode of a new file at the same time block each other: SQLite fails
-    # at once or when the timeout is over, and the other one is through soon after.
     connection.exec_driver_sql(f"PRAGMA busy_timeout = {_ATTEMPT_MS}")
     try:
-        for _ in range(_ATTEMPTS - 1):
+        for _ in range(_ATTEMPTS):
             try:
                 return _write_ahead_mode(connection)
             except OperationalError as exc:
+                # Connections that change the mode of a new file at the same time block each other:
+                # SQLite fails at once or after its timeout, and the other one is through soon.
                 if not _is_busy(exc):
                     raise
-                _wait_for_writer(connection)
+            time.sleep(_ATTEMPT_MS / 1_000)
         return _write_ahead_mode(connection)
     finally:
-        if not connection.invalidated:
-            connection.exec_driver_sql(f"PRAGMA busy_timeout = {busy_ms}")
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {round(BUSY_SECONDS * 1_000)}")
 
 
 def _write_ahead_mode(connection: Connection) -> str:
-    mode: str = connection.exec_driver_sql("PRAGMA journal_mode = WAL").scalar_one()
-    return mode
-
-
-def _wait_for_writer(connection: Connection) -> None:
-    """Wait up to the timeout while another connection writes."""
-    try:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-    except OperationalError as exc:
-        if not _is_busy(exc):
-            raise
-    else:
-        connection.exec_driver_sql("ROLLBACK")
+    return str(connection.exec_driver_sql("PRAGMA journal_mode = WAL").scalar_one())
 
 
 def _is_busy(error: OperationalError) -> bool:
@@ -231,7 +217,7 @@ def make_engine(url_or_text: str | URL) -> AsyncEngine:
     if url.drivername not in _DRIVERS.values():
         reason = "another driver takes an AsyncEngine of yours in place of a URL"
         raise _not_a_url(redacted(str(url_or_text)), reason)
-    arguments: dict[str, Any] = {"timeout": BUSY_SECONDS}
+    arguments = {}
     if url.get_backend_name() == "postgresql":
         arguments = {"timeout": _CONNECT_SECONDS, "command_timeout": _ANSWER_SECONDS}
     try:
@@ -248,7 +234,6 @@ def make_engine(url_or_text: str | URL) -> AsyncEngine:
         ) from exc
     except ArgumentError as exc:
         raise _not_a_url(redacted(str(url_or_text)), str(exc)) from exc
-    create_private_files(engine.sync_engine)
     if url.get_backend_name() == "postgresql":
         event.listen(engine.sync_engine, "connect", _notice_lost_clients)
     return engine
@@ -284,13 +269,18 @@ def pool_capacity(engine: AsyncEngine) -> float:
     return pool.size() + pool._max_overflow
 
 
-def create_private_files(engine: Engine) -> None:
-    """Let SQLite create its files readable by this user only: payloads contain credentials.
-
-    The write-ahead log takes the permissions of the database. Those of existing files stay.
-    """
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "do_connect", _create_private_file)
+def _file_engine(url: URL, busy_seconds: float) -> Engine:
+    """Return an engine on a SQLite file for one connection, which any thread may use."""
+    engine = create_engine(
+        url.set(drivername="sqlite"),
+        isolation_level="AUTOCOMMIT",
+        poolclass=NullPool,
+        connect_args={"check_same_thread": False, "timeout": busy_seconds},
+    )
+    # Readable by this user only: payloads contain credentials. The write-ahead log takes the
+    # permissions of the database. Those of existing files stay.
+    event.listen(engine, "do_connect", _create_private_file)
+    return engine
 
 
 def _create_private_file(dialect: Any, record: Any, args: Any, options: Any) -> None:
@@ -350,15 +340,9 @@ class SqliteThread:
     waits longer for threads than for the disk, and a query for threads than for its result.
     """
 
-    def __init__(self, url: URL, *, busy_seconds: float) -> None:
+    def __init__(self, url: URL) -> None:
         """Create the engine, without connecting."""
-        self._engine = create_engine(
-            url.set(drivername="sqlite"),
-            isolation_level="AUTOCOMMIT",
-            poolclass=NullPool,
-            connect_args={"check_same_thread": False, "timeout": busy_seconds},
-        )
-        create_private_files(self._engine)
+        self._engine = _file_engine(url, BUSY_SECONDS)
         self._executor: ThreadPoolExecutor | None = None
         self.connection: Connection | None = None
         """For use in the thread only."""
@@ -409,14 +393,8 @@ class SqliteLookUp:
         self._file = file
         # When to look at it next.
         self._check_ns = 0
-        self._engine = create_engine(
-            url.set(drivername="sqlite"),
-            isolation_level="AUTOCOMMIT",
-            poolclass=NullPool,
-            # Whoever is in the way is not waited for.
-            connect_args={"check_same_thread": False, "timeout": 0},
-        )
-        create_private_files(self._engine)
+        # Whoever is in the way is not waited for.
+        self._engine = _file_engine(url, 0)
         self._clock = SystemClock()
         self._connection: Connection | None = None
         self._cursor: Any = None

@@ -76,7 +76,7 @@ class UnitOfWork:
 
         `is_ours`: also set the timeouts of the transaction. One of the application has its own.
         """
-        self._connection = connection
+        self.connection = connection
         self.statements = statements
         self._limits = limits
         self._shard = shard
@@ -281,7 +281,7 @@ class UnitOfWork:
 
     def execute(self, statement: Any, parameters: Any = None) -> Any:
         """Return the result of a statement."""
-        return self._connection.execute(statement, parameters)
+        return self.connection.execute(statement, parameters)
 
     # Writing
 

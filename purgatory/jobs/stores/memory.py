@@ -80,24 +80,6 @@ class MemoryIndex:
         _free_count == sum(len(heap) for heap in _free.values())
     """
 
-    __slots__ = (
-        "_blocked",
-        "_by_dedupe_key",
-        "_by_key",
-        "_finished",
-        "_free",
-        "_free_count",
-        "_held",
-        "_ids",
-        "_jobs",
-        "_requests",
-        "_requests_of",
-        "blocked",
-        "by_handler",
-        "counts",
-        "slots",
-    )
-
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
         self._requests: dict[str, tuple[str, Noted]] = {}

@@ -17,12 +17,10 @@ from dataclasses import replace
 from purgatory.job_statistics import Recovery
 from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.model.job import Job, JobState, Misfire
-from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import Claimed, Finish, GiveBack, Miss
 from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
 from purgatory.jobs.worker.result_reporter import ResultReporter
 from purgatory.jobs.worker.run_queue import JobRunQueue
-from purgatory.jobs.worker.settings import WorkerCounters, WorkerSettings
 from purgatory.jobs.worker.worker_store import BATCH, WorkerStore
 from purgatory.timer.clock import NS_PER_MS
 
@@ -49,11 +47,10 @@ class ExcessJobs:
     that their lateness counts from then.
     """
 
-    def __init__(self, store: WorkerStore, leased: LeasedJobs, counters: WorkerCounters) -> None:
+    def __init__(self, leased: LeasedJobs) -> None:
         """Begin without jobs."""
-        self._store = store
+        self._store = leased.store
         self._leased = leased
-        self._counters = counters
         self._jobs: list[LeasedJob] = []
         self._is_any = asyncio.Event()
         self.on_released: Callable[[], object] = lambda: None
@@ -80,7 +77,7 @@ class ExcessJobs:
             batch, self._jobs = self._jobs[: self._store.batch], self._jobs[self._store.batch :]
             returns = [GiveBack(job.claim, hold_ms=self._hold_ms(job, now_ms)) for job in batch]
             try:
-                self._counters.put_off += sum(await self._store.run(returns))
+                self._store.counters.put_off += sum(await self._store.run(returns))
             except Exception:
                 # Their leases must not be renewed for ever.
                 self._forget(batch)
@@ -135,14 +132,14 @@ PRUNE_EVERY_S = 60.0
 BATCH_PAUSE_S = 0.05
 
 
-async def prune_history(store: WorkerStore, limits: JobLimits) -> None:
-    """Wait, and delete finished jobs beyond the age and the number of `limits`, in batches."""
+async def prune_history(store: WorkerStore) -> None:
+    """Wait, and delete finished jobs beyond the age and the number of the limits, in batches."""
     # Not all processes of a deployment at once.
     await asyncio.sleep(PRUNE_EVERY_S * random.uniform(0.5, 1))  # noqa: S311 - spreads load
-    before_ms = await store.now_ms() - limits.history_age_ms
+    before_ms = await store.now_ms() - store.limits.history_age_ms
     has_more = True
     while has_more:
-        has_more = await store.prune(finished_before_ms=before_ms, keep=limits.history_count)
+        has_more = await store.prune(finished_before_ms=before_ms, keep=store.limits.history_count)
         await asyncio.sleep(BATCH_PAUSE_S)
 
 
@@ -153,19 +150,12 @@ _MAX_NAMED = 3
 class JobRecovery:
     """Applies the misfire policies after a start or an outage, and fails jobs that end no run."""
 
-    def __init__(
-        self,
-        store: WorkerStore,
-        reporter: ResultReporter,
-        settings: WorkerSettings,
-        limits: JobLimits,
-    ) -> None:
+    def __init__(self, store: WorkerStore, reporter: ResultReporter) -> None:
         """Begin unfinished: nothing was claimed yet."""
         self._store = store
         self._reporter = reporter
-        self._misfire_after_ms = settings.misfire_after_ms
-        self._spread_ms = settings.spread_ms
-        self._max_lost_attempts = limits.max_lost_attempts
+        self._settings = store.settings
+        self._max_lost_attempts = store.limits.max_lost_attempts
         # Jobs that were due before this are late by no fault of this worker; None before a claim.
         self._watching_since_ms: int | None = None
         self.progress = Recovery(is_finished=False, overdue=0, missed=0, spread=0)
@@ -194,7 +184,7 @@ class JobRecovery:
         # With a slot already, it has waited for that, and was not missed.
         is_policy = job.misfire is not Misfire.RUN and job.slot_ms is None
         return self._is_lost(job) or (
-            is_policy and is_missed(job, since_ms - self._misfire_after_ms)
+            is_policy and is_missed(job, since_ms - self._settings.misfire_after_ms)
         )
 
     async def handle(self, jobs: list[Job], *, overdue: int) -> None:
@@ -242,9 +232,10 @@ class JobRecovery:
     async def _spread(self, jobs: list[Job]) -> int:
         if not jobs:
             return 0
+        spread_ms = self._settings.spread_ms
         return sum(
             await self._store.run(
-                [GiveBack(job.claim, delay_ms=random.randint(0, self._spread_ms)) for job in jobs]  # noqa: S311 - spreads load
+                [GiveBack(job.claim, delay_ms=random.randint(0, spread_ms)) for job in jobs]  # noqa: S311 - spreads load
             )
         )
 
@@ -321,27 +312,23 @@ class Claimer:
 
     def __init__(
         self,
-        store: WorkerStore,
         leased: LeasedJobs,
         runner: JobRunQueue,
-        *,
         handlers: JobHandlers,
         recovery: JobRecovery,
-        settings: WorkerSettings,
-        limits: JobLimits,
     ) -> None:
         """Claim jobs of `handlers` for `leased`."""
-        self._store = store
+        self._store = store = leased.store
         self._leased = leased
         self._runner = runner
         self._handlers = handlers
         self._recovery = recovery
         self._clock = store.clock
-        self._max_held = settings.max_held
-        self._poll_ms = settings.poll_ms
-        self._horizon_ms = limits.horizon_ms
+        self._max_held = store.settings.max_held
+        self._poll_ms = store.settings.poll_ms
+        self._horizon_ms = store.limits.horizon_ms
         # Leases of dead workers run out, and jobs beyond the horizon enter it.
-        self._horizon_pause_ms = min(store.lease_ms, limits.horizon_ms // 2)
+        self._horizon_pause_ms = min(store.lease_ms, self._horizon_ms // 2)
         self._claimed_ns: int | None = None
         # There was no room for all that is due: `note_room` has to wake the claimer.
         self._was_full = False
@@ -476,10 +463,7 @@ class Claimer:
             else:
                 if job.state is JobState.RUNNING:
                     abandoned.append(job)
-                lane = handler.lane_of(job)
-                self._leased.add(
-                    job, lane, needs_thread=not handler.is_async, bounds=handler.bounds
-                )
+                self._leased.add(job, handler)
             if number % SLICE == 0:
                 await asyncio.sleep(0)
         report_abandoned(abandoned)

@@ -17,16 +17,13 @@ from purgatory.jobs.handlers.job_context import UNCHANGED, Again
 from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.model.deadline import Deadline
 from purgatory.jobs.model.job import Job, JobState
-from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import checked_keys, needed_keys, on_fire_on
 from purgatory.jobs.model.steps import Finish, GiveBack, WaitAgain
 from purgatory.jobs.worker.claiming import JobRecovery
 from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs, StaleClaimError
 from purgatory.jobs.worker.result_reporter import ResultReporter, failed_attempt
-from purgatory.jobs.worker.settings import WorkerCounters
 from purgatory.jobs.worker.signals_since import MissedFires
-from purgatory.jobs.worker.worker_store import OUTAGES, RETRY_POLICY, WorkerStore
-from purgatory.retry_policy import RetryPolicy
+from purgatory.jobs.worker.worker_store import OUTAGES, RETRY_POLICY
 from purgatory.timer.clock import NS_PER_MS
 
 logger = logging.getLogger("purgatory.jobs")
@@ -132,31 +129,23 @@ class JobExecutor:
 
     def __init__(
         self,
-        store: WorkerStore,
         leased: LeasedJobs,
         handlers: JobHandlers,
         reporter: ResultReporter,
         recovery: JobRecovery,
-        counters: WorkerCounters,
-        *,
-        retry_policy: RetryPolicy,
         threads: DaemonThreads,
-        limits: JobLimits,
         missed_fires: MissedFires | None,
     ) -> None:
         """Run handlers on the event loop, or in `threads`.
 
         Without `missed_fires`, one that gives `since` fails.
         """
-        self._store = store
+        self._store = store = leased.store
         self._leased = leased
         self._handlers = handlers
         self._reporter = reporter
         self._recovery = recovery
-        self._counters = counters
-        self._limits = limits
         self._missed_fires = missed_fires
-        self._retry_policy = retry_policy
         self._threads = threads
         self._slow_steps = SlowSteps(store.clock.local_ns)
 
@@ -185,7 +174,7 @@ class JobExecutor:
 
     async def _run(self, leased: LeasedJob) -> None:
         claim = leased.claim
-        job, asked_ns = await self._store.start(claim, leased.attempt, leased.bounds)
+        job, asked_ns = await self._store.start(claim, leased.attempt, leased.handler.bounds)
         if job is None and leased.claim != claim:
             # Claimed again by this process meanwhile.
             self._leased.rearm(leased, leased.due_ms)
@@ -217,7 +206,7 @@ class JobExecutor:
         is_first = job.attempt == 1 and job.lateness_ms is not None
         if is_first and self._recovery.was_watched(job):
             assert job.lateness_ms is not None
-            self._counters.lateness.add(job.lateness_ms)
+            self._store.counters.lateness.add(job.lateness_ms)
 
     async def _call_handler_if_held(self, job: Job, leased: LeasedJob) -> _End | None:
         """Return the result of the handler; None if the claim was lost before it was called."""
@@ -229,9 +218,8 @@ class JobExecutor:
                     return None
 
     async def _call_handler(self, job: Job, leased: LeasedJob) -> _End:
-        handler = self._handlers.get(job.handler)
-        task = asyncio.current_task()
-        assert handler is not None and task is not None
+        handler, task = leased.handler, asyncio.current_task()
+        assert task is not None
         try:
             with self._handlers.around(job):
                 check = partial(self._leased.check, leased)
@@ -249,16 +237,16 @@ class JobExecutor:
             # the handler itself.
             if not await self._take_back_cancellation(task):
                 raise
-            return failed_attempt(job, exc, handler, self._retry_policy), exc
+            return failed_attempt(job, exc, handler, self._store.settings.retry), exc
         except BaseException as exc:
             # Including SystemExit: a job must not end the process that runs it. And GeneratorExit:
             # if this coroutine is closed, the callers' are, too, and none receives the result.
-            return failed_attempt(job, exc, handler, self._retry_policy), exc
+            return failed_attempt(job, exc, handler, self._store.settings.retry), exc
         return Finish(job.claim, JobState.DONE), None
 
     def _next_round(self, job: Job, again: Again) -> NextRound:
         """Return the next wait of a running job; raise what `Purgatory.defer` raises."""
-        limits = self._limits
+        limits = self._store.limits
         keys = job.keys if again.keys is None else checked_keys(again.keys, limits)
         needed = job.needed if again.keys is None else 1
         if again.until is not None:

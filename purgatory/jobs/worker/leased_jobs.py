@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from purgatory.jobs.handlers.fair_slots import Lane
+from purgatory.jobs.handlers.handler import Handler
 from purgatory.jobs.model.job import Job, JobClaim, JobState
-from purgatory.jobs.model.limits import Bounds
 from purgatory.jobs.model.steps import HolderStep, Result
 from purgatory.jobs.worker.worker_store import WorkerStore
 from purgatory.timer import ScheduledCall, SystemTimer
@@ -19,60 +19,33 @@ from purgatory.turn_budget import TurnBudget
 logger = logging.getLogger("purgatory.jobs")
 
 
+@dataclass(slots=True, eq=False)
 class LeasedJob:
     """A claim; `JobStore.start` returns the rest of the job again."""
 
-    __slots__ = (
-        "asked_ns",
-        "attempt",
-        "bounds",
-        "call",
-        "claim",
-        "due_ms",
-        "is_ending",
-        "is_left",
-        "is_lost",
-        "is_running",
-        "is_started",
-        "lane",
-        "needs_thread",
-        "round",
-    )
-
-    def __init__(
-        self,
-        job: Job,
-        lane: Lane | None,
-        *,
-        needs_thread: bool,
-        bounds: Bounds | None,
-    ) -> None:
-        """Take a job that `JobStore.claim` returned."""
-        self.claim: JobClaim = job.claim
-        """Another one once this process has claimed the job again, while it runs here."""
-        self.round: int = job.round
-        self.due_ms: int = job.due_ms
-        """By the store's clock."""
-        self.attempt: int = job.attempt + 1
-        """The number of its next attempt."""
-        self.lane = lane
-        """Where it waits for a slot; None for those of the worker."""
-        self.needs_thread = needs_thread
-        self.bounds = bounds
-        """Those of its handler in this process."""
-        self.call: ScheduledCall | None = None
-        """In the timer; None once it is due."""
-        self.asked_ns = 0
-        """Local time: once it is started, its lease began then, or later."""
-        self.is_running = False
-        """It has a slot: it is being started, or its handler runs."""
-        self.is_started = False
-        self.is_ending = False
-        """Its result is being recorded, which ends the claim."""
-        self.is_left = False
-        """The worker has drained, and no longer waits for its handler."""
-        self.is_lost = False
-        """Another worker has it, while it runs here."""
+    handler: Handler
+    claim: JobClaim
+    """Another one once this process has claimed the job again, while it runs here."""
+    round: int
+    due_ms: int
+    """By the store's clock."""
+    attempt: int
+    """The number of its next attempt."""
+    lane: Lane | None
+    """Where it waits for a slot; None for those of the worker."""
+    call: ScheduledCall | None = None
+    """In the timer; None once it is due."""
+    asked_ns: int = 0
+    """Local time: once it is started, its lease began then, or later."""
+    is_running: bool = False
+    """It has a slot: it is being started, or its handler runs."""
+    is_started: bool = False
+    is_ending: bool = False
+    """Its result is being recorded, which ends the claim."""
+    is_left: bool = False
+    """The worker has drained, and no longer waits for its handler."""
+    is_lost: bool = False
+    """Another worker has it, while it runs here."""
 
     def disarm(self) -> None:
         """Leave the timer. Idempotent."""
@@ -104,7 +77,7 @@ class LeasedJobs:
     def __init__(self, timer: SystemTimer, store: WorkerStore) -> None:
         """Begin empty."""
         self._timer = timer
-        self._store = store
+        self.store = store
         self._clock = store.clock
         self._renewed_ns = store.clock.local_ns()
         self.on_due: Callable[[LeasedJob], object] = lambda leased: None
@@ -121,19 +94,14 @@ class LeasedJobs:
         leased = self._jobs.get(claim.id)
         return leased is not None and leased.claim == claim
 
-    def add(
-        self,
-        job: Job,
-        lane: Lane | None,
-        *,
-        needs_thread: bool,
-        bounds: Bounds | None,
-    ) -> None:
-        """Hold a job that was claimed, until it is due; then it waits for a slot in `lane`.
+    def add(self, job: Job, handler: Handler) -> None:
+        """Hold a job that was claimed, until it is due; then it waits for a slot in its lane.
 
         Without a lane, it waits for a thread or for another slot of the worker.
         """
-        leased = LeasedJob(job, lane, needs_thread=needs_thread, bounds=bounds)
+        leased = LeasedJob(
+            handler, job.claim, job.round, job.due_ms, job.attempt + 1, handler.lane_of(job)
+        )
         if (before := self._jobs.get(job.id)) is not None:
             # Its claim is lost by this one.
             before.disarm()
@@ -201,9 +169,9 @@ class LeasedJobs:
 
     async def step(self) -> None:
         """Wait for a third of a lease, and renew."""
-        await asyncio.sleep(self._store.lease_ms / 3000)
+        await asyncio.sleep(self.store.lease_ms / 3000)
         if self._jobs:
-            await self._store.now_ms()
+            await self.store.now_ms()
         await self.renew()
 
     async def renew_if_late(self) -> None:
@@ -217,7 +185,7 @@ class LeasedJobs:
         claims = [leased.claim for leased in self._jobs.values() if not leased.is_lost]
         for start in range(0, len(claims), SLICE):
             batch = [claim for claim in claims[start : start + SLICE] if claim in self]
-            self.remove_lost(await self._store.renew(batch))
+            self.remove_lost(await self.store.renew(batch))
         self._renewed_ns = asked_ns
 
     def check(self, leased: LeasedJob) -> None:
@@ -239,7 +207,7 @@ class LeasedJobs:
         if leased.is_lost:
             return False
         asked_ns = self._clock.local_ns()
-        is_renewed = await self._store.renew_one(leased.claim)
+        is_renewed = await self.store.renew_one(leased.claim)
         leased.asked_ns = asked_ns
         return is_renewed
 
@@ -247,14 +215,14 @@ class LeasedJobs:
         """Return the result of the step that ends the claim: of the claim that the job has now."""
         while True:
             claim = leased.claim
-            [result] = await self._store.run(
+            [result] = await self.store.run(
                 [step if step.claim == claim else replace(step, claim=claim)]
             )
             if result or leased.claim == claim:
                 return result
 
     def _is_half_over(self, asked_ns: int) -> bool:
-        return self._clock.local_ns() - asked_ns > self._store.lease_ms * NS_PER_MS // 2
+        return self._clock.local_ns() - asked_ns > self.store.lease_ms * NS_PER_MS // 2
 
     def take_waiting(self) -> list[JobClaim]:
         """Forget all jobs that do not run; return their claims."""

@@ -16,8 +16,6 @@ from purgatory.jobs.handlers.handler import Handler
 from purgatory.jobs.model.job import Job, JobOutcome, JobState, bounded_error
 from purgatory.jobs.model.steps import Finish, GiveBack
 from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
-from purgatory.jobs.worker.settings import WorkerCounters
-from purgatory.jobs.worker.worker_store import WorkerStore
 from purgatory.operations.operation_listeners import JobEvent, JobRecorder, Listener, Recorder
 from purgatory.outcome import Status
 from purgatory.retry_policy import MAX_RETRY_DELAY_MS, RetryPolicy
@@ -88,20 +86,11 @@ is when it ended, also that of a round.
 class ResultReporter:
     """Records how runs ended. What the store does not accept is counted as lost."""
 
-    def __init__(
-        self,
-        store: WorkerStore,
-        leased: LeasedJobs,
-        counters: WorkerCounters,
-        *,
-        max_error_length: int,
-        on_end: OnJobEnd | None,
-    ) -> None:
+    def __init__(self, leased: LeasedJobs, on_end: OnJobEnd | None) -> None:
         """Pass jobs to `on_end`, with errors cut as the store cuts them."""
-        self._store = store
+        self._store = leased.store
         self._leased = leased
-        self._counters = counters
-        self._max_error_length = max_error_length
+        self._counters = leased.store.counters
         self._on_end = on_end
 
     async def report(
@@ -171,7 +160,7 @@ class ResultReporter:
         else:
             self._counters.failed += 1
         if self._on_end is not None:
-            error = bounded_error(result.error, self._max_error_length)
+            error = bounded_error(result.error, self._store.limits.max_error_length)
             end_ms = self._end_ms(job)
             self._on_end(replace(job, state=result.state, error=error, finished_ms=end_ms))
 

@@ -27,23 +27,17 @@ class JobRunQueue:
     # Invariant: each of _running.values() has one slot, of its lane or of its queue.
 
     def __init__(
-        self,
-        leased: LeasedJobs,
-        run: Callable[[LeasedJob], Coroutine[Any, Any, None]],
-        *,
-        max_running: int,
-        max_threads: int,
-        max_waiting: int,
+        self, leased: LeasedJobs, run: Callable[[LeasedJob], Coroutine[Any, Any, None]]
     ) -> None:
-        """Run each job of `leased` that is due with `run`, in a task of its own.
-
-        Up to `max_waiting` jobs wait for the slots of each handler.
-        """
+        """Run each job of `leased` that is due with `run`, in a task of its own."""
         self._leased = leased
         self._run = run
-        self._max_waiting = max_waiting
-        self._async = _Fifo(max_running)
-        self._threads = _Fifo(max_threads)
+        settings = leased.store.settings
+        # For the slots of each handler. The rest is for jobs that are not due yet, and those of
+        # other handlers.
+        self._max_waiting = max(1, settings.max_held // 4)
+        self._async = _Fifo(settings.max_running)
+        self._threads = _Fifo(settings.max_threads)
         self._fair: dict[FairSlots, FairQueue[LeasedJob]] = {}
         self._running: dict[asyncio.Task[None], LeasedJob] = {}
         self._is_beginning = False
@@ -102,7 +96,7 @@ class JobRunQueue:
         return [tasks[task] for task in left]
 
     def _fifo(self, leased: LeasedJob) -> _Fifo:
-        return self._threads if leased.needs_thread else self._async
+        return self._async if leased.handler.is_async else self._threads
 
     def _fair_queue(self, slots: FairSlots) -> FairQueue[LeasedJob]:
         queue = self._fair.get(slots)

@@ -69,60 +69,29 @@ class JobScheduler:
         self._unsubscribe: Callable[[], object] = lambda: None
         self._handlers = handlers
         self._threads = DaemonThreads(settings.max_threads)
-        self._counters = counters = WorkerCounters() if counters is None else counters
         self._loops: list[asyncio.Task[None]] = []
         clock.on_step = self._on_clock_step
         self._is_clock_set = asyncio.Event()
         self._store = WorkerStore(
             store,
             worker=worker,
-            lease_ms=settings.lease_ms,
+            settings=settings,
             clock=clock,
+            counters=WorkerCounters() if counters is None else counters,
             on_available=self._on_store_available,
         )
         self._leased = LeasedJobs(timer, self._store)
-        reporter = ResultReporter(
-            self._store,
-            self._leased,
-            counters,
-            max_error_length=store.limits.max_error_length,
-            on_end=on_end,
-        )
-        self._recovery = JobRecovery(self._store, reporter, settings, store.limits)
+        reporter = ResultReporter(self._leased, on_end)
+        self._recovery = JobRecovery(self._store, reporter)
         executor = JobExecutor(
-            self._store,
-            self._leased,
-            handlers,
-            reporter,
-            self._recovery,
-            counters,
-            retry_policy=settings.retry,
-            threads=self._threads,
-            limits=store.limits,
-            missed_fires=history,
+            self._leased, handlers, reporter, self._recovery, self._threads, history
         )
-        self._runner = JobRunQueue(
-            self._leased,
-            executor.run,
-            max_running=settings.max_running,
-            max_threads=settings.max_threads,
-            # The rest is for jobs that are not due yet, and those of other handlers.
-            max_waiting=max(1, settings.max_held // 4),
-        )
-        self._excess = ExcessJobs(self._store, self._leased, counters)
+        self._runner = JobRunQueue(self._leased, executor.run)
+        self._excess = ExcessJobs(self._leased)
         self._runner.on_excess = self._excess.add
-        self._claimer = Claimer(
-            self._store,
-            self._leased,
-            self._runner,
-            handlers=handlers,
-            recovery=self._recovery,
-            settings=settings,
-            limits=store.limits,
-        )
+        self._claimer = Claimer(self._leased, self._runner, handlers, self._recovery)
         self._excess.on_released = self._claimer.note_room
         self._excess.on_free = self._claimer.wake
-        self._prune_history = partial(prune_history, self._store, store.limits)
 
     async def start(self) -> None:
         """Begin to claim; overdue jobs are taken over in batches."""
@@ -131,7 +100,7 @@ class JobScheduler:
         steps = (
             self._claimer.step,
             self._leased.step,
-            self._prune_history,
+            partial(prune_history, self._store),
             self._excess.step,
             self._follow_clock,
         )
@@ -193,7 +162,7 @@ class JobScheduler:
 
     def statistics(self) -> JobStatistics:
         """Return counts since the start, and of now."""
-        counters = self._counters
+        counters = self._store.counters
         return JobStatistics(
             held=len(self._leased),
             running=self._runner.running,
@@ -256,7 +225,7 @@ class JobScheduler:
                 for start in range(0, len(claims), self._store.batch):
                     batch = claims[start : start + self._store.batch]
                     released = await self._store.give_back_once([GiveBack(each) for each in batch])
-                    self._counters.given_back += sum(released)
+                    self._store.counters.given_back += sum(released)
         except (JobError, PurgatoryClosedError, TimeoutError) as exc:
             logger.warning(
                 "could not release %d jobs (%r): others claim them when their leases run out",

@@ -31,6 +31,7 @@ from purgatory.jobs.model.steps import (
     accepted,
 )
 from purgatory.jobs.stores.protocol import JobStore
+from purgatory.jobs.worker.settings import WorkerCounters, WorkerSettings
 from purgatory.retry_policy import RetryPolicy
 from purgatory.timer import Clock
 from purgatory.timer.clock import NS_PER_MS
@@ -170,15 +171,19 @@ class WorkerStore:
         store: JobStore,
         *,
         worker: str,
-        lease_ms: int,
+        settings: WorkerSettings,
         clock: StoreClock,
+        counters: WorkerCounters,
         on_available: Callable[[], object],
     ) -> None:
         """Work on `store`, which is open, as `worker`; `on_available` ends an outage."""
         self._store = store
         self._worker = worker
-        self.lease_ms = lease_ms
+        self.settings = settings
+        self.limits = store.limits
+        self.lease_ms = settings.lease_ms
         self.clock = clock
+        self.counters = counters
         self._on_available = on_available
         # {name of a step: the store's error}: a store may accept reads and refuse writes.
         self._failing: dict[str, str] = {}

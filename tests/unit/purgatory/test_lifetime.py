@@ -172,11 +172,12 @@ def test_nothing_refers_to_a_purgatory_that_was_not_closed() -> None:
     found: list[ref[Purgatory]] = []
 
     async def leave_open() -> None:
-        purgatory = Purgatory()
+        purgatory = Purgatory(clock=clock)
         purgatory.open()
         found.append(ref(purgatory))
 
-    run(leave_open())
+    clock = MockClock()
+    run(leave_open(), clock)
     gc.collect()
     assert found[0]() is None
 

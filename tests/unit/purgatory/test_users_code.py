@@ -360,38 +360,6 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
 
 
-async def test_a_fire_that_wakes_nobody_here(
-    make_purgatory: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is said once, with the key and how many wait on the other."""
-    async with make_purgatory() as one, make_purgatory() as other:
-        tasks = [await parked(other, "a") for _ in range(2)]
-        await one.fire("b")
-        assert warnings(caplog) == []
-        for _ in range(3):
-            await one.fire("a")
-        await other.cancel("a")
-        assert all([(await task).status == "cancelled" for task in tasks])
-    [warning] = warnings(caplog)
-    assert "key 'a' was fired" in warning and "while 2 operations wait on another" in warning
-
-
-async def test_what_is_no_mistake(make_purgatory: Make, caplog: pytest.LogCaptureFixture) -> None:
-    """Other names, somebody who waits here too, and one that is closed."""
-    async with make_purgatory() as one, make_purgatory(name="orders") as orders:
-        task = await parked(orders, "a")
-        await one.fire("a")
-        async with make_purgatory() as other:
-            here, there = await parked(one, "a"), await parked(other, "a")
-            assert (await one.fire("a")).completed == 1
-            await here
-        assert (await there).status == "drained"
-        await one.fire("a")
-        await orders.fire("a")
-        await task
-    assert warnings(caplog) == []
-
-
 def test_a_second_one_is_not_installed() -> None:
     """The error names the way out; the same one may be installed under two prefixes."""
     app, purgatory = FastAPI(), Purgatory()

@@ -16,6 +16,8 @@ LIMITS = JobLimits(history_age_ms=1_000, history_count=7)
 class Pruned:
     """A store whose first batches are full."""
 
+    limits = LIMITS
+
     def __init__(self, full_batches: int) -> None:
         self.full_batches = full_batches
         self.calls: list[tuple[int, int, int]] = []
@@ -32,7 +34,7 @@ class Pruned:
 async def test_batches_follow_each_other_until_one_is_not_full(full_batches: int) -> None:
     """After up to a minute, with a pause between them, and all by the same age."""
     store, start_ms = Pruned(full_batches), now_ms()
-    await prune_history(cast(WorkerStore, store), LIMITS)
+    await prune_history(cast(WorkerStore, store))
     assert len(store.calls) == full_batches + 1
     first_ms = store.calls[0][0]
     assert PRUNE_EVERY_S * 500 - 1 <= first_ms - start_ms <= PRUNE_EVERY_S * 1_000 + 1
