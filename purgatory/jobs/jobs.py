@@ -29,7 +29,7 @@ from purgatory.jobs.worker.result_reporter import on_job_end
 from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import WorkerCounters, WorkerSettings
 from purgatory.jobs.worker.signals_since import AddResult, MissedFires
-from purgatory.jobs.worker.worker_store import OUTAGES, StoreClock
+from purgatory.jobs.worker.worker_store import OUTAGES, StoreClock, WorkerStore
 from purgatory.json_value import VALUE, encode_json
 from purgatory.operations.operation_listeners import Listener, Recorder
 from purgatory.outcome import Status
@@ -111,17 +111,19 @@ class Jobs(JobCommands):
 
     def _prepare(self) -> None:
         """Make what is used from one opening to its closing, on one event loop."""
-        worker = _worker_name()
-        self._scheduler = JobScheduler(
+        worker_store = WorkerStore(
             self.store,
+            worker=_worker_name(),
+            settings=self.settings,
+            clock=self._store_clock,
+            counters=self._counters,
+        )
+        self._scheduler = JobScheduler(
+            worker_store,
             self.handlers if self.settings.runs_handlers else JobHandlers(),
             timer=self._timer,
-            clock=self._store_clock,
-            worker=worker,
-            settings=self.settings,
             on_end=self._on_end,
-            counters=self._counters,
-            history=self._missed_fires,
+            missed_fires=self._missed_fires,
         )
         self._relay: OutboxRelay | None = None
         if isinstance(self.store, Outbox):

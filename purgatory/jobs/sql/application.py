@@ -18,10 +18,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 
 from purgatory.errors import wrong_type
 from purgatory.job_errors import JobError, StoreNotReadyError, StoreUnavailableError
-from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import Add, Added
-from purgatory.jobs.sql.database import Database, DatabaseClock
+from purgatory.jobs.sql.database import Database
 from purgatory.jobs.sql.errors import is_sqlite_busy, must_repeat, store_error
 from purgatory.jobs.sql.job_transaction import JobTransaction, MustLookFirstError
 from purgatory.jobs.sql.tables import outbox
@@ -131,17 +130,8 @@ class ApplicationSteps:
     `announce` is called with the work of a transaction that was committed.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        clock: DatabaseClock,
-        limits: JobLimits,
-        *,
-        announce: Callable[[UnitOfWork], object],
-    ) -> None:
+    def __init__(self, database: Database, *, announce: Callable[[UnitOfWork], object]) -> None:
         self._database = database
-        self._clock = clock
-        self._limits = limits
         self._announce = announce
         # By SQLAlchemy's own, to which no value may refer: it would keep it, and its connection.
         self._transactions: WeakKeyDictionary[object, _Transaction] = WeakKeyDictionary()
@@ -165,7 +155,7 @@ class ApplicationSteps:
             # Later than the fires of the same transaction, which do not decide it.
             work.now_ms = max(work.now_ms, known.last_fire_ms + 1)
             work.fired_keys = known.fired_keys
-            transaction = JobTransaction(work, self._limits, is_careful=is_careful)
+            transaction = JobTransaction(work, is_careful=is_careful)
             results = list(transaction.run({Add: steps})[Add])
             call_on_commit(work.connection, lambda: self._announce(work))
             return results
@@ -219,9 +209,7 @@ class ApplicationSteps:
     def _begin(self, connection: Connection) -> tuple[UnitOfWork, _Transaction]:
         work = UnitOfWork(
             connection,
-            self._database.statements,
-            self._clock,
-            self._limits,
+            self._database,
             shard=_FIRST_SHARD + id(connection) // 64 % _SHARDS,
             is_counting=True,
             is_ours=False,

@@ -15,12 +15,10 @@ from sqlalchemy.exc import DBAPIError
 
 from purgatory.background import Uncancelled
 from purgatory.job_errors import StoreBusyError, StoreError, StoreUnavailableError
-from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import Add, Step
-from purgatory.jobs.sql.database import DatabaseClock
+from purgatory.jobs.sql.database import Database
 from purgatory.jobs.sql.errors import is_lock_timeout, must_repeat, store_error
 from purgatory.jobs.sql.job_transaction import JobTransaction, MustLookFirstError
-from purgatory.jobs.sql.statements import Statements
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
 from purgatory.timer import SystemClock
 from purgatory.timer.clock import NS_PER_MS
@@ -54,18 +52,10 @@ class BatchRunner:
     """
 
     def __init__(
-        self,
-        write: Write[Any],
-        statements: Statements,
-        clock: DatabaseClock,
-        limits: JobLimits,
-        *,
-        on_commit: Callable[[UnitOfWork], object],
+        self, database: Database, write: Write[Any], *, on_commit: Callable[[UnitOfWork], object]
     ) -> None:
+        self._database = database
         self._write = write
-        self._statements = statements
-        self._clock = clock
-        self._limits = limits
         self._on_commit = on_commit
         self._shard = secrets.randbelow(_SHARDS)
         self._active, self._counted_at = 0, -inf
@@ -125,13 +115,11 @@ class BatchRunner:
             kinds.setdefault(type(steps[0]), []).extend(steps)
         work = UnitOfWork(
             connection,
-            self._statements,
-            self._clock,
-            self._limits,
+            self._database,
             shard=self._shard,
             is_counting=Add in kinds and not self._has_room(),
         )
-        results = JobTransaction(work, self._limits, is_careful=is_careful).run(kinds)
+        results = JobTransaction(work, is_careful=is_careful).run(kinds)
         if work.active is not None:
             self._active, self._counted_at = work.active, _now_seconds()
         return [list(islice(results[type(steps[0])], len(steps))) for steps in batch], work
@@ -139,7 +127,7 @@ class BatchRunner:
     def _has_room(self) -> bool:
         """Return True iff the limit is out of reach for so long that counting is not needed."""
         is_recent = _now_seconds() < self._counted_at + _COUNT_SECONDS
-        return is_recent and self._active + _FAR < self._limits.max_waiting
+        return is_recent and self._active + _FAR < self._database.limits.max_waiting
 
 
 def _now_seconds() -> float:

@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from purgatory.background import Uncancelled
 from purgatory.group_commit import CLOSE_S, RoundTripTimeout
 from purgatory.job_errors import StoreNotReadyError, StoreReadOnlyError
+from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.sql.engine import (
     OpenFile,
     SqliteLookUp,
@@ -88,7 +89,12 @@ class Database:
     explicitly, since SQLite needs to know which kind. `read` raises the errors of a store only.
     """
 
-    def __init__(self, url_or_engine: str | URL | AsyncEngine) -> None:
+    def __init__(
+        self,
+        url_or_engine: str | URL | AsyncEngine,
+        limits: JobLimits | None = None,
+        now_ms: Callable[[], int] | None = None,
+    ) -> None:
         """Take the engine as it is, or make one of the URL; connect to nothing yet.
 
         Of an engine for a SQLite file, only the URL counts: write in a thread, and read in another.
@@ -104,6 +110,8 @@ class Database:
         else:
             self._engine = make_engine(url_or_engine)
         self.statements = Statements.of(self._engine.dialect.name)
+        self.clock = DatabaseClock(self.statements.dialect, now_ms)
+        self.limits = JobLimits() if limits is None else limits
         self._writer: AsyncConnection | None = None
         self._others: list[Database] = []
         # A server that hangs replies to nothing; each statement has a timeout of its driver.

@@ -16,7 +16,7 @@ from purgatory.job_errors import (
     StoreFullError,
 )
 from purgatory.jobs.model.job import Job
-from purgatory.jobs.model.limits import JobLimits, Slot, SlotCounts, needs_slot
+from purgatory.jobs.model.limits import Slot, SlotCounts, needs_slot
 from purgatory.jobs.model.steps import (
     Add,
     Added,
@@ -85,20 +85,15 @@ class Quarantine(JobStep[None]):
     id: str
 
 
-def take_fires(work: UnitOfWork, fires: Sequence[StoredFire], limits: JobLimits) -> TakenFires:
-    """Decide the jobs on the keys of fires, and remove these, as in `Outbox.take_fires`."""
-    return _Taking(work, limits).take(fires)
-
-
 class _Taking:
     """One `TakeFires` step. Nothing here waits for the lock of another transaction."""
 
     # Invariant: no fire is taken whose key is in _waiting: those of a key are taken in order.
 
-    def __init__(self, work: UnitOfWork, limits: JobLimits) -> None:
+    def __init__(self, work: UnitOfWork) -> None:
         self._work = work
-        self._limits = limits
-        self._room = limits.max_batch
+        self._limits = work.limits
+        self._room = work.limits.max_batch
         self._waiting: set[str] = set()
 
     def take(self, fires: Sequence[StoredFire]) -> TakenFires:
@@ -162,12 +157,12 @@ class _Taking:
 class JobTransaction:
     """Runs the steps of a batch, kind by kind, on the jobs of a unit of work."""
 
-    def __init__(self, work: UnitOfWork, limits: JobLimits, *, is_careful: bool) -> None:
+    def __init__(self, work: UnitOfWork, *, is_careful: bool) -> None:
         """Prepare; `is_careful` looks whether the id of a new job is stored already: it is rare."""
         self._work = work
-        self._limits = limits
+        self._limits = work.limits
         self._is_careful = is_careful
-        self._places = JobPlaces(work, limits.max_batch)
+        self._places = JobPlaces(work)
 
     def run(self, kinds: Mapping[type[Step[Any]], Sequence[Any]]) -> dict[type, Iterator[Any]]:
         """Run steps, given by their kinds; return their results, in order, by kind."""
@@ -175,7 +170,6 @@ class JobTransaction:
         lock_in_order(
             self._work,
             kinds,
-            self._limits,
             without_payload=_WITHOUT_PAYLOAD,
             is_more_to_lock=bool(bounded),
         )
@@ -313,7 +307,7 @@ class JobTransaction:
     # Stored fires
 
     def _take(self, step: TakeFires) -> TakenFires:
-        return take_fires(self._work, step.fires, self._limits)
+        return _Taking(self._work).take(step.fires)
 
     def _store(self, step: StoreFire) -> None:
         self._work.store_fire(step.fire)

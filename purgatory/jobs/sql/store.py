@@ -29,7 +29,7 @@ from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import Added, Fire, KeyFired, Paused, Renew, Result, Start, Step
 from purgatory.jobs.sql.application import ApplicationSteps
 from purgatory.jobs.sql.batch_runner import BatchRunner, LockedRows, RowLockedError, Steps, Write
-from purgatory.jobs.sql.database import Database, DatabaseClock
+from purgatory.jobs.sql.database import Database
 from purgatory.jobs.sql.engine import setting_warnings
 from purgatory.jobs.sql.job_transaction import Quarantine, StoreFire, TakeFires
 from purgatory.jobs.sql.migrations import check_revision
@@ -72,30 +72,30 @@ class SqlJobStore:
 
         Raises ValueError for another database than these two, and for SQLite in memory.
         """
-        self.limits: JobLimits = JobLimits() if limits is None else limits
-        self._database = database = Database(url_or_engine)
+        self._database = database = Database(url_or_engine, limits, now_ms)
+        self.limits: JobLimits = database.limits
         self._reads = database.statements.reads
         self._many = database.statements.dialect.many
-        self._clock = clock = DatabaseClock(database.statements.dialect, now_ms)
+        self._clock = database.clock
         self._is_open = False
         # Each second: to build one takes longer than to run it.
         self._next_due = [
-            self._reads.next_due(clock.expression, of_handlers=each) for each in (False, True)
+            self._reads.next_due(self._clock.expression, of_handlers=each) for each in (False, True)
         ]
         self._keys = GroupCommit(
             self._look_up, weigh=list.__len__, max_weight=self.limits.max_batch
         )
         # Thousands may poll for the end of a job each: they share one query too.
         self._gets = GroupCommit(self._get_all, weigh=len, max_weight=self.limits.max_batch)
-        self._commit = self._group_commit(database.write, clock)
+        self._commit = self._group_commit(database.write)
         # Kinds of steps that no others hold up: leases must not run out, nor jobs be late.
         self._own_commits: dict[type[Step[Any]], GroupCommit[Steps]] = {}
         if not database.statements.dialect.is_sqlite:
             for kind in (Renew, Start):
                 write = database.another_writer().write
-                self._own_commits[kind] = self._group_commit(write, clock)
-        self._locked_rows = LockedRows(self._runner(database.write_pooled, clock))
-        self._application = ApplicationSteps(database, clock, self.limits, announce=self._announce)
+                self._own_commits[kind] = self._group_commit(write)
+        self._locked_rows = LockedRows(self._runner(database.write_pooled))
+        self._application = ApplicationSteps(database, announce=self._announce)
         self._closing = CloseOnce(self._close)
         self._listeners = StoreListeners()
 
@@ -293,12 +293,11 @@ class SqlJobStore:
         found: TakenFires = taken
         return found
 
-    def _runner(self, write: Write[Any], clock: DatabaseClock) -> BatchRunner:
-        statements = self._database.statements
-        return BatchRunner(write, statements, clock, self.limits, on_commit=self._announce)
+    def _runner(self, write: Write[Any]) -> BatchRunner:
+        return BatchRunner(self._database, write, on_commit=self._announce)
 
-    def _group_commit(self, write: Write[Any], clock: DatabaseClock) -> GroupCommit[Steps]:
-        run = self._runner(write, clock).run
+    def _group_commit(self, write: Write[Any]) -> GroupCommit[Steps]:
+        run = self._runner(write).run
         return GroupCommit(run, weigh=len, max_weight=self.limits.max_batch)
 
     async def _fire(self, steps: list[Fire]) -> list[Any]:

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, insert
 
 from purgatory.job_errors import CorruptJobError
 from purgatory.jobs.model.job import BlockedBy, Job, JobState
-from purgatory.jobs.model.limits import Bounds, JobLimits, Slot, SlotCounts, left_queue
+from purgatory.jobs.model.limits import Bounds, Slot, SlotCounts, left_queue
 from purgatory.jobs.model.spec import Request
 from purgatory.jobs.model.steps import (
     Add,
@@ -34,8 +34,7 @@ from purgatory.jobs.model.steps import (
     Step,
 )
 from purgatory.jobs.model.transitions import blocked, unblocked
-from purgatory.jobs.sql.database import DatabaseClock
-from purgatory.jobs.sql.statements import Statements
+from purgatory.jobs.sql.database import Database, DatabaseClock
 from purgatory.jobs.sql.tables import (
     is_storable,
     job_of,
@@ -64,9 +63,7 @@ class UnitOfWork:
     def __init__(
         self,
         connection: Connection,
-        statements: Statements,
-        clock: DatabaseClock,
-        limits: JobLimits,
+        database: Database,
         *,
         shard: int,
         is_counting: bool,
@@ -77,8 +74,8 @@ class UnitOfWork:
         `is_ours`: also set the timeouts of the transaction. One of the application has its own.
         """
         self.connection = connection
-        self.statements = statements
-        self._limits = limits
+        self.statements = database.statements
+        self.limits = database.limits
         self._shard = shard
         self._jobs: dict[str, Job] = {}
         self._without_payload: set[str] = set()
@@ -90,7 +87,7 @@ class UnitOfWork:
         self._paused: frozenset[str] | None = None
         self.active: int | None = None
         """How many jobs waited or ran at the beginning; None unless counted."""
-        self.now_ms = self._begin(clock, is_counting, is_ours)
+        self.now_ms = self._begin(database.clock, is_counting, is_ours)
         self.fired_keys: AbstractSet[str] = frozenset()
         """The keys that this transaction, one of the application, has fired so far."""
         self.freed: list[Slot] = []
@@ -132,7 +129,7 @@ class UnitOfWork:
         if self.active is None:
             return False
         added = self._counts[JobState.WAITING] + self._counts[JobState.RUNNING]
-        return self.active + added >= self._limits.max_waiting
+        return self.active + added >= self.limits.max_waiting
 
     def add(self, job: Job) -> None:
         """Store a new job."""
@@ -383,13 +380,13 @@ class UnitOfWork:
         quarantined = {
             "id": error.job_id,
             "reason": error.reason,
-            "record": json.dumps(record, default=repr)[: self._limits.max_quarantined_length],
+            "record": json.dumps(record, default=repr)[: self.limits.max_quarantined_length],
             "quarantined_ms": self.now_ms,
         }
         texts = {name: storable(value) for name, value in quarantined.items()}
         writes = self.statements.writes
         self.execute(writes.insert_quarantined, texts)
-        self.execute(writes.trim_quarantined, {"kept": self._limits.max_quarantined})
+        self.execute(writes.trim_quarantined, {"kept": self.limits.max_quarantined})
         self._counts[JobState(record["state"])] -= 1
 
 
@@ -402,7 +399,6 @@ def _is_rekeyed(old: Job, job: Job) -> bool:
 def lock_in_order(
     work: UnitOfWork,
     kinds: Mapping[type[Step[Any]], Sequence[Any]],
-    limits: JobLimits,
     *,
     without_payload: tuple[type[Step[Any]], ...],
     is_more_to_lock: bool,
@@ -431,7 +427,7 @@ def lock_in_order(
             found = {step.key for step in steps}
             keys |= found
             searches += len(found)
-            limit = max(limit, *(limits.cut(step.limit) + 1 for step in steps))
+            limit = max(limit, *(work.limits.cut(step.limit) + 1 for step in steps))
         elif issubclass(kind, JobStep) and kind is not Renew:
             found = {step.job_id for step in steps}
             ids |= found
@@ -455,9 +451,8 @@ class JobPlaces:
     the later one sees what the other has counted, freed or blocked.
     """
 
-    def __init__(self, work: UnitOfWork, max_batch: int) -> None:
+    def __init__(self, work: UnitOfWork) -> None:
         self._work = work
-        self._max_batch = max_batch
         self._locked: set[str] = set()
 
     def lock(self, handlers: Iterable[str]) -> None:
@@ -485,7 +480,7 @@ class JobPlaces:
     def fill(self, several: Iterable[Bounds], counts: SlotCounts) -> None:
         """Give the slots that these bounds allow to jobs that wait for them."""
         for bounds in several:
-            room = counts.room(bounds, self._max_batch)
+            room = counts.room(bounds, self._work.limits.max_batch)
             for job in self._first(Slot(bounds.handler, None), room) if room else ():
                 counts.add(Slot.of(self._work.put(unblocked(job, self._work.now_ms))))
 

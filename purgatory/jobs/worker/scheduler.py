@@ -15,15 +15,13 @@ from purgatory.jobs.handlers.handler import DaemonThreads
 from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.model.job import JobClaim
 from purgatory.jobs.model.steps import GiveBack
-from purgatory.jobs.stores.protocol import JobStore
 from purgatory.jobs.worker.claiming import Claimer, ExcessJobs, JobRecovery, prune_history
 from purgatory.jobs.worker.executor import JobExecutor
 from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
 from purgatory.jobs.worker.result_reporter import OnJobEnd, ResultReporter
 from purgatory.jobs.worker.run_queue import JobRunQueue
-from purgatory.jobs.worker.settings import WorkerCounters, WorkerSettings
 from purgatory.jobs.worker.signals_since import MissedFires
-from purgatory.jobs.worker.worker_store import StoreClock, WorkerStore
+from purgatory.jobs.worker.worker_store import WorkerStore
 from purgatory.timer import SystemTimer
 from purgatory.timer.clock import NS_PER_MS
 
@@ -46,45 +44,31 @@ class JobScheduler:
 
     def __init__(
         self,
-        store: JobStore,
+        store: WorkerStore,
         handlers: JobHandlers,
         *,
         timer: SystemTimer,
-        clock: StoreClock,
-        worker: str,
-        settings: WorkerSettings | None = None,
-        on_end: OnJobEnd | None = None,
-        counters: WorkerCounters | None = None,
-        history: MissedFires | None = None,
+        on_end: OnJobEnd | None,
+        missed_fires: MissedFires | None,
     ) -> None:
-        """Prepare to work on `store`, which is open; `worker` names this process to others.
+        """Prepare to work on `store`, which is open.
 
-        `clock` follows that of the store.
-
-        `on_end` is called with each job that ended here, once the store has recorded it. `counters`
-        are those of an earlier worker, to count on. `history` is for handlers that give `since`.
+        `on_end` is called with each job that ended here, once the store has recorded it.
+        `missed_fires` is for handlers that give `since`.
         """
-        settings = WorkerSettings() if settings is None else settings
-        self._subscribe = store.subscribe
+        self._store = store
         self._unsubscribe: Callable[[], object] = lambda: None
         self._handlers = handlers
-        self._threads = DaemonThreads(settings.max_threads)
+        self._threads = DaemonThreads(store.settings.max_threads)
         self._loops: list[asyncio.Task[None]] = []
-        clock.on_step = self._on_clock_step
+        store.on_available = self._on_store_available
+        store.clock.on_step = self._on_clock_step
         self._is_clock_set = asyncio.Event()
-        self._store = WorkerStore(
-            store,
-            worker=worker,
-            settings=settings,
-            clock=clock,
-            counters=WorkerCounters() if counters is None else counters,
-            on_available=self._on_store_available,
-        )
-        self._leased = LeasedJobs(timer, self._store)
+        self._leased = LeasedJobs(timer, store)
         reporter = ResultReporter(self._leased, on_end)
-        self._recovery = JobRecovery(self._store, reporter)
+        self._recovery = JobRecovery(store, reporter)
         executor = JobExecutor(
-            self._leased, handlers, reporter, self._recovery, self._threads, history
+            self._leased, handlers, reporter, self._recovery, self._threads, missed_fires
         )
         self._runner = JobRunQueue(self._leased, executor.run)
         self._excess = ExcessJobs(self._leased)
@@ -95,7 +79,7 @@ class JobScheduler:
 
     async def start(self) -> None:
         """Begin to claim; overdue jobs are taken over in batches."""
-        self._unsubscribe = self._subscribe(self._claimer)
+        self._unsubscribe = self._store.subscribe(self._claimer)
         self._handlers.on_added = self._claimer.wake
         steps = (
             self._claimer.step,

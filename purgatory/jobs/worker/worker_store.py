@@ -30,7 +30,7 @@ from purgatory.jobs.model.steps import (
     Step,
     accepted,
 )
-from purgatory.jobs.stores.protocol import JobStore
+from purgatory.jobs.stores.protocol import JobStore, StoreListener
 from purgatory.jobs.worker.settings import WorkerCounters, WorkerSettings
 from purgatory.retry_policy import RetryPolicy
 from purgatory.timer import Clock
@@ -174,9 +174,11 @@ class WorkerStore:
         settings: WorkerSettings,
         clock: StoreClock,
         counters: WorkerCounters,
-        on_available: Callable[[], object],
     ) -> None:
-        """Work on `store`, which is open, as `worker`; `on_available` ends an outage."""
+        """Work on `store`, which is open, as `worker`, which names this process to others.
+
+        `clock` follows that of the store. `counters` may be those of an earlier worker.
+        """
         self._store = store
         self._worker = worker
         self.settings = settings
@@ -184,7 +186,8 @@ class WorkerStore:
         self.lease_ms = settings.lease_ms
         self.clock = clock
         self.counters = counters
-        self._on_available = on_available
+        self.on_available: Callable[[], object] = lambda: None
+        """Called when an outage is over."""
         # {name of a step: the store's error}: a store may accept reads and refuse writes.
         self._failing: dict[str, str] = {}
         self.outages = 0
@@ -202,6 +205,10 @@ class WorkerStore:
     def hears_others(self) -> bool:
         """True iff the store announces the jobs that other processes defer."""
         return self._store.hears_others
+
+    def subscribe(self, listener: StoreListener) -> Callable[[], None]:
+        """Notify `listener` of changes; return the function to end it."""
+        return self._store.subscribe(listener)
 
     async def now_ms(self) -> int:
         """Return the store's clock, and synchronize ours with it."""
@@ -317,4 +324,4 @@ class WorkerStore:
     def _note_success(self, name: str) -> None:
         if self._failing.pop(name, None) is not None and not self._failing:
             logger.info("the job store is available again", extra={"action": "store-back"})
-            self._on_available()
+            self.on_available()
