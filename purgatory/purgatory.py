@@ -55,12 +55,12 @@ from purgatory.turn_budget import TurnBudget
 if TYPE_CHECKING:
     from purgatory.jobs import JobContext, JobHandle, Jobs, JobStore, WorkerSettings
     from purgatory.jobs.handlers import HandlerOptions, JobFunction, JobHandlers
+    from purgatory.jobs.handlers.handler import Grid
     from purgatory.jobs.handlers.registry import (
         HandlerDecorator,
         OptionalFunction,
         OptionalJobFunction,
     )
-    from purgatory.jobs.handlers.series import Grid
     from purgatory.jobs.model import JobOptions
     from purgatory.jobs.stores.protocol import StoredFire
     from purgatory.signals.redis import RedisSignals
@@ -775,7 +775,7 @@ class Purgatory:
         grid: Grid
         if cron is None:
             assert every is not None
-            from purgatory.jobs.handlers.series import EveryGrid
+            from purgatory.jobs.handlers.handler import EveryGrid
 
             grid = EveryGrid.of(every, phase)
         else:

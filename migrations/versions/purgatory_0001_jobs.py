@@ -120,7 +120,8 @@ def _create_jobs() -> None:
         sa.Column("version", sa.BigInteger, nullable=False),
         sa.Column("traceparent", sa.Text),
         sa.CheckConstraint(
-            "state IN ('waiting', 'running', 'done', 'failed', 'cancelled')",
+            "state = 'waiting' OR state = 'running' OR state = 'done'"
+            " OR state = 'failed' OR state = 'cancelled'",
             name="ck_purgatory_jobs_state",
         ),
     )

@@ -22,14 +22,13 @@ from purgatory.jobs.model.spec import JobOptions, JobSpec
 from purgatory.jobs.model.steps import Add, Added, AddStatus, Fire
 from purgatory.jobs.owed_fires import FireAll, OutboxRelay, PendingFire, PendingFires
 from purgatory.jobs.periodic import PeriodicRegistrar
-from purgatory.jobs.store_opener import StoreOpener
 from purgatory.jobs.stores.memory import MemoryJobStore
 from purgatory.jobs.stores.protocol import CanHurry, JobStore, NewFire, Outbox
 from purgatory.jobs.worker.result_reporter import on_job_end
 from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import WorkerCounters, WorkerSettings
 from purgatory.jobs.worker.signals_since import AddResult, MissedFires
-from purgatory.jobs.worker.worker_store import OUTAGES, StoreClock, WorkerStore
+from purgatory.jobs.worker.worker_store import OUTAGES, StoreClock, StoreOpener, WorkerStore
 from purgatory.json_value import VALUE, encode_json
 from purgatory.operations.operation_listeners import Listener, Recorder
 from purgatory.outcome import Status

@@ -17,8 +17,8 @@ from typing import Final
 
 from purgatory.background import BackgroundLoop, OutageLog
 from purgatory.job_errors import DuplicateJobError, JobError, StoreError
+from purgatory.jobs.handlers.handler import MARK, RunTime, Series, run_time
 from purgatory.jobs.handlers.registry import JobHandlers
-from purgatory.jobs.handlers.series import MARK, RunTime, Series, run_time
 from purgatory.jobs.model.deadline import utc
 from purgatory.jobs.model.job import Job, JobFilter, JobState
 from purgatory.jobs.model.spec import JobSpec, OnConflict

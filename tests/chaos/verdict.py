@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from purgatory.jobs import Job, JobOutcome, JobState
-from purgatory.jobs.handlers.series import run_time
+from purgatory.jobs.handlers.handler import run_time
 from tests.chaos.ledger import (
     AGAIN_MS,
     LEASE_MS,

@@ -9,7 +9,7 @@ import pytest
 
 from purgatory import Purgatory
 from purgatory.jobs import JobContext, JobLimits, JobState
-from purgatory.jobs.handlers.series import MARK
+from purgatory.jobs.handlers.handler import MARK
 from purgatory.timer import SystemClock
 from tests.contract.job_stores import ContractStore, MakeJobStores
 from tests.patience import PATIENCE_S

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory.jobs.cron import CronGrid
-from purgatory.jobs.handlers.series import EveryGrid
+from purgatory.jobs.handlers.handler import EveryGrid
 from purgatory.jobs.model.deadline import utc, utc_ms
 
 HOUR_MS = 3_600_000

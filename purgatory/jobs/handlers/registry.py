@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, Unpack, overl
 
 from purgatory.errors import InvalidKeyError, name_of
 from purgatory.job_errors import UnknownHandlerError
-from purgatory.jobs.handlers.handler import Handler, HandlerOptions
+from purgatory.jobs.handlers.handler import Grid, Handler, HandlerOptions, Series
 from purgatory.jobs.handlers.job_context import JobContext
 from purgatory.jobs.handlers.payload_type import AnyPayload, PayloadType
-from purgatory.jobs.handlers.series import Grid, Series
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import Bounds
 from purgatory.jobs.model.spec import JobOptions

@@ -10,7 +10,7 @@ import contextlib
 import math
 import os
 import sqlite3
-import time
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -61,7 +61,7 @@ def use_write_ahead_log(connection: Connection) -> str:
                 # SQLite fails at once or after its timeout, and the other one is through soon.
                 if not _is_busy(exc):
                     raise
-            time.sleep(_ATTEMPT_MS / 1_000)
+            threading.Event().wait(_ATTEMPT_MS / 1_000)
         return _write_ahead_mode(connection)
     finally:
         connection.exec_driver_sql(f"PRAGMA busy_timeout = {round(BUSY_SECONDS * 1_000)}")

@@ -429,15 +429,15 @@ def _in_order(dialect: Dialect) -> Select[Any]:
 
 
 _STATES = [str(state) for state in JobState]
-# What most steps change. The rest is of those that replace a job, let it wait again, count its
-# keys, or give it a slot.
+# What most steps change. The rest, but for slots, is of those that replace a job, let it wait again
+# or count its keys.
 _OFTEN = (
     *("deadline_ms", "due_ms", "state", "outcome", "fired_key", "fired_json", "attempt", "epoch"),
     *("worker", "lease_until_ms", "leased_ms", "blocked_by", "lateness_ms", "finished_ms"),
     *("error", "version"),
 )
 _often_of = attrgetter(*_OFTEN)
-_rest_of = attrgetter(*(name for name in Job.__slots__ if name not in _OFTEN))
+_rest_of = attrgetter(*(name for name in Job.__slots__ if name not in (*_OFTEN, "slot_ms")))
 
 
 class Writes:
@@ -502,7 +502,10 @@ class Writes:
         """Return the parameters with which `update_jobs` writes what steps made of a stored job."""
         # Thousands of leases are renewed every few seconds: only what is needed is looked at.
         changes = dict(zip(_OFTEN, _often_of(job), strict=True))
-        if _rest_of(job) != _rest_of(old):
+        if job.slot_ms != old.slot_ms:
+            changes["slot_ms"] = job.slot_ms
+        # Leases and slots leave the version.
+        if job.version != old.version and _rest_of(job) != _rest_of(old):
             # Only what differs: of a job that was read without its payload, that does not.
             stored = record_of(old)
             changes |= {

@@ -307,18 +307,24 @@ class UnitOfWork:
         statements = self.statements
         # {names of what changes: the parameters}
         rows: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        decided, rekeyed = [], []
         for old, job in changes:
             change = statements.writes.change(old, job)
             rows.setdefault(tuple(change), []).append(change)
+            if job.concurrency_key != old.concurrency_key or job.keys != old.keys:
+                rekeyed.append(job)
+            elif not job.keys:
+                continue
+            elif not job.is_undecided:
+                if old.is_undecided:
+                    decided.append(job.id)
+            elif job.open_keys != old.open_keys:
+                rekeyed.append(job)
         for several in rows.values():
             self.execute(statements.writes.update_jobs, several)
-        decided = [
-            job.id for old, job in changes if old.is_undecided and job.keys and not job.is_undecided
-        ]
         if decided:
             ids = statements.dialect.many(decided)
             self.execute(statements.writes.close_keys, {"ids": ids})
-        rekeyed = [job for old, job in changes if _is_rekeyed(old, job)]
         if rekeyed:
             ids = statements.dialect.many([job.id for job in rekeyed])
             self.execute(statements.writes.delete_keys, {"ids": ids})
@@ -388,12 +394,6 @@ class UnitOfWork:
         self.execute(writes.insert_quarantined, texts)
         self.execute(writes.trim_quarantined, {"kept": self.limits.max_quarantined})
         self._counts[JobState(record["state"])] -= 1
-
-
-def _is_rekeyed(old: Job, job: Job) -> bool:
-    """Return True iff the rows of its keys change otherwise than that a decided job has no open."""
-    is_other = (job.keys, job.concurrency_key) != (old.keys, old.concurrency_key)
-    return is_other or (job.is_undecided and job.open_keys != old.open_keys)
 
 
 def lock_in_order(

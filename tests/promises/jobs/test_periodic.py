@@ -13,7 +13,7 @@ import pytest
 from purgatory import Purgatory
 from purgatory.job_errors import InvalidJobError, NoJobStoreError
 from purgatory.jobs import Job, JobState
-from purgatory.jobs.handlers.series import MARK
+from purgatory.jobs.handlers.handler import MARK
 from purgatory.jobs.model.job import JobFilter
 from tests.promises.kit import START_MS, Bench, OutboxDatabase, now_ms
 
