@@ -9,7 +9,6 @@ import pytest
 
 from purgatory.jobs import Job, JobError, JobState
 from purgatory.jobs.model import (
-    STEPS,
     Add,
     Added,
     AddStatus,
@@ -37,7 +36,7 @@ from purgatory.jobs.model import (
     Step,
     WaitAgain,
 )
-from purgatory.jobs.model.steps import HolderStep, JobStep, VersionedStep
+from purgatory.jobs.model.steps import STEPS, HolderStep, JobStep, VersionedStep
 from purgatory.jobs.model.transitions import TRANSITIONS, Phase, applied, changed_by
 from tests.cases import cases
 from tests.contract.world import LEASE_MS, World

@@ -15,7 +15,7 @@ from purgatory.client.flows import Flows
 from purgatory.client.requests import job_body
 from purgatory.errors import InvalidValueError
 from purgatory.jobs import InvalidPayloadError
-from purgatory.jobs.model import encode_payload
+from purgatory.jobs.model.spec import encode_payload
 from purgatory.json_value import decode_json, is_too_deep, stored_value
 from purgatory.limits import MAX_JSON_DEPTH
 from purgatory.signals import MemorySignals

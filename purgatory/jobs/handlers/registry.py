@@ -60,10 +60,6 @@ class JobHandlers:
         """The names of the handlers of this process."""
         return tuple(self._handlers)
 
-    def __contains__(self, name: object) -> bool:
-        """Return True iff this process runs jobs of that name."""
-        return name in self._handlers
-
     def __len__(self) -> int:
         """Return how many handlers this process has."""
         return len(self._handlers)

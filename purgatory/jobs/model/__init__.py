@@ -18,13 +18,10 @@ from purgatory.jobs.model.job import (
     JobState,
     Misfire,
     OnFire,
-    bounded_error,
-    new_job_id,
 )
 from purgatory.jobs.model.limits import Bounds, JobLimits
-from purgatory.jobs.model.spec import JobOptions, JobSpec, OnConflict, Request, encode_payload
+from purgatory.jobs.model.spec import JobOptions, JobSpec, OnConflict, Request
 from purgatory.jobs.model.steps import (
-    STEPS,
     Add,
     Added,
     AddStatus,
@@ -52,7 +49,6 @@ from purgatory.jobs.model.steps import (
 )
 
 __all__ = [
-    "STEPS",
     "Add",
     "AddStatus",
     "Added",
@@ -95,7 +91,4 @@ __all__ = [
     "Start",
     "Step",
     "WaitAgain",
-    "bounded_error",
-    "encode_payload",
-    "new_job_id",
 ]

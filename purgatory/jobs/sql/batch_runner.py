@@ -148,23 +148,14 @@ class LockedRows:
         """Run steps with `runner`, several at the same time."""
         self._runner = runner
         self._slots = asyncio.Semaphore(MAX_LOCKED)
-        self._running = Uncancelled("purgatory-jobs-locked")
-
-    @property
-    def is_busy(self) -> bool:
-        """True while steps are under way."""
-        return bool(self._running)
+        self.running = Uncancelled("purgatory-jobs-locked")
 
     async def run(self, steps: Sequence[Step[Any]]) -> list[Any]:
         """Return the results of steps; raise StoreBusyError if a row stays locked.
 
         Then some of the steps may be done. It goes on if the caller is cancelled.
         """
-        return await self._running.run(self._run(steps))
-
-    async def join(self) -> None:
-        """Return once no steps are under way."""
-        await self._running.join()
+        return await self.running.run(self._run(steps))
 
     async def _run(self, steps: Sequence[Step[Any]]) -> list[Any]:
         until_ns = SystemClock().now_ns() + BUDGET_MS * NS_PER_MS

@@ -23,8 +23,6 @@ from purgatory.jobs.sql.engine import (
     OpenFile,
     SqliteLookUp,
     SqliteThread,
-    check_file,
-    check_folder,
     check_url,
     make_engine,
     pool_capacity,
@@ -109,6 +107,7 @@ class Database:
             self._engine = url_or_engine
         else:
             self._engine = make_engine(url_or_engine)
+        self.url = self._engine.url
         self.statements = Statements.of(self._engine.dialect.name)
         self.clock = DatabaseClock(self.statements.dialect, now_ms)
         self.limits = JobLimits() if limits is None else limits
@@ -116,29 +115,17 @@ class Database:
         self._others: list[Database] = []
         # A server that hangs replies to nothing; each statement has a timeout of its driver.
         self._timeout = RoundTripTimeout(_HOUR_S)
-        self._reads = Uncancelled("purgatory-jobs-read")
+        self.reads = Uncancelled("purgatory-jobs-read")
         self._in_use: set[AsyncConnection] = set()
         self._terminating: asyncio.TimerHandle | None = None
         self._thread: SqliteThread | None = None
         self._reading_thread: SqliteThread | None = None
         self._look_up: SqliteLookUp | None = None
-        self._file = OpenFile(self._engine.url)
+        self.file = OpenFile(self.url)
         if self.statements.dialect.is_sqlite:
-            self._thread = SqliteThread(self._engine.url)
-            self._reading_thread = SqliteThread(self._engine.url)
-            self._look_up = SqliteLookUp(self._engine.url, self._file)
-
-    def check_folder(self) -> None:
-        """Raise StoreNotReadyError if a SQLite file cannot be made: it is a folder, or has none."""
-        check_folder(self._engine.url)
-
-    def check_file(self) -> None:
-        """Raise StoreNotReadyError if this is a SQLite file that does not exist."""
-        check_file(self._engine.url)
-
-    def check_open_file(self) -> None:
-        """Raise StoreNotReadyError if this is a SQLite file that is gone, or another, by now."""
-        self._file.check()
+            self._thread = SqliteThread(self.url)
+            self._reading_thread = SqliteThread(self.url)
+            self._look_up = SqliteLookUp(self._engine.url, self.file)
 
     def check_pool(self) -> list[str]:
         """Return a warning if the pool of an engine has too few connections for workers.
@@ -169,12 +156,7 @@ class Database:
         """
         if self._thread is not None and self._look_up is not None:
             await self._thread.run(self._look_up.open)
-        self._file.remember()
-
-    @property
-    def has_look_up(self) -> bool:
-        """True iff `may_have_jobs` looks."""
-        return self._look_up is not None
+        self.file.remember()
 
     def may_have_jobs(self, key: str) -> bool:
         """Return False only if no undecided job is on `key` now. Does not wait for anything."""
@@ -204,11 +186,7 @@ class Database:
         It goes on if the caller is cancelled, so that a connection is never left in the middle of
         an answer, or half open: then asyncpg leaves errors that nobody retrieves.
         """
-        return await self._reads.run(self._read(work))
-
-    async def join(self) -> None:
-        """Wait for the reads under way."""
-        await self._reads.join()
+        return await self.reads.run(self._read(work))
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
         try:
@@ -220,7 +198,7 @@ class Database:
             raise error from exc
 
     async def _read_once(self, work: Callable[[Connection], T]) -> T:
-        self._file.check()
+        self.file.check()
         if self._reading_thread is not None:
             thread = self._reading_thread
             return await thread.run(functools.partial(self._read_in, thread, work))
@@ -275,7 +253,7 @@ class Database:
         write_once: Callable[[_Transaction[T]], Awaitable[T]],
     ) -> T:
         transaction = _Transaction(self.statements, work)
-        self._file.check()
+        self.file.check()
         try:
             return await _repeated(
                 lambda: write_once(transaction), lambda: not transaction.has_begun
@@ -315,13 +293,13 @@ class Database:
             await self._engine.dispose()
 
     def _write_in(self, thread: SqliteThread, transaction: _Transaction[T]) -> T:
-        self._file.check()
+        self.file.check()
         try:
             if thread.connection is None:
                 thread.connection = thread.connect()
                 set_up(thread.connection)
             result = transaction.run(thread.connection)
-            self._file.check()
+            self.file.check()
             return result
         finally:
             if not transaction.is_connection_good:
@@ -329,8 +307,8 @@ class Database:
 
     async def close(self) -> None:
         """Close every connection; what hangs is left to its end."""
-        self._file.forget()
-        await self.join()
+        self.file.forget()
+        await self.reads.join()
         try:
             if self._thread is not None:
                 if self._look_up is not None:

@@ -21,6 +21,7 @@ from sqlalchemy.util.concurrency import await_only, in_greenlet
 from purgatory.errors import wrong_type
 from purgatory.job_errors import StoreNotReadyError
 from purgatory.jobs.sql.database import Database
+from purgatory.jobs.sql.engine import check_folder
 from purgatory.jobs.sql.errors import HOW_TO_MIGRATE, store_error
 
 VERSION_TABLE = "purgatory_version"
@@ -68,7 +69,7 @@ async def migrate(url_or_engine: str | URL | AsyncEngine, revision: str = "head"
     while not _turn.acquire(blocking=False):  # noqa: ASYNC110 - an Event is of one loop, this of all
         await asyncio.sleep(_LOOK_AGAIN_S)
     try:
-        database.check_folder()
+        check_folder(database.url)
         await database.write(
             lambda connection: _migrate(connection, revision, is_down=revision == "base")
         )

@@ -30,7 +30,7 @@ from purgatory.jobs.model.steps import Added, Fire, KeyFired, Paused, Renew, Res
 from purgatory.jobs.sql.application import ApplicationSteps
 from purgatory.jobs.sql.batch_runner import BatchRunner, LockedRows, RowLockedError, Steps, Write
 from purgatory.jobs.sql.database import Database
-from purgatory.jobs.sql.engine import setting_warnings
+from purgatory.jobs.sql.engine import check_file, setting_warnings
 from purgatory.jobs.sql.job_transaction import Quarantine, StoreFire, TakeFires
 from purgatory.jobs.sql.migrations import check_revision
 from purgatory.jobs.sql.tables import CONCURRENCY_MARK, is_storable, job_of
@@ -101,7 +101,7 @@ class SqlJobStore:
 
     async def open(self) -> None:
         """Connect, and check that the tables are at the revision that this version needs."""
-        self._database.check_file()
+        check_file(self._database.url)
         self._database.check_pool()
         self._database.restart()
         try:
@@ -131,7 +131,7 @@ class SqlJobStore:
             await self._commit.join()
             for commit in self._own_commits.values():
                 await commit.join()
-            await self._locked_rows.join()
+            await self._locked_rows.running.join()
         finally:
             await self._database.close()
 
@@ -274,13 +274,13 @@ class SqlJobStore:
     async def add_in(self, session: Any, specs: Sequence[JobSpec]) -> list[Added | JobError]:
         """Run `Add` for each spec in the transaction of `session`."""
         self._require_open()
-        self._database.check_open_file()
+        self._database.file.check()
         return await self._application.add(session, specs)
 
     async def fire_in(self, session: Any, fire: NewFire, on_commit: OnCommit) -> None:
         """Store a fire in the transaction of `session`."""
         self._require_open()
-        self._database.check_open_file()
+        self._database.file.check()
         await self._application.fire(session, fire, on_commit)
 
     async def store_fire(self, fire: NewFire) -> None:
@@ -301,7 +301,7 @@ class SqlJobStore:
         return GroupCommit(run, weigh=len, max_weight=self.limits.max_batch)
 
     async def _fire(self, steps: list[Fire]) -> list[Any]:
-        if self._database.has_look_up:
+        if self._database.statements.dialect.is_sqlite:
             # `may_wait_on` has looked: there are jobs on most of these keys.
             return await self._submit(steps)
         # Most keys have no jobs: looking for them needs no transaction.
@@ -327,7 +327,7 @@ class SqlJobStore:
         try:
             results: list[Any] = await commit.submit(steps)
         except RowLockedError:
-            if not self._locked_rows.is_busy:
+            if not self._locked_rows.running:
                 # Once for all who were in a batch with it.
                 _log.warning(
                     "another transaction keeps a job locked: the steps of a batch, such as %s, are "
@@ -374,7 +374,7 @@ class SqlJobStore:
         """Wait for the queries under way, which go on while the store closes."""
         await self._keys.join()
         await self._gets.join()
-        await self._database.join()
+        await self._database.reads.join()
 
     async def _look_up(self, batch: list[list[str]]) -> list[list[bool]]:
         """Return for each caller's keys whether an undecided job is on them."""

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from purgatory import InvalidKeyError
 from purgatory.jobs import InvalidDeadlineError, InvalidJobError, InvalidPayloadError, JobLimits
-from purgatory.jobs.model import Deadline, JobSpec, bounded_error, new_job_id
+from purgatory.jobs.model import Deadline, JobSpec
+from purgatory.jobs.model.job import bounded_error, new_job_id
 from purgatory.jobs.model.spec import NAME_LENGTH
 from tests.cases import cases
 
