@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Self
 
-from purgatory.background import cancel_until_done
+from purgatory.background import BackgroundLoop, OutageLog
 from purgatory.errors import LeaseLostError, OwnershipUnavailableError, PurgatoryClosedError
 from purgatory.group_commit import RoundTripTimeout
 from purgatory.operations.watch_key import check_key
@@ -34,95 +34,6 @@ from purgatory.timer import Clock, SystemClock
 from purgatory.timer.clock import NS_PER_MS, Seconds, seconds_of
 
 _logger = logging.getLogger("purgatory.ownership")
-
-
-class LeaseRenewer:
-    """Renews every lease in one round trip, each third of a lease; calls `lose` for what ended."""
-
-    def __init__(
-        self,
-        leases: Mapping[str, Lease],
-        run: Callable[[Sequence[LeaseStep]], Awaitable[list[LeaseResult]]],
-        *,
-        lose: Callable[[Lease], None],
-        lease_ms: int,
-        clock: Clock,
-    ) -> None:
-        self._leases = leases
-        self._run = run
-        self._lose = lose
-        self._lease_ms = lease_ms
-        self._clock = clock
-        # Processes that lost the store together do not return in step.
-        self._interval = RetryPolicy(first_ms=lease_ms // 3, max_ms=lease_ms // 3, jitter=0.2)
-        self._retries = RetryPolicy(first_ms=20, max_ms=max(20, lease_ms // 10))
-        self._has_leases = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Start the task, on the running event loop, which may be another than before."""
-        self._has_leases = asyncio.Event()
-        self._task = asyncio.create_task(self._renew_until_cancelled())
-
-    async def stop(self) -> None:
-        """Stop the task."""
-        task, self._task = self._task, None
-        await cancel_until_done(task)
-
-    def wake(self) -> None:
-        """Begin to renew: there is a lease."""
-        self._has_leases.set()
-
-    async def _renew_until_cancelled(self) -> None:
-        failures = 0
-        while True:
-            if not self._leases:
-                self._has_leases.clear()
-            await self._has_leases.wait()
-            policy = self._retries if failures else self._interval
-            await asyncio.sleep(min(policy.delay_s(max(1, failures)), self._seconds_left()))
-            try:
-                error = await self._renew()
-            except Exception:
-                failures += 1
-                _logger.exception("cannot renew", extra={"action": "ownership.renew"})
-                continue
-            failures = 0 if error is None else failures + 1
-            if failures == 1:
-                _logger.error(
-                    "cannot renew leases, trying again until they end: %s",
-                    error,
-                    extra={"action": "ownership.renew"},
-                )
-
-    async def _renew(self) -> OwnershipUnavailableError | None:
-        """Renew every lease; return an error if some could not be renewed."""
-        for lease in list(self._leases.values()):
-            if not lease.is_valid:
-                self._lose(lease)
-        leases = list(self._leases.values())
-        if not leases:
-            return None
-        sent_ns = self._clock.now_ns()
-        steps = [
-            RenewLease(
-                name=lease.name, token=lease._token, epoch=lease.epoch, lease_ms=self._lease_ms
-            )
-            for lease in leases
-        ]
-        error = None
-        for lease, result in zip(leases, await self._run(steps), strict=True):
-            if isinstance(result, OwnershipUnavailableError):
-                error = result
-            elif result.is_done:
-                lease._extend(sent_ns)
-            else:
-                self._lose(lease)
-        return error
-
-    def _seconds_left(self) -> float:
-        """Return the time until the first lease ends."""
-        return min((lease._seconds_left() for lease in self._leases.values()), default=0.0)
 
 
 MIN_LEASE_MS = 100
@@ -184,8 +95,13 @@ class Ownership:
         self._clock: Clock = SystemClock() if clock is None else clock
         self._leases: dict[str, Lease] = {}
         self._acquiring: dict[str, asyncio.Task[Lease | Owner]] = {}
-        self._renewer = LeaseRenewer(
-            self._leases, self._run, lose=self._lose, lease_ms=lease_ms, clock=self._clock
+        # Started by `open`, perhaps on another event loop than before.
+        self._renewer: BackgroundLoop
+        self._outage = OutageLog(
+            _logger,
+            "cannot renew leases, trying again until they end: %s",
+            "renews leases again",
+            actions=("ownership.renew", "ownership.renewed"),
         )
         self._is_open = False
 
@@ -194,6 +110,15 @@ class Ownership:
         await self._store.open()
         self._context = copy_context()
         self._is_open = True
+        self._renewer = BackgroundLoop(
+            self._renew,
+            name="ownership.renew",
+            poll_s=self._lease_ms / 3_000,
+            retry=RetryPolicy(first_ms=20, max_ms=max(20, self._lease_ms // 10)),
+            outages=(OwnershipUnavailableError,),
+            on_outage=self._outage.begin,
+            logger=_logger,
+        )
         self._renewer.start()
 
     async def close(self) -> None:
@@ -338,7 +263,6 @@ class Ownership:
             # Otherwise this process was suspended meanwhile; the repeat renews the lease.
             if lease.is_valid:
                 self._leases[name] = lease
-                self._renewer.wake()
                 _logger.info(
                     "owns %r with epoch %d",
                     name,
@@ -350,6 +274,34 @@ class Ownership:
             f"the lease of {name!r} had ended before this process knew of it, {_ATTEMPTS} times: "
             f"lease_ms is {self._lease_ms}, and its event loop is blocked for longer"
         )
+
+    async def _renew(self, is_poll: bool) -> bool:
+        """Renew every lease in one round trip; raise OwnershipUnavailableError if some are not."""
+        for lease in list(self._leases.values()):
+            if not lease.is_valid:
+                self._lose(lease)
+        leases = list(self._leases.values())
+        if not leases:
+            return False
+        sent_ns = self._clock.now_ns()
+        steps = [
+            RenewLease(
+                name=lease.name, token=lease._token, epoch=lease.epoch, lease_ms=self._lease_ms
+            )
+            for lease in leases
+        ]
+        error = None
+        for lease, result in zip(leases, await self._run(steps), strict=True):
+            if isinstance(result, OwnershipUnavailableError):
+                error = result
+            elif result.is_done:
+                lease._extend(sent_ns)
+            else:
+                self._lose(lease)
+        if error is not None:
+            raise error
+        self._outage.end()
+        return False
 
     def _on_acquired(self, name: str, task: asyncio.Task[Lease | Owner]) -> None:
         del self._acquiring[name]
