@@ -1018,7 +1018,7 @@ class Purgatory:
         here = self.waiting(key)
         if self.shared_signals is None:
             return here
-        return here + sum(await self.shared_signals.peers.ask("waiting", key))
+        return here + sum(await self.shared_signals.peers.ask("waiting", key, int))
 
     def delay_ms(self, timeout: Seconds) -> int:
         """Return `timeout` seconds as whole milliseconds, rounded up; raise InvalidTimeoutError."""

@@ -308,8 +308,8 @@ async def test_a_process_is_asked_by_those_of_its_database_only(server: ValkeySe
     ):
         waiting = await parked(there, "k")
         assert here.shared_signals is not None and elsewhere.shared_signals is not None
-        assert await here.shared_signals.peers.ask("waiting", "k") == [1]
-        assert await elsewhere.shared_signals.peers.ask("waiting", "k") == []
+        assert await here.shared_signals.peers.ask("waiting", "k", int) == [1]
+        assert await elsewhere.shared_signals.peers.ask("waiting", "k", int) == []
         await elsewhere.fire("k", "elsewhere")
         await here.fire("k", "here")
         assert (await waiting).value == "here"

@@ -453,10 +453,10 @@ async def test_questions_do_not_ask_a_cluster_for_its_nodes(cluster_url: str) ->
     async with Redis.from_url(cluster_url) as client, worker(url) as here, worker(url) as there:
         assert isinstance(here.shared_signals, RedisSignals)
         _ = await parked(there, "k")
-        assert await here.shared_signals.peers.ask("waiting", "k") == [1]
+        assert await here.shared_signals.peers.ask("waiting", "k", int) == [1]
         before = await client.info("commandstats")
         for _ in range(10):
-            assert await here.shared_signals.peers.ask("waiting", "k") == [1]
+            assert await here.shared_signals.peers.ask("waiting", "k", int) == [1]
         after = await client.info("commandstats")
         assert after["cmdstat_cluster|slots"] == before["cmdstat_cluster|slots"]
 

@@ -124,7 +124,7 @@ async def test_a_malformed_snapshot_ends_no_dashboard(server: ValkeyServer, text
     """Its viewers see the others, and a note."""
     async with AsyncExitStack() as stack:
         first, second = await entered(stack, server, 2)
-        second.signals.peers.text_answers[f"snapshot {PREFIX}"] = _saying(text)
+        second.signals.peers.answers[f"snapshot {PREFIX}"] = _saying(text)
         shown = json.loads(await first.snapshots.latest())
         assert [each["token"] for each in shown["workers"]] == [first.workers.token]
         assert shown["notes"] == ["1 other workers cannot be shown: see the log."]
@@ -152,7 +152,7 @@ async def test_malformed_rows_are_left_out(server: ValkeyServer) -> None:
         first, second = await entered(stack, server, 2)
         for name, text in ROWS.items():
             for question in ("waits", "cancel-listed-waits"):
-                second.signals.peers.text_answers[f"{question} {PREFIX}"] = _saying(text)
+                second.signals.peers.answers[f"{question} {PREFIX}"] = _saying(text)
             assert await first.waits.list_waits() == WaitsResponse(waits=[], next=None), name
             assert await first.waits.cancel(["x"]) == (set(), "the wait is over"), name
 

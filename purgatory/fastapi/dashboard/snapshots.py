@@ -61,7 +61,7 @@ class Workers:
     def answer_with(self, question: str, answer: Callable[[str], Awaitable[str]]) -> None:
         """Call `answer` with the argument whenever another worker asks."""
         if self._shared is not None:
-            self._shared.peers.text_answers[f"{question} {self._prefix}"] = answer
+            self._shared.peers.answers[f"{question} {self._prefix}"] = answer
 
     async def ask(
         self,
@@ -80,7 +80,7 @@ class Workers:
         if self._shared is None:
             return found, malformed
         budget = TurnBudget()
-        for text in await self._shared.peers.ask_texts(f"{question} {self._prefix}", argument):
+        for text in await self._shared.peers.ask(f"{question} {self._prefix}", argument, str):
             max_bytes -= len(text)
             if max_bytes < 0:
                 break

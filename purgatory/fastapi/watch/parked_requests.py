@@ -371,7 +371,8 @@ class WaitRegistry:
         shared = self.purgatory.shared_signals
         if shared is not None and not count:
             try:
-                count = sum(await shared.peers.ask(f"cancel-wait {self.context.prefix}", wait_id))
+                question = f"cancel-wait {self.context.prefix}"
+                count = sum(await shared.peers.ask(question, wait_id, int))
             except PurgatoryError as exc:
                 raise problem_of_error(exc) from exc
         if not count:

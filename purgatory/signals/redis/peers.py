@@ -11,7 +11,7 @@ from asyncio import Future
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from secrets import token_hex
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from purgatory.errors import SignalsUnavailableError
 from purgatory.redis_server.script import CONNECTION_ERRORS
@@ -35,6 +35,8 @@ _MESSAGE: Final = re.compile(
     rb'\["([0-9a-f]{12})", ([0-9]{1,15}), ("(?:[^"\\]|\\.){1,600}"), (".*"|[0-9]{1,15})\]',
     re.DOTALL,
 )
+
+_Answer = TypeVar("_Answer", int, str)
 
 
 class _Message(NamedTuple):
@@ -81,10 +83,8 @@ class Peers:
         self._number = 0
         self._has_warned = False
         self._publishing = asyncio.Semaphore(_MAX_PUBLISHING)
-        self.answers: dict[str, Callable[[str], int]] = {}
-        """{question: the function that answers it}"""
-        self.text_answers: dict[str, Callable[[str], Awaitable[str]]] = {}
-        """The same for slow answers, which are texts; those that fail are left out."""
+        self.answers: dict[str, Callable[[str], int | Awaitable[str]]] = {}
+        """{question: the function that answers it}: by a number at once, or by a text later."""
 
     def start(self) -> None:
         """Subscribe, on the running event loop."""
@@ -110,19 +110,15 @@ class Peers:
                 task.cancel()
             await asyncio.wait(tasks, timeout=_STOP_S)
 
-    async def ask(self, question: str, argument: str) -> list[int]:
-        """Return the answers of the other processes; raise SignalsUnavailableError.
+    async def ask(self, question: str, argument: str, kind: type[_Answer]) -> list[_Answer]:
+        """Return the answers of the other processes that are of `kind`, a number or a text.
 
-        A process that does not answer within a second is left out.
+        A process that does not answer within a second, or fails to, is left out. Raises
+        SignalsUnavailableError.
         """
         # A task of its own: a server may run the first step of its caller outside any.
         answers = await asyncio.create_task(self._ask(question, argument))
-        return [answer for answer in answers if isinstance(answer, int)]
-
-    async def ask_texts(self, question: str, argument: str) -> list[str]:
-        """Return the answers of `text_answers` of the other processes, as `ask` does."""
-        answers = await asyncio.create_task(self._ask(question, argument))
-        return [answer for answer in answers if isinstance(answer, str)]
+        return [answer for answer in answers if isinstance(answer, kind)]
 
     async def _ask(self, question: str, argument: str) -> list[int | str]:
         if self._subscription is None:
@@ -149,7 +145,7 @@ class Peers:
 
     def tell(self, question: str, argument: str) -> None:
         """Ask the other processes, without waiting for their answers."""
-        self._begin_to_publish(self.channel, [self._name, 0, question, argument])
+        self._begin(self._publish(self.channel, [self._name, 0, question, argument]))
 
     async def _handle(self, channel: str, data: bytes) -> None:
         found = _parsed(data)
@@ -165,36 +161,35 @@ class Peers:
         if channel == self._own_channel:
             self._note_answer(found)
             return
-        asker, number, question, argument = found
-        if asker == self._name or not isinstance(argument, str):
+        if found.asker == self._name or len(self._replies) >= MAX_REPLIES:
             return
-        if len(self._replies) >= MAX_REPLIES:
-            return
-        reply = [self._name, number, question]
-        asking = f"{self.channel}:{asker}"
-        if number and question in self.text_answers:
-            self._begin(self._reply_with_text(asking, reply, argument))
-            return
-        count = self._count(question, argument)
-        if number:
-            self._begin_to_publish(asking, [*reply, count])
+        if found.number:
+            self._begin(self._reply(found))
+        else:
+            await self._reply(found)
 
-    def _count(self, question: str, argument: str) -> int:
+    async def _reply(self, message: _Message) -> None:
+        asker, number, question, argument = message
         answer = self.answers.get(question)
-        try:
-            return 0 if answer is None else answer(argument)
-        except Exception as exc:
-            _log_failure(question, exc)
-            return 0
-
-    async def _reply_with_text(self, channel: str, reply: list[object], argument: str) -> None:
-        text: object = 0
-        try:
-            text = await self.text_answers[str(reply[2])](argument)
-        except Exception as exc:
-            # The asker goes on without it.
-            _log_failure(str(reply[2]), exc)
-        await self._publish(channel, [*reply, text])
+        found: object = 0
+        if answer is not None and isinstance(argument, str):
+            try:
+                found = answer(argument)
+                if not isinstance(found, int):
+                    found = await found
+            except Exception as exc:
+                # The asker goes on without it. What is wrong with an argument needs no traceback:
+                # there may be many.
+                logger.error(
+                    "could not answer %r of another process (%s)",
+                    question,
+                    type(exc).__name__,
+                    exc_info=None if isinstance(exc, ValueError) else exc,
+                    extra={"action": "no-answer"},
+                )
+                found = 0
+        if number:
+            await self._publish(f"{self.channel}:{asker}", [self._name, number, question, found])
 
     def _note_answer(self, message: _Message) -> None:
         asked = self._asked.get(message.number)
@@ -204,9 +199,6 @@ class Peers:
         is_complete = asked.expected is not None and len(asked.answers) >= asked.expected
         if is_complete and not asked.future.done():
             asked.future.set_result(None)
-
-    def _begin_to_publish(self, channel: str, message: list[object]) -> None:
-        self._begin(self._publish(channel, message))
 
     def _begin(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
@@ -232,14 +224,3 @@ def _parsed(data: bytes) -> _Message | None:
         return _Message(asker.decode(), int(number), json.loads(question), json.loads(argument))
     except ValueError:
         return None
-
-
-def _log_failure(question: str, error: Exception) -> None:
-    # What is wrong with an argument needs no traceback: there may be many.
-    logger.error(
-        "could not answer %r of another process (%s)",
-        question,
-        type(error).__name__,
-        exc_info=None if isinstance(error, ValueError) else error,
-        extra={"action": "no-answer"},
-    )
