@@ -302,13 +302,14 @@ class Follower:
         self._note_refusal(state.refusal)
         if not replica.epochs:
             replica.begin(state.epochs, state.trimmed)
-            await self._learn_keys(state.trimmed)
+            await self._learn_lost(is_first=True)
+            self._holes = state.holes
         elif not await self._is_continued(state, after):
             return False
         # A gap may have been skipped, and what was trimmed is no gap for one who begins.
         after = max(after, state.trimmed)
         if self._has_unknown_holes(state):
-            await self._learn_holes()
+            await self._learn_lost()
             self._holes = state.holes
         if state.entries:
             replica.note_page(after, state.entries, state.head)
@@ -337,20 +338,6 @@ class Follower:
             )
         self.refusal = refusal
 
-    async def _learn_keys(self, trimmed: int) -> None:
-        """Learn which cursors from before the first entry are still good: those of quiet keys."""
-        cursor = 0
-        while True:
-            page = await self.log.keys_after(cursor)
-            for key, lost in page.lost.items():
-                # The others have entries that are read now, and say so themselves.
-                if 0 < lost <= trimmed:
-                    self.replica.drop_at(key, self.replica.position_of(lost))
-            cursor = page.after
-            if not cursor:
-                break
-        self.replica.forget_through(self.replica.position_of(page.forgotten))
-
     def _has_unknown_holes(self, state: LogState) -> bool:
         """Return True iff holes are to be learned before entries that were read are given out.
 
@@ -358,10 +345,11 @@ class Follower:
         """
         return state.hole > self.replica.applied and state.holes != self._holes
 
-    async def _learn_holes(self, until: int | None = None) -> None:
+    async def _learn_lost(self, until: int | None = None, *, is_first: bool = False) -> None:
         """Expire the cursors of keys whose last entry was removed before it was read here.
 
-        Through the offset `until`, if that is given: the log has others after it.
+        Through the offset `until`, if that is given: the log has others after it. Those from before
+        the first entry that is read stay good for the other keys, which are quiet.
         """
         replica = self.replica
         known: set[str] = set()
@@ -377,7 +365,9 @@ class Follower:
             if not cursor:
                 break
         forgotten = page.forgotten if until is None else min(page.forgotten, until)
-        if forgotten > replica.applied:
+        if is_first:
+            replica.forget_through(replica.position_of(forgotten))
+        elif forgotten > replica.applied:
             replica.lose_others(known, forgotten)
             for key in self._watched_here():
                 self._check(key)
@@ -434,7 +424,7 @@ class Follower:
             await self._skip_gap(state, min(state.trimmed, common), set())
             return
         if self._has_unknown_holes(state):
-            await self._learn_holes(common)
+            await self._learn_lost(common)
         entries = [entry for entry in state.entries if entry.offset <= common]
         self.replica.note_page(after, entries, state.head)
         await self.applier.apply_page(entries)

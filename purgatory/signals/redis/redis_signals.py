@@ -115,7 +115,9 @@ class RedisSignals:
         self._followers: list[Follower] = []
         self._logs: list[ShardLog] = []
         self._claims = NameClaims(self._logs, self._timeout_s)
-        self._propagation: TracePropagation | None = None
+        self.propagation: TracePropagation | None = None
+        """Reads the trace context of fires, and restores it where their entries apply. Set it
+        before `begin`."""
         self.peers = Peers(prefix, self._server)
         """Asks the other processes, and answers them."""
         self.pending_fires = PendingFireRecords(f"{{{prefix}:signals:0}}:", self._server)
@@ -199,19 +201,9 @@ class RedisSignals:
         self._looks_at_loss = [follower.looks for follower in self._followers]
         for follower in self._followers:
             follower.log.connect(self._connection)
+            follower.applier.propagation = self.propagation
             follower.start(self._server, listener)
         self.peers.start()
-
-    @property
-    def propagation(self) -> TracePropagation | None:
-        """Reads the trace context of fires, and restores it where their entries apply."""
-        return self._propagation
-
-    @propagation.setter
-    def propagation(self, propagation: TracePropagation | None) -> None:
-        self._propagation = propagation
-        for follower in self._followers:
-            follower.applier.propagation = propagation
 
     async def opened(self) -> None:
         """Return once the logs were read, or after the timeout: they are tried again until then.
@@ -316,7 +308,7 @@ class RedisSignals:
         until_s = asyncio.get_running_loop().time() + self._timeout_s
         if owner is not None:
             owner = short_name(owner)
-        traceparent = current_traceparent(self._propagation)
+        traceparent = current_traceparent(self.propagation)
         home = None if idempotency is None else self._home_of(idempotency)
         by_shard: defaultdict[int, list[int]] = defaultdict(list)
         if home is not None and any(self.shard_of(key) == home for _, key, _ in items):
