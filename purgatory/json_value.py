@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from json.encoder import (  # type: ignore[attr-defined] # not in typeshed
@@ -12,14 +11,10 @@ from json.encoder import (  # type: ignore[attr-defined] # not in typeshed
     encode_basestring,
 )
 from math import isfinite
-from threading import Lock
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn
 
 from purgatory.errors import InvalidValueError, PurgatoryError
 from purgatory.limits import MAX_JSON_DEPTH
-
-_Argument = TypeVar("_Argument")
-_Result = TypeVar("_Result")
 
 
 def _refuse(value: Any) -> NoReturn:
@@ -78,15 +73,11 @@ def json_value(value: Any, kind: JsonKind = VALUE) -> Any:
 
 
 def encode_json(value: Any, kind: JsonKind, max_bytes: float) -> bytes:
-    """Return a value as compact JSON; raise the error of `kind` if it is not JSON or too large.
-
-    What is accepted does not depend on how much of the stack its caller has used.
-    """
+    """Return a value as compact JSON; raise the error of `kind` if it is not JSON or too large."""
     try:
-        try:
-            encoded = _encode(value).encode()
-        except RecursionError:
-            encoded = _encode_or_too_deep(value)
+        encoded = _encode(value).encode()
+    except RecursionError as exc:
+        raise kind.error(f"the {kind.noun} {TOO_DEEP}") from exc
     except (TypeError, ValueError) as exc:
         raise kind.error(
             f"the {kind.noun} is not JSON ({exc}): {kind.verb} null, a boolean, a finite number, a "
@@ -94,11 +85,6 @@ def encode_json(value: Any, kind: JsonKind, max_bytes: float) -> bytes:
         ) from exc
     if len(encoded) > _SHALLOW_BYTES and is_too_deep(encoded):
         raise kind.error(f"the {kind.noun} {TOO_DEEP}")
-    if len(encoded) > _MAX_DIGITS and has_long_integer(encoded):
-        raise kind.error(
-            f"the {kind.noun} has an integer of more than {_MAX_DIGITS} digits, the limit: "
-            f"{kind.verb} it as a string"
-        )
     if len(encoded) > max_bytes:
         raise kind.error(
             f"the {kind.noun} takes {len(encoded)} bytes as JSON, more than the limit of "
@@ -131,24 +117,6 @@ def is_too_deep(encoded: bytes, levels: int = MAX_JSON_DEPTH) -> bool:
     return bool(brackets)
 
 
-def has_long_integer(encoded: bytes) -> bool:
-    """Return True iff JSON of ours has an integer that other processes would not decode.
-
-    Only a process with a limit of its own (PYTHONINTMAXSTRDIGITS) writes it.
-    """
-    if sys.get_int_max_str_digits() == _MAX_DIGITS:
-        return False
-    return _LONG_INTEGER.search(_STRING.sub(b"", encoded)) is not None
-
-
-def stored_value(encoded: str) -> Any:
-    """Return the value of JSON that was checked before, whatever the limits of this process."""
-    try:
-        return _decode_plain(encoded)
-    except (RecursionError, ValueError):
-        return _with_room(_decode_plain, encoded)
-
-
 def decode_document(encoded: bytes) -> Any:
     """Return the value of a JSON document, which may contain values of ours; raise ValueError.
 
@@ -163,20 +131,8 @@ def decode_json(encoded: bytes) -> Any:
     """Return the value of JSON from another process; raise ValueError for what ours never sends.
 
     That is also NaN and the like, what is not UTF-8, what `is_too_deep`, and line breaks: values
-    are copied into responses as they are. It depends neither on the caller's part of the stack nor
-    on the limit of digits of this process.
+    are copied into responses as they are.
     """
-    try:
-        return _decode_checked(encoded)
-    except RecursionError:
-        return _with_room(_decode_checked, encoded)
-    except ValueError:
-        if not 0 < sys.get_int_max_str_digits() < _MAX_DIGITS:
-            raise
-        return _with_room(_decode_checked, encoded)
-
-
-def _decode_checked(encoded: bytes) -> Any:
     if b"\n" in encoded or b"\r" in encoded:
         raise ValueError("it has line breaks")
     if is_too_deep(encoded):
@@ -186,38 +142,6 @@ def _decode_checked(encoded: bytes) -> Any:
         # Lone surrogates.
         _encode(value).encode()
     return value
-
-
-def _encode_or_too_deep(value: Any) -> bytes:
-    try:
-        return _with_room(_encode, value).encode()
-    except RecursionError:
-        # There was room for all that is allowed.
-        return b"[" * (_SHALLOW_BYTES + 1)
-
-
-_MAX_DIGITS: Final = sys.int_info.default_max_str_digits
-_LONG_INTEGER: Final = re.compile(rb"[0-9]{%d}" % (_MAX_DIGITS + 1))
-# Of the stack, beyond what any value and document that we accept needs.
-_ROOM: Final = 4 * MAX_DOCUMENT_DEPTH
-_room_lock: Final = Lock()
-
-
-def _with_room(call: Callable[[_Argument], _Result], argument: _Argument) -> _Result:
-    """Return what `call` returns for `argument`, with some more of the stack than callers have.
-
-    And with integers of as many digits as any process has by default.
-    """
-    # One at a time: another thread would find the raised limits, and leave them.
-    with _room_lock:
-        limit, digits = sys.getrecursionlimit(), sys.get_int_max_str_digits()
-        sys.setrecursionlimit(limit + _ROOM)
-        sys.set_int_max_str_digits(digits and max(digits, _MAX_DIGITS))
-        try:
-            return call(argument)
-        finally:
-            sys.setrecursionlimit(limit)
-            sys.set_int_max_str_digits(digits)
 
 
 def _refuse_number(text: str) -> NoReturn:
@@ -230,7 +154,8 @@ def _finite(text: str) -> float:
 
 
 _decode = json.JSONDecoder(parse_constant=_refuse_number, parse_float=_finite).decode
-_decode_plain = json.JSONDecoder().decode
+stored_value: Final[Callable[[str], Any]] = json.JSONDecoder().decode
+"""Return the value of JSON that was checked before."""
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 _TO_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
