@@ -1,6 +1,6 @@
 """The tables of waits as relations of DuckDB: a year has millions of rows, too many for Python.
 
-Neither is a table of Arrow registered with it: that imports pandas, which takes longer than the
+They are read from files: to register a table of Arrow imports pandas, which takes longer than the
 rest of a report's imports.
 """
 
@@ -33,20 +33,23 @@ Relation = duckdb.DuckDBPyRelation
 PERCENTS = ("p50", "p90", "p99")
 
 
-def relations(tables: Tables, *names: str) -> list[Relation]:
-    """Return tables that `waits` wrote. Raises NothingToReadError if it has not run."""
-    # One thread adds numbers in the same order each time.
-    connection = connected(threads=1)
-    folder = attach(connection, tables.folder)
-    for name in names:
+def relation(tables: Tables, name: str) -> Relation:
+    """Return a table that `waits` wrote. Raises NothingToReadError if it has not run."""
+
+    def read() -> Relation:
+        # One thread adds numbers in the same order each time.
+        connection = connected(threads=1)
+        folder = attach(connection, tables.folder)
         files = parquet(address(folder, path) for path in tables.paths(JOB, name))
         # Read once: an object store would be asked for each query.
         connection.execute(f"CREATE TEMP TABLE {name} AS SELECT * FROM {files}")
-    return [connection.table(name) for name in names]
+        return connection.table(name)
+
+    return tables.known(JOB, name, Relation, read)
 
 
-def rows_of(relation: Relation, query: str) -> list[Any]:
-    """Return the rows, as tuples, of a query over `found`, which is the relation."""
-    result = relation.query("found", query)
+def rows_of(table: Relation, query: str) -> list[Any]:
+    """Return the rows, as tuples, of a query over `found`, which is the table."""
+    result = table.query("found", query)
     assert result is not None, "a query has rows"
     return result.fetchall()

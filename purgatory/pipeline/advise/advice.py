@@ -25,7 +25,7 @@ from purgatory.pipeline.statistics import (
     wilson_interval,
 )
 from purgatory.pipeline.wait_columns import JOB as WAITS
-from purgatory.pipeline.wait_columns import Relation, relations
+from purgatory.pipeline.wait_columns import Relation, relation
 
 LEAST_FIRED = 30
 """With fewer fires there is no advice: the tail would rest on a handful of operations."""
@@ -157,7 +157,7 @@ def run(manifest: Manifest, tables: Tables, targets: Targets, capacity: Capacity
     found = advise_settings(
         by_kind=tables.rows(WAITS, "by_kind"),
         survival=tables.read(WAITS, "wait_counts", survival_of_kinds),
-        parked=relations(tables, "parked")[0],
+        parked=relation(tables, "parked"),
         targets=targets,
         capacity=capacity,
         sampling=manifest.sampling,
@@ -228,10 +228,10 @@ def minutes_of_kinds(parked: Relation, sampling: Mapping[str, float]) -> Minutes
         f"WHEN kind = {text(kind)} THEN {1 / share}" for kind, share in sampling.items() if share
     )
     found = parked.query(
-        "parked",
+        "found",
         f"""
         WITH scaled AS (SELECT *, CASE {" ".join(factors)} WHEN true THEN 1 END::DOUBLE AS factor
-                        FROM parked)
+                        FROM found)
         SELECT epoch_us(minute) // 1000000 AS start_s,
                sum(began * factor)::DOUBLE AS operations,
                sum(began_peak * factor)::DOUBLE AS arrivals,

@@ -17,7 +17,7 @@ from purgatory.pipeline.spark.folders import Tables
 from purgatory.pipeline.sql.values import text
 from purgatory.pipeline.statistics import Step
 from purgatory.pipeline.wait_columns import JOB as WAITS
-from purgatory.pipeline.wait_columns import Relation, relations
+from purgatory.pipeline.wait_columns import Relation, relation
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -110,16 +110,15 @@ def findings(
         raise NothingToReadError(f"No {path} in {tables.folder}: run the job `advise` first.")
     by_kind = _most_first(tables.rows(WAITS, "by_kind"), "kind")
     failed = failed_jobs() if any(map(is_job, by_kind)) else ()
-    parked, by_hour, timeline = relations(tables, "parked", "by_hour", "timeline")
     return Findings(
         manifest=manifest,
         by_kind=by_kind,
         polls=_most_first(tables.rows(WAITS, "polls"), "kind"),
         by_key_prefix=_most_first(tables.rows(WAITS, "by_key_prefix"), "key_prefix"),
         hot_keys=_most_first(tables.rows(WAITS, "hot_keys"), "key"),
-        parked=parked,
-        by_hour=by_hour,
-        timeline=timeline,
+        parked=relation(tables, "parked"),
+        by_hour=relation(tables, "by_hour"),
+        timeline=relation(tables, "timeline"),
         wait_counts=wait_counts,
         lateness_counts=tables.rows(WAITS, "lateness_counts"),
         survival=tables.read(WAITS, "wait_counts", survival_of_kinds),

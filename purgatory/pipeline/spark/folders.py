@@ -244,13 +244,22 @@ class Tables:
 
     def read(self, job: str, name: str, of_table: Callable[[pa.Table], Found]) -> Found:
         """Return what `of_table` makes of a table, once. Raises NothingToReadError."""
-        place = (job, name, of_table)
+        return self.known(job, name, of_table, lambda: of_table(self._table(job, name)))
+
+    def known(self, job: str, name: str, what: object, make: Callable[[], Found]) -> Found:
+        """Return what `make` makes of a table, once for each `what`."""
+        place = (job, name, what)
         if place not in self._known:
-            # Not by Spark: the table is small, and a job of Spark costs a second.
-            parts = map(self._table_of, self.paths(job, name))
-            self._known[place] = of_table(pa.concat_tables(parts))
+            self._known[place] = make()
         found: Found = self._known[place]
         return found
+
+    def _table(self, job: str, name: str) -> pa.Table:
+        # Not by Spark: the table is small, and a job of Spark costs a second.
+        def read() -> pa.Table:
+            return pa.concat_tables(map(self._table_of, self.paths(job, name)))
+
+        return self.known(job, name, pa.Table, read)
 
     def _table_of(self, path: str) -> pa.Table:
         with self.folder.open(path) as file:
