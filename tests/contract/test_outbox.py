@@ -19,11 +19,17 @@ from tests.patience import until
 
 
 class CountingStore(SqlJobStore):
-    """Counts the transactions of the relay, and keeps their results."""
+    """Counts the looks of the relay, and keeps the results of its transactions."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.taken: list[TakenFires] = []
+        self.looks = 0
+
+    async def stored_fires(self, *args: Any, **options: Any) -> list[StoredFire]:
+        found = await super().stored_fires(*args, **options)
+        self.looks += 1
+        return found
 
     async def take_fires(self, fires: Sequence[StoredFire]) -> TakenFires:
         self.taken.append(await super().take_fires(fires))
@@ -102,6 +108,8 @@ async def test_a_locked_fire_holds_up_its_key_only(
     monkeypatch.setattr(owed_fires, "OUTBOX_POLL_S", 600.0)
     async with Purgatory(jobs=store) as purgatory:
         since = purgatory.cursor("k", "other")
+        # The look at the start finds nothing.
+        await until(lambda: store.looks > 0)
         async with AsyncSession(engine) as session:
             await store.fire_in(
                 session, NewFire(key="k", value_json="0", origin=own_origin(purgatory)), list

@@ -140,7 +140,7 @@ async def test_a_dashboard_that_cannot_ask_the_others_says_so(
 
     async with AsyncExitStack() as stack:
         [first] = await entered(stack, server, 1)
-        monkeypatch.setattr(first.signals.peers, "ask_texts", fail)
+        monkeypatch.setattr(first.signals.peers, "ask", fail)
         shown = json.loads(await first.snapshots.latest())
         assert len(shown["workers"]) == 1
         assert shown["notes"] == ["The other workers cannot be shown: nobody listens"]

@@ -100,7 +100,8 @@ def test_what_is_no_json_is_refused(name: str, data: st.DataObject, document: An
     other = data.draw(st.sampled_from(["", *',:[]{}"\\ 0-.e\n', "\\ud800", "NaN", "00", "\ufeff"]))
     changed = (text[:at] + other + text[at + len(other) :]).encode()
     body, _ = BODIES[name]
-    end, of_small = _end_of_large(body, changed), _end(body, changed)
+    # As text: NaN is not equal to itself.
+    end, of_small = str(_end_of_large(body, changed)), str(_end(body, changed))
     # Of two faults, that of an earlier item or name is reported.
     assert end == of_small or {end, of_small} == {"bad-parameter", "bad-json"}
 
