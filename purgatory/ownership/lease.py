@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from purgatory.errors import OwnershipUnavailableError
 from purgatory.timer import Clock
@@ -15,63 +15,31 @@ MAX_ADDRESS_LENGTH: Final = 2_000
 MAX_STATE_BYTES: Final = 1_048_576
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acquire:
-    """Take the lease, unless another process holds it.
+@dataclass(frozen=True, slots=True)
+class LeaseStep:
+    """What is done with the record of a name, in one atomic step.
 
-    A repeat with the same token is the same acquisition, whose reply was lost. Another token of the
-    same instance takes over at once: that process has given up the older lease.
+    `acquire` takes the lease, unless another process holds it. A repeat with the same token is the
+    same acquisition, whose reply was lost. Another token of the same instance takes over at once:
+    that process has given up the older lease.
+
+    `renew` extends the lease, `commit` also replaces the state, and `release` ends the lease: state
+    and epoch stay. `read` changes nothing, and needs no more than the name.
     """
 
+    action: Literal["acquire", "renew", "commit", "release", "read"]
     name: str
-    token: str
+    token: str = ""
     """Random, new for each acquisition."""
-    instance: str
+    epoch: int = 0
+    """That of the acquisition, for the steps after it."""
+    lease_ms: int = 0
+    instance: str = ""
     """Random, new for each process."""
-    address: str
-    lease_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RenewLease:
-    """Extend the lease."""
-
-    name: str
-    token: str
-    epoch: int
-    lease_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
-    """Replace the state, and extend the lease."""
-
-    name: str
-    token: str
-    epoch: int
-    lease_ms: int
-    version: int
+    address: str = ""
+    version: int = 0
     """Above all earlier ones of this lease: a delayed commit must not undo a later one."""
-    state: bytes | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
-    """End the lease; state and epoch stay."""
-
-    name: str
-    token: str
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
-    """Return the record."""
-
-    name: str
-
-
-LeaseStep: TypeAlias = Acquire | RenewLease | Commit | Release | Read
+    state: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +47,7 @@ class LeaseRecord:
     """What a store has under a name, after a step."""
 
     is_done: bool
-    """True iff the step was allowed. False: the lease is lost; not after Acquire and Read."""
+    """True iff the step was allowed. False: the lease is lost; not after `acquire` and `read`."""
     epoch: int = 0
     """The fencing epoch: the number of the latest acquisition, which only grows. 0: none."""
     version: int = 0
@@ -89,7 +57,7 @@ class LeaseRecord:
     remaining_ms: int = 0
     """The time until the lease ends unless it is renewed, by the clock of the store."""
     state: bytes | None = None
-    """The committed state; only after Acquire and Read."""
+    """The committed state; only after `acquire` and `read`."""
 
 
 LeaseResult: TypeAlias = LeaseRecord | OwnershipUnavailableError
@@ -100,7 +68,7 @@ class LeaseStore(Protocol):
 
     What holds for one name, whatever is delayed, repeated or lost between a process and the store:
 
-    - RenewLease, Commit and Release are done only with the token and epoch of the latest
+    - Renewals, commits and releases are done only with the token and epoch of the latest
       acquisition, so that the state never changes by an owner that has been replaced.
     - Commits of one lease are applied in the order of their versions; a delayed one is skipped.
     - The epoch of each acquisition is above all earlier ones, and at least the time of the store in
@@ -192,6 +160,19 @@ class Lease:
         """Extend it by a step that was sent at `sent_ns`: the store counts from later than that."""
         valid_ns = round(self._lease_ms * NS_PER_MS * (1 - _MARGIN))
         self._valid_until_ns = max(self._valid_until_ns, sent_ns + valid_ns)
+
+    def _step(
+        self,
+        action: Literal["renew", "commit", "release"],
+        *,
+        version: int = 0,
+        state: bytes | None = None,
+    ) -> LeaseStep:
+        return LeaseStep(
+            *(action, self.name, self._token, self.epoch, self._lease_ms),
+            version=version,
+            state=state,
+        )
 
     def _seconds_left(self) -> float:
         return max(0.0, (self._valid_until_ns - self._clock.now_ns()) / _NS_PER_SECOND)

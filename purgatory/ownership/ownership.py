@@ -17,17 +17,12 @@ from purgatory.operations.watch_key import check_key
 from purgatory.ownership.lease import (
     MAX_ADDRESS_LENGTH,
     MAX_STATE_BYTES,
-    Acquire,
-    Commit,
     Lease,
     LeaseRecord,
     LeaseResult,
     LeaseStep,
     LeaseStore,
     Owner,
-    Read,
-    Release,
-    RenewLease,
 )
 from purgatory.retry_policy import RetryPolicy
 from purgatory.timer import Clock, SystemClock
@@ -171,7 +166,7 @@ class Ownership:
         """Return what the store has under `name`: owner and committed state. Acquires nothing."""
         check_key(name)
         self._require_open()
-        record, _ = await self._retried(Read(name=name))
+        record, _ = await self._retried(LeaseStep("read", name))
         return record
 
     async def commit(self, lease: Lease, state: bytes | None) -> None:
@@ -188,14 +183,7 @@ class Ownership:
             )
         async with lease._lock:
             lease._version += 1
-            step = Commit(
-                name=lease.name,
-                token=lease._token,
-                epoch=lease.epoch,
-                lease_ms=self._lease_ms,
-                version=lease._version,
-                state=state,
-            )
+            step = lease._step("commit", version=lease._version, state=state)
             attempt = 0
             while lease.is_valid:
                 attempt += 1
@@ -222,12 +210,9 @@ class Ownership:
         for lease in released:
             if self._leases.get(lease.name) is lease:
                 del self._leases[lease.name]
-        steps = [
-            Release(name=lease.name, token=lease._token, epoch=lease.epoch) for lease in released
-        ]
-        if not steps:
+        if not released:
             return
-        for result in await self._run(steps):
+        for result in await self._run([lease._step("release") for lease in released]):
             if isinstance(result, OwnershipUnavailableError):
                 _logger.warning(
                     "could not release leases, which end in %d ms: %s",
@@ -239,12 +224,11 @@ class Ownership:
 
     async def _acquire(self, name: str) -> Lease | Owner:
         token = secrets.token_hex(8)
-        step = Acquire(
-            name=name,
-            token=token,
+        step = LeaseStep(
+            *("acquire", name, token),
+            lease_ms=self._lease_ms,
             instance=self._instance,
             address=self.address,
-            lease_ms=self._lease_ms,
         )
         for _ in range(_ATTEMPTS):
             record, sent_ns = await self._retried(step)
@@ -284,12 +268,7 @@ class Ownership:
         if not leases:
             return False
         sent_ns = self._clock.now_ns()
-        steps = [
-            RenewLease(
-                name=lease.name, token=lease._token, epoch=lease.epoch, lease_ms=self._lease_ms
-            )
-            for lease in leases
-        ]
+        steps = [lease._step("renew") for lease in leases]
         error = None
         for lease, result in zip(leases, await self._run(steps), strict=True):
             if isinstance(result, OwnershipUnavailableError):
@@ -309,7 +288,7 @@ class Ownership:
             # Nobody may be waiting for it any more.
             task.exception()
 
-    async def _retried(self, step: Acquire | Read) -> tuple[LeaseRecord, int]:
+    async def _retried(self, step: LeaseStep) -> tuple[LeaseRecord, int]:
         """Return the record, and when the step was sent."""
         deadline_ns = self._clock.now_ns() + round(self._timeout_seconds * 1_000 * NS_PER_MS)
         attempt = 0

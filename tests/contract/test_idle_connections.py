@@ -16,7 +16,7 @@ from purgatory import Purgatory
 from purgatory.jobs import JobStore
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.sql import SqlJobStore, migrate
-from purgatory.ownership.lease import Acquire, LeaseRecord, LeaseStep, RenewLease
+from purgatory.ownership.lease import LeaseRecord, LeaseStep
 from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.signals.redis import RedisSignals
 from tests.contract.postgresql_server import PostgresqlServer
@@ -106,11 +106,11 @@ async def test_leases(server: ValkeyServer) -> None:
         for store in RedisLeaseStore(server.url), RedisLeaseStore(client, "other"):
             await store.open()
             lease: dict[str, Any] = {"name": "name", "token": "t", "lease_ms": 15_000}
-            steps: list[LeaseStep] = [Acquire(**lease, instance="i", address="a")]
+            steps = [LeaseStep("acquire", **lease, instance="i", address="a")]
             for _ in range(3):
                 [record] = await store.run(steps)
                 assert isinstance(record, LeaseRecord), record
-                steps = [RenewLease(**lease, epoch=record.epoch)]
+                steps = [LeaseStep("renew", **lease, epoch=record.epoch)]
                 await closing(server)()
             await store.close()
 

@@ -14,12 +14,8 @@ from purgatory.errors import PurgatoryError, SignalsError
 from purgatory.jobs import JobState
 from purgatory.jobs.model import Finish, Fire, JobFilter, Pause, Prune, Resume
 from purgatory.ownership.lease import (
-    Acquire,
-    Commit,
     LeaseRecord,
     LeaseStep,
-    Read,
-    Release,
 )
 from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.redis_server.server import RedisServer
@@ -214,27 +210,35 @@ async def test_a_lease_that_lacks_a_right_is_as_it_was(server: ValkeyServer) -> 
         return result
 
     async def of_owner(make: Callable[[int], LeaseStep]) -> None:
-        record = await step(Read(name="n"))
+        record = await step(LeaseStep("read", name="n"))
         await step(make(record.epoch))
 
     async def acquire() -> None:
         await step(
-            Acquire(name="n", token="t", instance="i", address="http://a", lease_ms=LEASE_MS)
+            LeaseStep(
+                "acquire", name="n", token="t", instance="i", address="http://a", lease_ms=LEASE_MS
+            )
         )
 
     async def commit() -> None:
         await acquire()
-        version = (await step(Read(name="n"))).version + 1
+        version = (await step(LeaseStep("read", name="n"))).version + 1
         state = b"state" if version % 2 else None
         await of_owner(
-            lambda epoch: Commit(
-                name="n", token="t", epoch=epoch, lease_ms=LEASE_MS, version=version, state=state
+            lambda epoch: LeaseStep(
+                "commit",
+                name="n",
+                token="t",
+                epoch=epoch,
+                lease_ms=LEASE_MS,
+                version=version,
+                state=state,
             )
         )
 
     async def release() -> None:
         await acquire()
-        await of_owner(lambda epoch: Release(name="n", token="t", epoch=epoch))
+        await of_owner(lambda epoch: LeaseStep("release", name="n", token="t", epoch=epoch))
 
     try:
         for operate in (acquire, commit, release, commit):

@@ -29,7 +29,7 @@ from purgatory.job_errors import StoreReadOnlyError
 from purgatory.jobs import StoreUnavailableError
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.ownership import Ownership
-from purgatory.ownership.lease import Acquire, LeaseRecord, Read
+from purgatory.ownership.lease import LeaseRecord, LeaseStep
 from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.pipeline.schedule import JobAddress
 from purgatory.redis_server.client import connected
@@ -94,7 +94,7 @@ async def each_hears_others(stores: Sequence[RedisSteps]) -> None:
 
 async def is_leased(leases: RedisLeaseStore) -> bool:
     """Return True iff a name could be leased."""
-    step = Acquire(name="name", token="t", lease_ms=15_000, instance="i", address="a")
+    step = LeaseStep("acquire", name="name", token="t", lease_ms=15_000, instance="i", address="a")
     (result,) = await leases.run([step])
     return isinstance(result, LeaseRecord)
 
@@ -244,7 +244,7 @@ async def test_a_connection_that_is_closed_while_it_is_used_is_a_lost_one(
                     await purgatory.fire("key", 2)
                 with pytest.raises(StoreUnavailableError, match="may or may not be done"):
                     await added(jobs, spec(2))
-                (result,) = await leases.run([Read(name="name")])
+                (result,) = await leases.run([LeaseStep("read", name="name")])
             assert isinstance(result, OwnershipUnavailableError)
             assert "may or may not be done" in str(result)
             await leases.close()

@@ -8,14 +8,9 @@ from dataclasses import dataclass, replace
 
 from purgatory.ownership import LeaseStore, OwnershipUnavailableError
 from purgatory.ownership.lease import (
-    Acquire,
-    Commit,
     LeaseRecord,
     LeaseResult,
     LeaseStep,
-    Read,
-    Release,
-    RenewLease,
 )
 
 
@@ -65,10 +60,10 @@ class LeaseModel:
         record = self._records.get(step.name, _Record())
         now_us = self._now_us()
         until_us = min(record.until_us, now_us + record.lease_us)
-        match step:
-            case Read():
+        match step.action:
+            case "read":
                 return _reply(record, until_us, now_us, is_done=True, with_state=True)
-            case Acquire():
+            case "acquire":
                 is_mine = record.token == step.token or record.instance == step.instance
                 if record.token is not None and not is_mine and until_us > now_us:
                     record.until_us = until_us
@@ -81,14 +76,13 @@ class LeaseModel:
                 return self._extended(record, step.lease_ms, now_us, with_state=True)
         if (record.token, record.epoch) != (step.token, step.epoch):
             return _reply(record, until_us, now_us, is_done=False)
-        match step:
-            case Release():
+        match step.action:
+            case "release":
                 record.token = record.instance = record.address = None
                 record.until_us = record.lease_us = 0
                 return _reply(record, 0, now_us, is_done=True)
-            case Commit() if step.version > record.version:
+            case "commit" if step.version > record.version:
                 record.version, record.state = step.version, step.state
-        assert isinstance(step, RenewLease | Commit)
         return self._extended(record, step.lease_ms, now_us)
 
     def _extended(

@@ -13,7 +13,7 @@ from examples.join_group.client import code_of
 from examples.join_group.settings import Settings
 from purgatory import Purgatory
 from purgatory.ownership import Ownership
-from purgatory.ownership.lease import Acquire
+from purgatory.ownership.lease import LeaseStep
 from purgatory.testing import AutojumpEventLoop
 from tests.cases import cases
 from tests.ownership.lease_model import LeaseModel, LossyStore
@@ -98,7 +98,9 @@ async def test_made_up_ids_acquire_nothing(bench: _Bench) -> None:
 
 async def test_two_workers_with_one_address(bench: _Bench) -> None:
     """A redirect would come back: it is an error that says so."""
-    step = Acquire(name="g", token="t", instance="i", address="http://a", lease_ms=10_000)
+    step = LeaseStep(
+        "acquire", name="g", token="t", instance="i", address="http://a", lease_ms=10_000
+    )
     bench.model.apply(step)
     answer = await bench.post("a", "join", **JOIN)
     assert code_of(answer) == "COORDINATOR_NOT_AVAILABLE"

@@ -18,13 +18,8 @@ from purgatory.ownership import (
     OwnershipUnavailableError,
 )
 from purgatory.ownership.lease import (
-    Acquire,
-    Commit,
     LeaseRecord,
     LeaseStep,
-    Read,
-    Release,
-    RenewLease,
 )
 from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.timer import SystemClock
@@ -79,7 +74,7 @@ async def test_a_record_is_kept_for_its_retention(lease_server: ValkeyServer, re
                 client.persist(store.key("n"))
                 await change
                 assert 0 < client.pttl(store.key("n")) <= 60_000
-        assert await store.run([Read(name="unknown")]) == [LeaseRecord(is_done=True)]
+        assert await store.run([LeaseStep("read", name="unknown")]) == [LeaseRecord(is_done=True)]
 
 
 async def test_leases_in_a_cluster(tmp_path: Path) -> None:
@@ -269,7 +264,8 @@ class _Processes:
                 own = [token for by, token, _ in self.leases if by == process]
                 is_known = is_repeat and own
                 token = own[-1] if is_known else f"{process}:{len(self.leases)}"
-                return Acquire(
+                return LeaseStep(
+                    "acquire",
                     name=name,
                     token=token,
                     instance=str(process),
@@ -278,14 +274,15 @@ class _Processes:
                 )
             case ("renew", int(process), int(age)):
                 token, epoch = self._lease(process, age)
-                return RenewLease(name=name, token=token, epoch=epoch, lease_ms=LEASE_MS)
+                return LeaseStep("renew", name=name, token=token, epoch=epoch, lease_ms=LEASE_MS)
             case ("release", int(process), int(age)):
                 token, epoch = self._lease(process, age)
-                return Release(name=name, token=token, epoch=epoch)
+                return LeaseStep("release", name=name, token=token, epoch=epoch)
             case ("commit", int(process), int(age), state, int(ahead)):
                 token, epoch = self._lease(process, age)
                 assert state is None or isinstance(state, bytes)
-                return Commit(
+                return LeaseStep(
+                    "commit",
                     name=name,
                     token=token,
                     epoch=epoch,
@@ -293,7 +290,7 @@ class _Processes:
                     version=max(0, self.version + ahead),
                     state=state,
                 )
-        return Read(name=name)
+        return LeaseStep("read", name=name)
 
     def _lease(self, process: int, age: int) -> tuple[str, int]:
         own = [lease for lease in self.leases if lease[0] == process] or self.leases
@@ -301,7 +298,7 @@ class _Processes:
         return token, epoch
 
     def note(self, step: LeaseStep, record: LeaseRecord) -> None:
-        if isinstance(step, Acquire) and record.is_done:
+        if step.action == "acquire" and record.is_done:
             # A repeat of an acquisition is the same acquisition, unless another came between.
             for _, token, epoch in self.leases:
                 assert token != step.token or epoch <= record.epoch
@@ -309,7 +306,7 @@ class _Processes:
             is_repeat = (int(step.instance), step.token, record.epoch) in self.leases
             assert is_repeat or record.epoch > highest, "an epoch was given twice"
             self.leases.append((int(step.instance), step.token, record.epoch))
-        if isinstance(step, RenewLease | Commit | Release) and record.is_done:
+        if step.action in ("renew", "commit", "release") and record.is_done:
             assert step.epoch == max(epoch for _, _, epoch in self.leases), "an old owner came"
         assert record.version >= self.version
         self.version = record.version

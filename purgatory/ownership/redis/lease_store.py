@@ -15,14 +15,9 @@ from purgatory.errors import OwnershipError, OwnershipNotReadyError, OwnershipUn
 from purgatory.ownership.lease import (
     MAX_ADDRESS_LENGTH,
     MAX_STATE_BYTES,
-    Acquire,
-    Commit,
     LeaseRecord,
     LeaseResult,
     LeaseStep,
-    Read,
-    Release,
-    RenewLease,
 )
 from purgatory.redis_server.script import (
     CONNECTION_ERRORS,
@@ -158,22 +153,11 @@ class RedisLeaseStore:
 
     def _arguments(self, step: LeaseStep) -> list[str | int | bytes]:
         now = "" if self._now_us is None else self._now_us()
-        # The name of the step, as in the script, is that of its class.
-        common: list[str | int | bytes] = [type(step).__name__.lower(), self._kept_ms, now]
-        match step:
-            case Acquire():
-                lease_us = step.lease_ms * 1_000
-                return [*common, step.token, step.instance, step.address, lease_us]
-            case RenewLease():
-                return [*common, step.token, step.epoch, step.lease_ms * 1_000]
-            case Commit():
-                lease_us = step.lease_ms * 1_000
-                state = [] if step.state is None else [step.state]
-                return [*common, step.token, step.epoch, lease_us, step.version, *state]
-            case Release():
-                return [*common, step.token, step.epoch]
-            case Read():
-                return [*common]
+        return [
+            *(step.action, self._kept_ms, now, step.token, step.epoch, step.lease_ms * 1_000),
+            *(step.instance, step.address, step.version),
+            *([] if step.state is None else [step.state]),
+        ]
 
 
 def _record(name: str, reply: list[Any]) -> LeaseResult:

@@ -6,10 +6,12 @@
 -- owner may go on until another takes the name.
 --
 -- ARGV: the step, milliseconds to keep the record, the time in microseconds ("" for the server's),
--- and the fields of the step. Reply: is_done, epoch, version, address or "", microseconds left, and
+-- and the fields of the step, of which each step uses some. Reply: is_done, epoch, version, address or "", microseconds left, and
 -- state or false.
 
 local KEY, STEP, KEPT_MS = KEYS[1], ARGV[1], ARGV[2]
+local TOKEN, EPOCH, LEASE_US, INSTANCE, ADDRESS = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local VERSION, STATE = tonumber(ARGV[9]), ARGV[10]
 local now = tonumber(ARGV[3])
 if not now then
   local time = redis.call('TIME')
@@ -37,8 +39,8 @@ local function reply(is_done, with_state)
   }
 end
 
-local function extend(given_us)
-  lease_us = tonumber(given_us)
+local function extend()
+  lease_us = tonumber(LEASE_US)
   until_us = now + lease_us
   redis.call('HSET', KEY, 'until_us', text(until_us), 'lease_us', text(lease_us))
   redis.call('PEXPIRE', KEY, KEPT_MS)
@@ -51,22 +53,22 @@ end
 require_rights()
 
 if STEP == 'acquire' then
-  if token and token ~= ARGV[4] and instance ~= ARGV[5] and until_us > now then
+  if token and token ~= TOKEN and instance ~= INSTANCE and until_us > now then
     redis.call('HSET', KEY, 'until_us', text(until_us))
     return reply(false, false)
   end
-  if token ~= ARGV[4] then
+  if token ~= TOKEN then
     epoch = math.max(epoch + 1, now)
-    address = ARGV[6]
-    redis.call('HSET', KEY, 'epoch', text(epoch), 'token', ARGV[4], 'instance', ARGV[5],
+    address = ADDRESS
+    redis.call('HSET', KEY, 'epoch', text(epoch), 'token', TOKEN, 'instance', INSTANCE,
       'address', address)
   end
-  extend(ARGV[7])
+  extend()
   return reply(true, true)
 end
 
--- ARGV[4] is the token, and ARGV[5] the fencing epoch.
-if token ~= ARGV[4] or epoch ~= tonumber(ARGV[5]) then
+-- By its token and its fencing epoch.
+if token ~= TOKEN or epoch ~= tonumber(EPOCH) then
   return reply(false, false)
 end
 
@@ -77,14 +79,14 @@ if STEP == 'release' then
   return reply(true, false)
 end
 
-if STEP == 'commit' and tonumber(ARGV[7]) > version then
-  version = tonumber(ARGV[7])
+if STEP == 'commit' and VERSION > version then
+  version = VERSION
   redis.call('HSET', KEY, 'version', text(version))
-  if ARGV[8] then
-    redis.call('HSET', KEY, 'state', ARGV[8])
+  if STATE then
+    redis.call('HSET', KEY, 'state', STATE)
   else
     redis.call('HDEL', KEY, 'state')
   end
 end
-extend(ARGV[6])
+extend()
 return reply(true, false)

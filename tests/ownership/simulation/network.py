@@ -11,7 +11,7 @@ import httpx
 from fastapi import FastAPI
 
 from purgatory.ownership import OwnershipUnavailableError
-from purgatory.ownership.lease import Commit, LeaseResult, LeaseStep
+from purgatory.ownership.lease import LeaseResult, LeaseStep
 from tests.ownership.lease_model import LeaseModel
 from tests.ownership.simulation.host import Host, World
 from tests.unit.exchange import Exchange
@@ -37,7 +37,7 @@ class RedisHost:
         self.model = LeaseModel(lambda: EPOCH_US + world.clock.now_ns() // 1_000)
         self.is_down = False
         self.faults = Faults()
-        self.on_commit: Callable[[Commit], object] = lambda step: None
+        self.on_commit: Callable[[LeaseStep], object] = lambda step: None
 
     def run(self, steps: Sequence[LeaseStep]) -> list[LeaseResult]:
         """Run steps."""
@@ -46,7 +46,7 @@ class RedisHost:
             record = self.model.apply(step)
             results.append(record)
             # A delayed one that a later one has overtaken is not applied.
-            if isinstance(step, Commit) and record.is_done and record.version == step.version:
+            if step.action == "commit" and record.is_done and record.version == step.version:
                 self.on_commit(step)
         return results
 

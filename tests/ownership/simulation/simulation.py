@@ -15,7 +15,7 @@ from examples.join_group.app import create_app
 from examples.join_group.client import Generation, GroupMember
 from examples.join_group.settings import Settings
 from purgatory import Purgatory
-from purgatory.ownership.lease import Commit
+from purgatory.ownership.lease import LeaseStep
 from tests.ownership.generation_ledger import GenerationLedger
 from tests.ownership.simulation.host import Host, World
 from tests.ownership.simulation.network import (
@@ -313,7 +313,7 @@ class Simulation:
         )
         return self._client.start(member.run())
 
-    def _on_commit(self, step: Commit) -> None:
+    def _on_commit(self, step: LeaseStep) -> None:
         if step.state is not None:
             self.ledger.commit(step.name, json.loads(step.state)[0], step.epoch)
 
