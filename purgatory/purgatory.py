@@ -43,7 +43,6 @@ from purgatory.outcome import FireResult, Outcome
 from purgatory.signals import MemorySignals, SignalStatistics
 from purgatory.signals.memory import HistoryTrimmer
 from purgatory.signals.model import (
-    Appended,
     EntryType,
     Idempotency,
     SharedSignalStatistics,
@@ -604,15 +603,12 @@ class Purgatory:
                 # Not with a single one: what is fired first is appended first.
                 await budget.yield_if_spent()
             entries.append((EntryType.FIRED, key, self.signals.encode(value)))
-        appended = await self.shared_signals.append(
+        return await self.shared_signals.append(
             entries,
             unless_after=unless_after,
             idempotency=idempotency,
             owner=owner,
         )
-        if isinstance(appended, bytes):
-            return appended
-        return [FireResult(each.cursor, each.seq, each.completed) for each in appended]
 
     async def _catch_up(
         self, keys: tuple[str, ...], cursor: str | Mapping[str, str | None] | None
@@ -882,7 +878,7 @@ class Purgatory:
         if self.shared_signals is not None:
             dropped = await self.shared_signals.append([(EntryType.DROPPED, key, b"")])
             self._drops += 1
-            return cast(list[Appended], dropped)[0].completed
+            return cast(list[FireResult], dropped)[0].completed
         self.signals.drop(key)
         self._drops += 1
         return await self._run_batch(self._operations.cancel_batch(key))

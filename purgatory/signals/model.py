@@ -158,13 +158,3 @@ class Idempotency:
         """Hexadecimal digits for this owner and name, and no others."""
         text = f"{len(self.owner)} {self.owner}{self.name}".encode("utf-8", "surrogatepass")
         return blake2b(text, digest_size=16).hexdigest()
-
-
-class Appended(NamedTuple):
-    """A signal that is in the log, and was applied here."""
-
-    cursor: str
-    """The cursor just after it."""
-    seq: int
-    completed: int
-    """How many operations of this process it completed."""

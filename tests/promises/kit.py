@@ -31,6 +31,7 @@ from purgatory.jobs.model.steps import Fire, Step
 from purgatory.jobs.owed_fires import PendingFire
 from purgatory.jobs.stores.protocol import NewFire, StoredFire, TakenFire, TakenFires
 from purgatory.operations import JobEvent, OperationEvent
+from purgatory.outcome import FireResult
 from purgatory.signals.model import EntryType
 from purgatory.testing import AutojumpEventLoop
 from tests.step_methods import MemorySteps
@@ -316,13 +317,6 @@ class Records:
             self.kept.remove(record)
 
 
-@dataclass(frozen=True)
-class _Appended:
-    cursor: str
-    seq: int
-    completed: int
-
-
 class Signals(Logs):
     """Signals that processes share, without a server: `others` are told of each."""
 
@@ -341,7 +335,7 @@ class Signals(Logs):
             self.fired.append((key, names.name if names else ""))
             for other in self.others:
                 other.fire(key)
-            result.append(_Appended("", 1, 0))
+            result.append(FireResult("", 1, 0))
         return result
 
 

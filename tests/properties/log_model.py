@@ -77,7 +77,7 @@ class LogModel:
         entries = [entry for offset, entry in sorted(content.entries.items()) if offset > after]
         state = LogState(
             *(list(content.epochs), content.head, content.trimmed),
-            *(content.hole, content.holes, 1, 0),
+            *(content.hole, content.holes, 1),
             entries[: self.page],
         )
         self._interrupt()

@@ -11,7 +11,7 @@ from contextvars import Context
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from purgatory.background import cancel_until_done
+from purgatory.background import OutageLog, cancel_until_done
 from purgatory.errors import SignalsError, SignalsNotReadyError, SignalsUnavailableError
 from purgatory.event_loop.parked_operations import LogListener
 from purgatory.group_commit import GroupCommit
@@ -180,6 +180,12 @@ class Follower:
         self.error: SignalsError | None = SignalsUnavailableError("Redis was not reached yet")
         # Says why nothing can be fired into the log, or only late, although it can be read.
         self.refusal: str | None = None
+        self._refusals = OutageLog(
+            logger,
+            "signals are refused, or late: %s",
+            "the server of the signals takes writes again",
+            actions=("signals-refused", "signals-accepted"),
+        )
         self.lag = self.gaps = self.reconnects = 0
         self.looks = 0
         """How often the log was read because its messages arrive, or still do."""
@@ -320,23 +326,17 @@ class Follower:
         return is_read or self.lag == 0 or not state.entries
 
     def _note_refusal(self, code: str) -> None:
+        if not code:
+            self.refusal = None
+            self._refusals.end()
+            return
+        self.refusal = f"the server of the signals refuses writes: {code}"
         if code == "NOPUBLISH":
-            refusal: str | None = (
+            self.refusal = (
                 "the user of Redis may not publish on the channels of the signals: other workers "
                 "hear of a fire up to a second later; allow it with ACL SETUSER"
             )
-        else:
-            refusal = f"the server of the signals refuses writes: {code}" if code else None
-        if refusal and not self.refusal:
-            level, what = logging.ERROR, "nothing can be fired"
-            if code == "NOPUBLISH":
-                level, what = logging.WARNING, "signals are late"
-            logger.log(level, "%s: %s", what, refusal, extra={"action": "signals-refused"})
-        elif self.refusal and not refusal:
-            logger.info(
-                "the server of the signals takes writes again", extra={"action": "signals-accepted"}
-            )
-        self.refusal = refusal
+        self._refusals.begin(self.refusal)
 
     def _has_unknown_holes(self, state: LogState) -> bool:
         """Return True iff holes are to be learned before entries that were read are given out.

@@ -688,7 +688,7 @@ elseif command == 'read' then
     end
   until #page < READ_AT_ONCE or #entries >= limit or size > MAX_REPLY
   return net(epochs) .. net(head .. '') .. net(trimmed .. '') .. net(hole .. '') .. net(holes .. '')
-    .. net(found_shards or shards) .. net(now_ms .. '') .. net(refusal) .. table.concat(entries)
+    .. net(found_shards or shards) .. net(refusal) .. table.concat(entries)
 elseif command == 'keys' then
   -- Some of the keys that are known, from a cursor of HSCAN: for each, through which offset it has
   -- lost entries.

@@ -22,12 +22,12 @@ from purgatory.errors import (
 from purgatory.event_loop.parked_operations import LogListener
 from purgatory.group_commit import CLOSE_S, GroupCommit
 from purgatory.limits import Limits
+from purgatory.outcome import FireResult
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client
 from purgatory.redis_server.server import RedisServer
 from purgatory.signals.log_replica import LogReplica, ShardedSignals
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.model import (
-    Appended,
     EntryType,
     Idempotency,
     ShardStatistics,
@@ -286,7 +286,7 @@ class RedisSignals:
         unless_after: int | None = None,
         idempotency: Idempotency | None = None,
         owner: str | None = None,
-    ) -> list[Appended] | bytes:
+    ) -> list[FireResult] | bytes:
         """Append entries of (type, key, value as JSON), all or none, and wait until they are here.
 
         Raises SignalsUnavailableError: then it may or may not be done. Owners share the log
@@ -325,7 +325,7 @@ class RedisSignals:
             after = None if unless_after is None else follower.replica.offset_of(unless_after)
             own = [items[index] for index in indexes]
             requests.append((follower, AppendRequest(own, after, idempotency, owner, traceparent)))
-        results: list[Appended | None] = [None] * len(items)
+        results: list[FireResult | None] = [None] * len(items)
         if is_heavy([request for _, request in requests]):
             # It takes the server long: in turns with what others append that does.
             turn: Future[_Parts] = self._heavy.submit(_Append(requests, home, until_s))
@@ -476,7 +476,7 @@ class RedisSignals:
 
     async def _appended_of(
         self, reply: AppendReply, futures: list[Future[Ended]], until_s: float
-    ) -> list[Appended]:
+    ) -> list[FireResult]:
         self._appended += len(futures)
         # In order: the others are done before the last one.
         if futures and not futures[-1].done():
@@ -488,7 +488,7 @@ class RedisSignals:
         ended = ended or [0] * len(reply.seqs)
         completed = [each if isinstance(each, int) else await each for each in ended]
         return [
-            Appended(f"{reply.epoch}-{reply.before + number}", seq, count)
+            FireResult(f"{reply.epoch}-{reply.before + number}", seq, count)
             for number, (seq, count) in enumerate(zip(reply.seqs, completed, strict=True), start=1)
         ]
 

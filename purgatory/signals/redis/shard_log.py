@@ -154,7 +154,6 @@ class LogState(NamedTuple):
     holes: int
     """How often that was done."""
     shards: int
-    now_ms: int
     entries: list[LogEntry]
     refusal: str = ""
     """The code of the error by which the server refuses writes; empty if it takes them.
@@ -274,7 +273,7 @@ class ShardLog:
 
     async def read(self, after: int, limit: int) -> LogState:
         """Return up to `limit` entries after an offset, and where the log is."""
-        epochs, head, trimmed, hole, holes, shards, now_ms, refusal, *entries = netstrings(
+        epochs, head, trimmed, hole, holes, shards, refusal, *entries = netstrings(
             await self.run(b"read", b"%d" % after, b"%d" % limit)
         )
         return LogState(
@@ -284,7 +283,6 @@ class ShardLog:
             int(hole),
             int(holes),
             int(shards),
-            int(now_ms),
             await self.codec.page(entries),
             refusal.decode(),
         )
