@@ -73,10 +73,12 @@ class EntryApplier:
         if self.reading.locked() or not replica.is_loaded or len(data) > _AT_ONCE_BYTES:
             return False
         try:
-            epoch, entries = self._codec.message(data, _AT_ONCE)
+            epoch, first, texts = split_message(data)
+            is_next = epoch == replica.epoch and first <= replica.applied + 1
+            if not is_next or not 0 < len(texts) <= _AT_ONCE:
+                return False
+            entries = [self._codec.entry(offset, text) for offset, text in enumerate(texts, first)]
         except ValueError:
-            return False
-        if epoch != replica.epoch or not entries or entries[0].offset > replica.applied + 1:
             return False
         for entry in entries:
             if entry.offset > replica.applied:

@@ -119,14 +119,6 @@ class EntryCodec:
             None if trace is None else _traceparent(trace.decode()),
         )
 
-    def message(self, message: bytes, most: int | None = None) -> tuple[str, list[LogEntry]]:
-        """Return epoch and entries of a log's message, or none if there are more than `most`.
-
-        Raises ValueError.
-        """
-        epoch, first, texts = split_message(message, most)
-        return epoch, [self.entry(first + index, text) for index, text in enumerate(texts)]
-
     async def page(self, texts: Sequence[bytes]) -> list[LogEntry]:
         """Return entries that were read from a log, each behind its offset and a space.
 
@@ -156,26 +148,16 @@ class EntryCodec:
         return entries
 
 
-def split_message(message: bytes, most: int | None = None) -> tuple[str, int, list[bytes]]:
-    """Return epoch, first offset and texts of the entries of a log's message.
-
-    No texts if there are more than `most`. Raises ValueError.
-    """
+def split_message(message: bytes) -> tuple[str, int, list[bytes]]:
+    """Return epoch, first offset and texts of the entries of a log's message; raise ValueError."""
     match = _MESSAGE.match(message)
     if match is None:
         raise ValueError("it is no message of a log")
-    epoch, first = match[1].decode(), int(match[2])
     entries = message[match.end() :]
     size, _, entry = entries.partition(b":")
     # Most messages have one.
-    if size == b"%d" % len(entry):
-        return epoch, first, [entry]
-    texts: list[bytes] = []
-    for text in netstrings(entries):
-        if len(texts) == most:
-            return epoch, first, []
-        texts.append(text)
-    return epoch, first, texts
+    texts = [entry] if size == b"%d" % len(entry) else list(netstrings(entries))
+    return match[1].decode(), int(match[2]), texts
 
 
 def epochs_of(text: bytes) -> list[Epoch]:

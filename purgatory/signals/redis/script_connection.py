@@ -161,7 +161,7 @@ class ScriptConnection:
     def __init__(self) -> None:
         self._pubsub: Any = None
         self._replies: _Replies | None = None
-        self._is_opening = False
+        self._opening = asyncio.Lock()
         # The transport of this version of redis-py is not found: the client sends every command.
         self._is_unknown = False
         # When a command was sent last.
@@ -177,12 +177,12 @@ class ScriptConnection:
 
         What is open is tried if it has been idle, and aborted if the caller is cancelled meanwhile.
         """
-        if self.is_open:
-            await self._try_idle()
-        if self.is_open or self._is_opening or self._is_unknown:
-            return
-        self._is_opening = True
-        try:
+        # One at a time: those that come meanwhile find it open.
+        async with self._opening:
+            if self.is_open:
+                await self._try_idle()
+            if self.is_open or self._is_unknown:
+                return
             await self.close()
             await drop_closed(client)
             # What a client connects for subscriptions is used by nothing else.
@@ -194,8 +194,6 @@ class ScriptConnection:
                 if transport is not None:
                     self._replies = _Replies(transport)
                     self._used_s = asyncio.get_running_loop().time()
-        finally:
-            self._is_opening = False
 
     async def _try_idle(self) -> None:
         if asyncio.get_running_loop().time() - self._used_s < IDLE_S:
