@@ -16,10 +16,6 @@ from purgatory.redis_server.script import CONNECTION_ERRORS, drop_closed
 
 # What is longer belongs to nobody here: messages and replies to scripts are shorter.
 MAX_WAITING: Final = 4 * 1024 * 1024
-# So are lines, of which errors are the longest.
-MAX_LINE: Final = 64 * 1024
-# Of one frame, those within others included: messages of a subscription have 4 or 5.
-MAX_PARTS: Final = 16
 _LINES: Final = b"+-:_#,("
 _STRINGS: Final = b"$!="
 _ARRAYS: Final = b"*>~"
@@ -80,26 +76,22 @@ def frame_end(data: bytes, at: int) -> int:
 
     Raises ValueError for bytes that are no frame.
     """
-    parts = left = 1
+    left = 1
     while left:
-        end_of_line = data.find(b"\r\n", at, at + MAX_LINE)
+        end_of_line = data.find(b"\r\n", at)
         if end_of_line < 0:
-            if len(data) - at >= MAX_LINE:
-                raise ValueError(f"a line of a frame has more than {MAX_LINE} bytes")
             return len(data) + 1
         kind = data[at]
         left -= 1
         after = end_of_line + 2
-        if kind not in _LINES:
+        if kind in _STRINGS:
             size = int(data[at + 1 : end_of_line])
-            if kind in _STRINGS:
-                after += size + 2 if size >= 0 else 0
-            elif kind in _ARRAYS:
-                left += max(size, 0)
-                parts += max(size, 0)
-            if parts > MAX_PARTS or kind not in _STRINGS + _ARRAYS:
-                # Maps and attributes come with replies that no script has.
-                raise ValueError(f"no frame of ours begins with {data[at : at + 20]!r}")
+            after += size + 2 if size >= 0 else 0
+        elif kind in _ARRAYS:
+            left += max(int(data[at + 1 : end_of_line]), 0)
+        elif kind not in _LINES:
+            # Maps and attributes come with replies that no script has.
+            raise ValueError(f"no frame of ours begins with {data[at : at + 20]!r}")
         if after > len(data):
             return after
         at = after
