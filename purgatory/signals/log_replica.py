@@ -11,7 +11,6 @@ from purgatory.signals.memory import MemorySignals, Signal
 from purgatory.signals.model import (
     CURSOR,
     LOG_REPLACED,
-    LOST_OR_NOT_KEPT,
     NO_LONGER_KEPT,
     SIGNALS_LOST,
     EntryType,
@@ -19,7 +18,6 @@ from purgatory.signals.model import (
     LogEntry,
     SignalStatistics,
     cursor_ahead,
-    expired_cursor,
     foreign_cursor,
 )
 from purgatory.timer import Clock
@@ -295,13 +293,6 @@ class LogReplica(MemorySignals):
         """
         return self.cursor(position if key is not None else max(position, *positions))
 
-    def loss(self, keys: tuple[str, ...], positions: tuple[int, ...]) -> CursorExpiredError | None:
-        """Return the error of a wait that may have missed signals of a key."""
-        for key, position in zip(keys, positions, strict=True):
-            if position < self.earliest(key):
-                return self.expired(key, LOST_OR_NOT_KEPT)
-        return None
-
     def cursor(self, position: int) -> str:
         """Return the cursor of a position."""
         cached, at = self._cursor_of
@@ -401,11 +392,6 @@ class LogReplica(MemorySignals):
     def _number(self, position: int) -> int:
         return (position - self._index) // self._stride
 
-    def expired(self, key: str, reason: str) -> CursorExpiredError:
-        """Return the error of a cursor that is no longer valid."""
-        earliest, head = self.cursor(self.earliest(key)), self.cursor(self.head())
-        return expired_cursor(key, reason, earliest=earliest, head=head)
-
 
 class ShardedSignals(MemorySignals):
     """Asks the copy that has a key. It holds no signals itself.
@@ -488,13 +474,9 @@ class ShardedSignals(MemorySignals):
             parts[shard] = min(parts.get(shard, read), read)
         return self._joined(parts[shard] for shard in sorted(parts))
 
-    def loss(self, keys: tuple[str, ...], positions: tuple[int, ...]) -> CursorExpiredError | None:
-        """Return the error of a wait that may have missed signals of a key."""
-        for key, position in zip(keys, positions, strict=True):
-            error = self.of(key).loss((key,), (position,))
-            if error is not None:
-                return error
-        return None
+    def expired(self, key: str, reason: str) -> CursorExpiredError:
+        """Return the error of a cursor that is no longer valid."""
+        return self.of(key).expired(key, reason)
 
     def _joined(self, positions: Iterable[int]) -> str:
         return ".".join(map(self.cursor, positions))

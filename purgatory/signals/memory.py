@@ -12,6 +12,7 @@ from purgatory.json_value import VALUE, encode_json, stored_value
 from purgatory.signals.model import (
     BEFORE_RESTART,
     CURSOR,
+    LOST_OR_NOT_KEPT,
     NO_LONGER_KEPT,
     SignalStatistics,
     cursor_ahead,
@@ -310,7 +311,10 @@ class MemorySignals:
         return self.cursor(position)
 
     def loss(self, keys: tuple[str, ...], positions: tuple[int, ...]) -> CursorExpiredError | None:
-        """Return the error of a wait that may have missed signals. For those that are shared."""
+        """Return the error of a wait that may have missed signals of a key. For shared ones."""
+        for key, position in zip(keys, positions, strict=True):
+            if position < self.earliest(key):
+                return self.expired(key, LOST_OR_NOT_KEPT)
         return None
 
     def head(self) -> int:
@@ -328,11 +332,11 @@ class MemorySignals:
             raise foreign_cursor(cursor)
         offset = int(match[2])
         if match[1] != self._epoch:
-            raise self._expired(key, BEFORE_RESTART)
+            raise self.expired(key, BEFORE_RESTART)
         if offset > self._head:
             raise cursor_ahead(cursor)
         if offset < self._lost_offset(key):
-            raise self._expired(key, NO_LONGER_KEPT)
+            raise self.expired(key, NO_LONGER_KEPT)
         return offset
 
     def part(self, keys: Iterable[str]) -> MemorySignals:
@@ -573,7 +577,8 @@ class MemorySignals:
         if owner is not None and not share.count:
             del self._shares[owner]
 
-    def _expired(self, key: str, reason: str) -> CursorExpiredError:
+    def expired(self, key: str, reason: str) -> CursorExpiredError:
+        """Return the error of a cursor that is no longer valid."""
         earliest, head = self.cursor(self.earliest(key)), self.cursor(self._head)
         return expired_cursor(key, reason, earliest=earliest, head=head)
 
