@@ -33,6 +33,9 @@ EVENT_SCHEMA: Final = pa.schema(
 )
 """The journal's columns without dictionaries, which Spark does not know."""
 
+COPY_SCHEMA: Final = EVENT_SCHEMA.append(pa.field("file", pa.string()))
+"""Events with the paths of their files."""
+
 
 def _columns_of_events(*names: str) -> list[pa.Field]:
     return [EVENT_SCHEMA.field(name) for name in names]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -106,8 +107,7 @@ def _footer_of(file: BinaryIO, name: str) -> Footer:
             f"schema version {version!r}, and this release reads {SCHEMA_VERSION!r}: use the "
             "release that wrote it"
         )
-    wrong = [field.name for field in EVENT_SCHEMA if not _is_in(schema, field)]
-    if wrong:
+    if wrong := _wrong_columns(schema.remove_metadata()):
         raise ValueError(f"missing or of another type: {', '.join(wrong)}")
     # Before its own length of four bytes and the mark of four more.
     file.seek(size - 8 - found.serialized_size)
@@ -127,6 +127,12 @@ def _hours(found: pq.FileMetaData) -> tuple[int, int]:
     first = min((of_group.min_raw for of_group in statistics), default=0)
     last = max((of_group.max_raw for of_group in statistics), default=0)
     return max(0, first // _HOUR_US), min(_LAST_HOUR, last // _HOUR_US)
+
+
+# Most files have the same one, and to compare it takes as long as to read a footer.
+@lru_cache(64)
+def _wrong_columns(schema: pa.Schema) -> list[str]:
+    return [field.name for field in EVENT_SCHEMA if not _is_in(schema, field)]
 
 
 def _is_in(schema: pa.Schema, field: pa.Field) -> bool:

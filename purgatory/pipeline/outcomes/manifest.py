@@ -207,6 +207,11 @@ def future_folder(run: str) -> str:
     return f"future={run}"
 
 
+def copy_folder(run: str) -> str:
+    """Return the folder of a run's copy of small files."""
+    return f"copy={run}"
+
+
 def read_manifest(folder: Folder) -> Manifest:
     """Return the newest manifest in `folder`, or an empty one. Raises BadFileError."""
     run = newest_run(folder)
@@ -304,7 +309,7 @@ def sweep(folder: Folder, manifest: Published) -> None:
     """
     kept = manifest.folders()
     for name in folder.names():
-        run = re.match(r"(?:run|future)=((\d+).*)", name)
+        run = re.match(r"(?:run|future|copy)=((\d+).*)", name)
         if run and name not in kept and int(run[2]) <= manifest.run:
             if run[1] not in manifest.runs():
                 _delete_files(folder, run[1])

@@ -30,6 +30,7 @@ from purgatory.pipeline.outcomes.manifest import (
     Known,
     Manifest,
     check_is_newest,
+    copy_folder,
     future_folder,
     hour_file,
     identity,
@@ -39,16 +40,21 @@ from purgatory.pipeline.outcomes.manifest import (
     run_name,
     sweep,
 )
-from purgatory.pipeline.schemas import EVENT_SCHEMA, OUTCOME_SCHEMA
+from purgatory.pipeline.schemas import COPY_SCHEMA, EVENT_SCHEMA, OUTCOME_SCHEMA
 from purgatory.pipeline.spark.folder import File, Folder
 from purgatory.pipeline.spark.session import error_message
 from purgatory.pipeline.sql import outcomes as sql
+from purgatory.pipeline.sql.duck import DuckRunner, connected
 from purgatory.pipeline.sql.runner import Merge, Runner
 
 # Most of the time of a footer is a round trip to the object store.
 _READERS = 8
 # Read ahead of the first bad one.
 _FOOTERS = 256
+# Files that are many, with few rows each, are read once and not by each query: to open one costs
+# more than to copy its rows, and Spark ten times that.
+_MANY_FILES = 100
+_SMALL_FILE = 5_000
 # Of the operations of an hour for each new event: fewer take less time to merge than to add, and
 # so do files that are many.
 _FEW = 10
@@ -148,7 +154,7 @@ class UpdateRun:
         while True:
             try:
                 return self._merged(good)
-            except self._runner.errors as error:
+            except (*self._runner.errors, *DuckRunner.errors) as error:
                 damaged = self._damage(error, [file.path for file, _ in good])
                 self._note(damaged)
                 self._on_progress(f"skipped {counted(len(damaged), 'damaged file')}")
@@ -161,7 +167,8 @@ class UpdateRun:
         # Another run that published in between has deleted files that this one reads.
         check_is_newest(self._table, self._before.run)
         found: dict[str, str] = {}
-        if self._runner.of_file in str(error) and not way_out_of_system(error):
+        is_of_file = isinstance(error, DuckRunner.errors) or "FAILED_READ_FILE" in str(error)
+        if is_of_file and not way_out_of_system(error):
             # All of them: each that is left would cost another merge.
             with ThreadPoolExecutor(_READERS) as readers:
                 reasons = readers.map(partial(damage, self._journal), paths)
@@ -179,7 +186,8 @@ class UpdateRun:
     def _remove_unpublished(self) -> None:
         # It may fill the disk, and then no later run could publish and delete it.
         if self._name not in read_manifest(self._table).runs():
-            self._table.delete(*self._moved, run_folder(self._name), future_folder(self._name))
+            folders = (of(self._name) for of in (run_folder, future_folder, copy_folder))
+            self._table.delete(*self._moved, *folders)
 
     def _looked_at(self, files: Sequence[File]) -> list[Read]:
         """Return the good files with their footers, and note why the others are bad."""
@@ -332,18 +340,19 @@ class UpdateRun:
 
         The others are those of hours that are `rebuilt`.
         """
-        before, runner = self._before, self._runner
-        places: list[tuple[Folder, Sequence[str]]] = [(self._journal, paths)] if paths else []
+        before, runner, relations = self._before, self._runner, [sql.NEW]
+        parts = ["read_events"]
+        self._read_files(parts[0], paths, rows)
         if before.future_run is not None:
-            places.append((self._table, [future_folder(before.future_run)]))
+            place = (self._table, [future_folder(before.future_run)])
             rows += sum(of_worker.records for of_worker in before.future.values())
-        name = "read_events" if self._is_repair else sql.NEW
-        runner.read(name, EVENT_SCHEMA, *places, rows=rows, has_file=True)
+            runner.read("earlier_events", EVENT_SCHEMA, place, rows=rows, has_file=True)
+            parts.append("earlier_events")
         if self._is_repair:
             self._read_known(set(before.hours))
             runner.define("future_ends", sql.events_of_outcomes(self._limit))
-            runner.define(sql.NEW, sql.all_of([name, "future_ends"]))
-        relations = [sql.NEW]
+            parts.append("future_ends")
+        runner.define(sql.NEW, sql.all_of(parts))
         if rebuilt:
             spans = joined([[number, number] for number in map(number_of_hour, rebuilt)])
             others = self._merged_files(spans)
@@ -353,6 +362,20 @@ class UpdateRun:
             runner.define("events_again", sql.in_hours("other_events", spans))
             relations.append("events_again")
         runner.define(sql.EVENTS, sql.all_of(relations))
+
+    def _read_files(self, name: str, paths: Sequence[str], rows: int) -> None:
+        """Let `name` be the events of files of the journal; those of small files are copied first.
+
+        Each query would open them again. The copy is deleted with the folders of failed runs.
+        """
+        if len(paths) < _MANY_FILES or rows >= len(paths) * _SMALL_FILE:
+            self._runner.read(name, EVENT_SCHEMA, (self._journal, paths), rows=rows, has_file=True)
+            return
+        self._on_progress(f"copying {counted(len(paths), 'small file')} to one")
+        duck, place = DuckRunner(connected()), copy_folder(self._name)
+        duck.read(name, EVENT_SCHEMA, (self._journal, paths), rows=rows, has_file=True)
+        duck.write(f"FROM {name}", self._table, place)
+        self._runner.read(name, COPY_SCHEMA, (self._table, [place]), rows=rows)
 
     def _merged_files(self, spans: Spans) -> list[str]:
         """Return the files that are there as they were, with operations of spans of hours."""

@@ -74,7 +74,8 @@ def summary(limit: datetime) -> str:
     """Return the rows of `summary_of_rows`: of hours, and of the numbers of records.
 
     Numbers are bits of blocks: each counts once, and consecutive blocks with the same bits are a
-    row, so that there are few unless many records are missing.
+    row, so that there are few unless many records are missing. Both in one scan: Spark would read
+    the files again for a second one.
     """
     is_job = f"starts_with(kind, {text(JOB_KIND)})"
     # A row of a job does not name the start, but the file in which the journal wrote it does.
@@ -91,29 +92,28 @@ def summary(limit: datetime) -> str:
             FROM {NEW}
         ), counted AS (
             SELECT CASE WHEN {is_past} THEN {_HOUR} END AS hour,
-                   CASE WHEN is_event THEN worker END AS worker, is_event AND is_ahead AS is_ahead,
-                   is_job, start_id,
-                   CASE WHEN {is_past} AND seq > 0 THEN seq // {BLOCK} END AS block,
+                   CASE WHEN is_event AND is_ahead THEN worker END AS ahead,
+                   CASE WHEN is_event THEN worker END AS worker, start_id,
+                   CASE WHEN {is_past} AND seq > 0 AND (start_id IS NOT NULL OR is_job)
+                        THEN seq // {BLOCK} END AS block,
                    bit_or(CASE WHEN seq > 0 THEN 1::BIGINT << (seq % {BLOCK})::INT END) AS bits,
                    count(*) AS records, min(CASE WHEN is_event THEN {moment} END) AS first_us,
                    max(CASE WHEN is_event THEN {moment} END) AS last_us
             FROM checked GROUP BY ALL
-        ), blocks AS (
-            SELECT worker, start_id, block, bit_or(bits) AS bits, sum(records) AS records,
-                   min(first_us) AS first_us, max(last_us) AS last_us
-            FROM counted WHERE block IS NOT NULL AND (start_id IS NOT NULL OR is_job) GROUP BY ALL
+        ), parts AS (
+            SELECT hour, ahead, worker, start_id, block,
+                   CASE WHEN grouping(block) = 0 THEN bit_or(bits) END AS bits,
+                   sum(records) AS records, min(first_us) AS first_us, max(last_us) AS last_us
+            FROM counted GROUP BY GROUPING SETS ((hour, ahead), (worker, start_id, block))
+            HAVING grouping(block) = 1 OR block IS NOT NULL
         ), placed AS (
             SELECT *, block - row_number() OVER (
-                PARTITION BY worker, start_id, bits ORDER BY block) AS island FROM blocks
+                PARTITION BY worker, start_id, bits ORDER BY block) AS island FROM parts
         )
-        SELECT hour, CASE WHEN is_ahead THEN worker END AS worker, sum(records)::BIGINT AS records,
+        SELECT hour, coalesce(ahead, worker) AS worker, sum(records)::BIGINT AS records,
                min(first_us) AS first_us, max(last_us) AS last_us,
-               NULL AS start_id, NULL AS bits, NULL AS first_block, NULL AS last_block
-        FROM counted GROUP BY ALL
-        UNION ALL
-        SELECT NULL, worker, sum(records)::BIGINT, min(first_us), max(last_us),
-               start_id, bits, min(block), max(block)
-        FROM placed GROUP BY worker, start_id, bits, island
+               start_id, bits, min(block) AS first_block, max(block) AS last_block
+        FROM placed GROUP BY hour, ahead, worker, start_id, bits, island
     """
 
 

@@ -35,8 +35,6 @@ class Runner(ABC):
 
     errors: tuple[type[Exception], ...]
     """The errors of the engine, among them those of damaged files."""
-    of_file = ""
-    """What the texts of the latter have in them, if they can be told apart."""
 
     @abstractmethod
     def read(

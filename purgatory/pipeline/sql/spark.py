@@ -199,7 +199,6 @@ class SparkRunner(Runner):
     """Spark runs the rules; relations are DataFrames."""
 
     errors = spark_errors()
-    of_file = "FAILED_READ_FILE"
 
     def __init__(self, spark: SparkSession) -> None:
         """Use a session."""
