@@ -17,6 +17,7 @@ from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.errors import NothingToReadError, OutputInUseError
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
 from purgatory.pipeline.outcomes.manifest import publish
+from purgatory.pipeline.rollups import rollups
 from purgatory.pipeline.rollups.rollup_files import (
     ALL,
     KEPT_KEYS,
@@ -132,29 +133,42 @@ def test_what_was_replaced_is_deleted(tmp_path: Path) -> None:
     assert kinds == {"hours": 3, **dict.fromkeys(nodes, 1)}
 
 
-def test_starts_of_workers_are_planned_once(tmp_path: Path) -> None:
-    """The view of an hour's outcomes is in a plan a dozen times, and a year has thousands."""
-    starts = {"00000000000a": WorkerStart("w", START.isoformat(), START.isoformat())}
-    write_outcomes(tmp_path, [ended(START, 1)], as_of=LATER, starts=starts)
-    connection = connected(threads=1)
-    Run(str(tmp_path), connection).rollups()
-    views = connection.execute("SELECT view_name, sql FROM duckdb_views() WHERE NOT internal")
-    statements = dict(views.fetchall())
-    assert set(statements) == {"rollup_source"}
-    assert all(start not in statements["rollup_source"] for start in starts)
+class Recorded:
+    """A connection, and the statements that it was given."""
+
+    def __init__(self) -> None:
+        self.connection, self.statements = connected(threads=1), list[str]()
+
+    def execute(self, statement: str, parameters: object = None) -> duckdb.DuckDBPyConnection:
+        self.statements.append(statement)
+        return self.connection.execute(statement, parameters)
+
+
+def test_outcomes_of_an_hour_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whatever parts of its rollup, of which there are a dozen; then they are forgotten."""
+    monkeypatch.setattr(rollups, "_OPERATIONS", 1)
+    rows = [ended(START + timedelta(hours=place), 1) for place in range(2)]
+    write_outcomes(tmp_path, rows, as_of=LATER)
+    recorded = Recorded()
+    before = read_rollup_manifest(LocalFolder(f"{tmp_path}/rollups"))
+    table = Run(str(tmp_path), recorded.connection).outcomes
+    folder = LocalFolder(f"{tmp_path}/rollups")
+    places = (recorded, folder, table.folder, table.manifest(), lambda _: None, before)
+    RollupRun(*places).update()  # type: ignore[arg-type] # as much as is used
+    reads = [statement for statement in recorded.statements if "outcomes/date=" in statement]
+    assert len(reads) == len(rows)
+    assert all(statement.count("read_parquet") == 1 for statement in reads)
+    assert (
+        recorded.connection.execute("SELECT * FROM duckdb_views() WHERE NOT internal").fetchall()
+        == []
+    )
+    assert recorded.connection.execute("SELECT table_name FROM duckdb_tables()").fetchall() == [
+        ("rollup_starts",)
+    ]
 
 
 def test_starts_of_workers_are_parameters() -> None:
     """As literals of a statement, the starts of a year took longer than all else to parse."""
-
-    class Recorded:
-        def __init__(self) -> None:
-            self.connection, self.statements = connected(threads=1), list[str]()
-
-        def execute(self, statement: str, parameters: object = None) -> duckdb.DuckDBPyConnection:
-            self.statements.append(statement)
-            return self.connection.execute(statement, parameters)
-
     found: list[list[str]] = []
     for count in (0, 1_000):
         recorded = Recorded()

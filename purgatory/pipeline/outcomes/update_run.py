@@ -461,8 +461,7 @@ class UpdateRun:
         self._table.write_bytes(f"{folder}/_moving", b"")
         sizes: dict[str, list[int]] = {}
         for file in self._table.files(".parquet", folder):
-            _, date, hour, _ = file.path.split("/")
-            name = f"{date.partition('=')[2]}T{hour.partition('=')[2]}"
+            name = hour_of_number(int(file.path.split("/")[1].partition("=")[2]))
             of_hour = sizes.setdefault(name, [])
             self._moved.append(hour_file(name, self._name, len(of_hour)))
             self._table.rename(file.path, self._moved[-1])

@@ -49,7 +49,7 @@ NODES = ("parts", "by_hour", "parked")
 """What is kept of each day and month: the parts, and the rows of two tables."""
 
 # Aggregated and merged at once: more would take more memory.
-_OPERATIONS = 4_000_000
+_OPERATIONS = 1_000_000
 _DAYS = 4
 # As shuffled, of one task of Spark: compressed to an eighth or less of what they are in memory.
 # With Spark's 64 MiB, a task of a million operations an hour had more than a heap of 1 GB.
@@ -137,11 +137,13 @@ class RollupRun:
         for batch in self._batches(hours):
             relation = parquet(address(self._table, path) for path in self._read_with(batch))
             source = sql.source(f"({self._chosen(relation, batch)})", self._as_of)
-            self._connection.execute(f"CREATE OR REPLACE TEMP VIEW rollup_source AS {source}")
+            # A table: each part of the rollups would read the files, and find polls, again.
+            self._connection.execute(f"CREATE OR REPLACE TEMP TABLE rollup_source AS {source}")
             rows = sql.hour_rows("rollup_source", self._selection.depth)
             period = f"strftime(make_timestamp(hour * {HOUR_US}), '%Y-%m-%dT%H') AS period"
             query = f"SELECT *, {period} FROM ({rows})"
             copy_by_period(self._connection, query, str(self._files.path(place)))
+            self._connection.execute("DROP TABLE rollup_source")
         self._files.publish(place)
 
     def _write_by_spark(self, hours: dict[str, int]) -> None:
@@ -329,9 +331,7 @@ class RollupRun:
 def make_starts(connection: duckdb.DuckDBPyConnection, starts: Mapping[str, WorkerStart]) -> None:
     """Make the relation STARTS.
 
-    A table, as each part of the rollups has it in its plan: planning thousands of values again and
-    again took longer than all else. By parameters: literals of the workers' starts of a year took
-    20 times as long to parse.
+    By parameters: literals of the workers' starts of a year took 20 times as long to parse.
     """
     last = {name: start.last_at for name, start in starts.items()}
     columns = "unnest(?)::VARCHAR AS start_id, unnest(?)::TIMESTAMPTZ AS last_at"

@@ -126,11 +126,8 @@ class DuckRunner(Runner):
         if merge.known is not None:
             parts.append(sql.records_of_outcomes(merge.known))
         found = sql.outcomes(f"({' UNION ALL '.join(parts)})", merge.as_of, merge.grace_s)
-        placed = f"""
-            SELECT *, strftime(watched_at, '%Y-%m-%d') AS date, strftime(watched_at, '%H') AS hour
-            FROM ({found})
-        """
-        self._copy(placed, folder, path, ", PARTITION_BY (date, hour)")
+        placed = f"SELECT *, {sql.HOUR} AS hour FROM ({found})"
+        self._copy(placed, folder, path, ", PARTITION_BY (hour)")
 
     def _copy(self, query: str, folder: Folder, path: str, options: str = "") -> None:
         if isinstance(folder, LocalFolder):

@@ -51,7 +51,8 @@ IS_EVENT = " AND ".join(
 """Whether a row is of a known event and has all columns that every event has, but for keys."""
 
 # Every event has `watched_at`, so all events of an operation agree, however late they arrive.
-_HOUR = f"epoch_us(watched_at) // {HOUR_US}"
+HOUR = f"epoch_us(watched_at) // {HOUR_US}"
+"""The hour in which an operation began, numbered since 1970."""
 _LATEST = 'greatest("at", watched_at, completed_at)'
 _ALWAYS = ("kind", "keys", "worker", "watched_at", "deadline")
 _OPTIONAL = (
@@ -91,7 +92,7 @@ def summary(limit: datetime) -> str:
                    CASE WHEN {is_job} THEN {of_file} ELSE {of_id} END AS start_id
             FROM {NEW}
         ), counted AS (
-            SELECT CASE WHEN {is_past} THEN {_HOUR} END AS hour,
+            SELECT CASE WHEN {is_past} THEN {HOUR} END AS hour,
                    CASE WHEN is_event AND is_ahead THEN worker END AS ahead,
                    CASE WHEN is_event THEN worker END AS worker, start_id,
                    CASE WHEN {is_past} AND seq > 0 AND (start_id IS NOT NULL OR is_job)
@@ -135,7 +136,7 @@ def in_hours(relation: str, hours: Iterable[Sequence[int]]) -> str:
 def changed_hours(hours: Iterable[Sequence[int]]) -> str:
     """Return which of these spans of hours have events of operations that are known."""
     known = f"operation_id IN (SELECT operation_id FROM {KNOWN})"
-    return f"SELECT DISTINCT {_HOUR} AS hour FROM ({in_hours(EVENTS, hours)}) WHERE {known}"
+    return f"SELECT DISTINCT {HOUR} AS hour FROM ({in_hours(EVENTS, hours)}) WHERE {known}"
 
 
 def all_of(relations: Iterable[str]) -> str:
@@ -250,7 +251,7 @@ def outcomes(records: str, as_of: datetime, grace_s: float, by: str = "operation
 def described(outcomes: str) -> str:
     """Return the contents of the hours of outcomes."""
     return f"""
-        SELECT {_HOUR} AS hour, count(*) AS operations,
+        SELECT {HOUR} AS hour, count(*) AS operations,
                count(*) FILTER (WHERE outcome = 'open') AS open,
                epoch_us(min(deadline) FILTER (WHERE outcome = 'open')) AS deadline,
                count(*) FILTER (WHERE {_IS_POLL}) AS polls

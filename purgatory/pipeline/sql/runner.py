@@ -64,4 +64,4 @@ class Runner(ABC):
 
     @abstractmethod
     def write_outcomes(self, folder: Folder, path: str, merge: Merge) -> None:
-        """Write the outcomes of a merge to the new folder at `path`, each hour to a folder."""
+        """Write the outcomes of a merge to the new folder at `path`, by the numbers of hours."""

@@ -105,7 +105,7 @@ def _gathered(records: DataFrame, tasks: int, files_per_hour: int) -> DataFrame:
     """
     if tasks == 1:
         return records.withColumn("task", F.lit(0)).coalesce(1)
-    hour = F.expr(f"unix_micros(watched_at) div {sql.HOUR_US}")
+    hour = F.expr(spark_sql(sql.HOUR))
     file = F.pmod(F.hash("operation_id"), F.lit(files_per_hour))
     task = F.pmod(hour * files_per_hour + file, F.lit(tasks)).cast("int")
     return records.withColumn("task", task).repartitionById(tasks, "task")
@@ -192,7 +192,6 @@ def _prefix(key: Column, depth: int) -> Column:
 # That one task sorts: a million are about 200 MB, of which a part is in memory.
 _RECORDS_A_TASK = 1_000_000
 _MOST_TASKS = 2_000
-_HOURS_OF_DAY = [f"{hour:02d}" for hour in range(24)]
 
 
 class SparkRunner(Runner):
@@ -252,12 +251,9 @@ class SparkRunner(Runner):
             tasks=tasks,
             files_per_hour=files_per_hour,
         )
-        # For each row: a date and an element of a list, as formatting a time takes far longer.
-        hour_of_day = F.element_at(F.lit(_HOURS_OF_DAY), F.hour("watched_at") + 1)
-        placed = found.withColumns({"date": F.to_date("watched_at"), "hour": hour_of_day})
-        placed.write.partitionBy("date", "hour").option("compression", "zstd").mode(
-            "overwrite"
-        ).parquet(folder.at(path))
+        placed = found.withColumn("hour", F.expr(spark_sql(sql.HOUR)))
+        writer = placed.write.partitionBy("hour").option("compression", "zstd")
+        writer.mode("overwrite").parquet(folder.at(path))
 
     def _frame(self, query: str) -> DataFrame:
         read = set(re.findall(r"\w+", query)) & self.frames.keys()
