@@ -310,7 +310,7 @@ def test_only_frequent_keys_and_prefixes_are_kept(tmp_path: Path) -> None:
 def test_spark_scans_the_outcomes_once(
     spark: SparkSession, table: OutcomeTable, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One scan, and two exchanges: of aggregated rows, and of these by hour."""
+    """And ranks names in two stages: in several tasks for an hour, then what they keep in one."""
     manifest = table.manifest()
     known = OutcomeTable(spark, str(table.folder)).read()
     rows = hour_rows(
@@ -320,8 +320,17 @@ def test_spark_scans_the_outcomes_once(
     )
     rows.explain()
     plan = capsys.readouterr().out
-    assert len(re.findall(r"FileScan|BatchScan", plan)) == 1
-    assert len(re.findall(r"(?<!Broadcast)Exchange ", plan)) == 2
+    # From the last to the first.
+    last, ranked, counted, scanned = re.split(r"(?<!Broadcast)Exchange hashpartitioning", plan)
+    assert (
+        len(re.findall(r"FileScan|BatchScan", plan)) == len(re.findall(r"FileScan", scanned)) == 1
+    )
+    assert re.match(r"\(hour#\d+L?, \d+\)", ranked) and re.match(r"\(hour#\d+L?, share", counted)
+    for stage in (last, ranked):
+        assert "dense_rank" in stage and "HashAggregate" in stage
+    # Rows are aggregated where they are read, and none is sorted there.
+    assert "partial_count" in scanned
+    assert "Sort" not in counted + scanned
 
 
 def test_a_second_run_at_the_same_time_is_refused(tmp_path: Path) -> None:

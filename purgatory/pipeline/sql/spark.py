@@ -122,6 +122,10 @@ def _number() -> Column:
     return F.coalesce(number, F.xxhash64("operation_id"))
 
 
+# Parts of the names of an hour, each of which one task ranks.
+_SHARES = 16
+
+
 def hour_rows(
     outcomes: DataFrame,
     *,
@@ -131,7 +135,8 @@ def hour_rows(
 ) -> DataFrame:
     """Return the rollups of all hours of `waits_of`: `period`, `hour`, GROUPS and NUMBERS.
 
-    All in one pass: one scan and two exchanges.
+    All in one pass: one scan and three exchanges. Names are ranked in two stages, of which the
+    first has several tasks for each hour, and leaves few names to the task of the second.
     """
     spark = outcomes.sparkSession
     last = [(name, datetime.fromisoformat(start.last_at)) for name, start in starts.items()]
@@ -141,11 +146,14 @@ def hour_rows(
     # Exploded are parts and names only, and the other columns chosen after it: lists of wide rows
     # would be more code for each operation than Java compiles.
     items = source.select("*", F.inline(_listed(depth)).alias("part", "item"))
-    # All windows and the last aggregate are within an hour: the rows are exchanged once.
-    rows = frame(spark, rollups.counted_items("items"), items=items).repartition("hour")
+    rows = frame(spark, rollups.counted_items("items"), items=items)
+    # What is kept of an hour is among what is kept of each part of its names.
+    rows = rows.withColumn("share", F.pmod(F.hash("name"), F.lit(_SHARES)))
+    for by in (("hour", "share"), ("hour",)):
+        rows = rows.repartition(*by)
+        rows = frame(spark, rollups.kept("counted_rows", ", ".join(by)), counted_rows=rows)
     period = F.date_format(F.timestamp_seconds(F.col("hour") * 3600), "yyyy-MM-dd'T'HH")
-    found = frame(spark, rollups.kept("counted_rows", "hour"), counted_rows=rows)
-    return found.withColumn("period", period)
+    return rows.withColumn("period", period)
 
 
 def _listed(depth: int) -> Column:
