@@ -6,16 +6,22 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from purgatory.pipeline import BadFileError, OnBadFile, OutcomeTable
 from purgatory.pipeline.__main__ import main
-from purgatory.pipeline.sql.duck import DuckRunner
+from purgatory.pipeline.spark.folder import LocalFolder
+from purgatory.pipeline.sql.duck import DuckRunner, connected
+from purgatory.pipeline.sql.spark import SparkRunner
+from tests.pipeline.spark_servers import PLACE
 from tests.pipeline.synthetic import Written, write
 from tests.synthetic_journal import Fault, inject
 
@@ -70,6 +76,29 @@ def test_every_fault_is_named_and_left_out(broken: Written, empty_table: Outcome
     assert update.bad[damaged_name].startswith("damaged: ")
     assert update.operations == broken.truth.operations
     assert empty_table.manifest().bad == update.bad
+
+
+@pytest.mark.skipif(PLACE == "connect", reason="a server of Spark Connect need not have Python")
+def test_tasks_of_a_cluster_read_footers_on_spark(
+    spark: SparkSession, broken: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver opens no file of the journal, and each bad file has the same reason."""
+    for fault in REASONS:
+        inject(broken.folder, fault)
+    expected = OutcomeTable(DuckRunner(connected()), f"{tmp_path}/duck").update(str(broken.folder))
+    opened, before = list[str](), LocalFolder.open
+
+    def noted(folder: LocalFolder, path: str) -> BinaryIO:
+        opened.append(folder.named(path))
+        return before(folder, path)
+
+    monkeypatch.setattr(LocalFolder, "open", noted)
+    monkeypatch.setattr("purgatory.pipeline.sql.spark.READ_AHEAD", 2)
+    runner = SparkRunner(spark)
+    runner.is_cluster = True
+    update = OutcomeTable(runner, f"{tmp_path}/spark").update(str(broken.folder))
+    assert update == replace(expected, manifest=update.manifest)
+    assert [path for path in opened if str(broken.folder) in path] == []
 
 
 def test_the_command_names_each_bad_file_once(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -47,10 +46,6 @@ from purgatory.pipeline.sql import outcomes as sql
 from purgatory.pipeline.sql.duck import DuckRunner, connected
 from purgatory.pipeline.sql.runner import Merge, Runner
 
-# Most of the time of a footer is a round trip to the object store.
-_READERS = 8
-# Read ahead of the first bad one.
-_FOOTERS = 256
 # Files that are many, with few rows each, are read once and not by each query: to open one costs
 # more than to copy its rows, and Spark ten times that.
 _MANY_FILES = 100
@@ -170,9 +165,8 @@ class UpdateRun:
         is_of_file = isinstance(error, DuckRunner.errors) or "FAILED_READ_FILE" in str(error)
         if is_of_file and not way_out_of_system(error):
             # All of them: each that is left would cost another merge.
-            with ThreadPoolExecutor(_READERS) as readers:
-                reasons = readers.map(partial(damage, self._journal), paths)
-                found = {path: why for path, why in zip(paths, reasons, strict=True) if why}
+            reasons = self._runner.each(partial(damage, self._journal), paths)
+            found = {path: why for path, why in zip(paths, reasons, strict=True) if why}
             if not found and re.search("FAILED_READ_FILE|^IO Error|^Invalid Input", str(error)):
                 raise BadFileError(
                     f"{error_message(error)}. It belongs to the outcomes, not to the journal: "
@@ -192,15 +186,12 @@ class UpdateRun:
     def _looked_at(self, files: Sequence[File]) -> list[Read]:
         """Return the good files with their footers, and note why the others are bad."""
         good: list[Read] = []
-        with ThreadPoolExecutor(_READERS) as readers:
-            for start in range(0, len(files), _FOOTERS):
-                some = files[start : start + _FOOTERS]
-                footers = readers.map(partial(checked_footer, self._journal), some)
-                for file, found in zip(some, footers, strict=True):
-                    if isinstance(found, Footer):
-                        good.append((file, found))
-                    else:
-                        self._note({file.path: found})
+        footers = self._runner.each(partial(checked_footer, self._journal), files)
+        for file, found in zip(files, footers, strict=True):
+            if isinstance(found, Footer):
+                good.append((file, found))
+            else:
+                self._note({file.path: found})
         if self._bad:
             # By number only: the caller has their names, for its result.
             self._on_progress(f"skipped {counted(len(self._bad), 'file')} that cannot be read")

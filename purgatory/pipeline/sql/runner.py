@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,6 +15,12 @@ from purgatory.pipeline.spark.folder import Folder
 
 FEW_RECORDS = 50_000
 """Fewer are handled by one task of Spark: a shuffle would cost more."""
+
+
+# Most of the time of a footer is a round trip to the object store.
+_READERS = 8
+READ_AHEAD = 256
+"""Files of which footers are read ahead of the first bad one, and by a task of a cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +39,12 @@ class Merge:
 
 class Runner(ABC):
     """An engine with named relations, which the queries of `sql` read."""
+
+    def each(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        """Yield the results of a function that reads a file, in the order of `items`."""
+        with ThreadPoolExecutor(_READERS) as readers:
+            for start in range(0, len(items), READ_AHEAD):
+                yield from readers.map(function, items[start : start + READ_AHEAD])
 
     errors: tuple[type[Exception], ...]
     """The errors of the engine, among them those of damaged files."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession, is_remote
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
@@ -19,7 +20,7 @@ from purgatory.pipeline.spark.schemas import spark_schema
 from purgatory.pipeline.spark.session import parallelism, spark_errors
 from purgatory.pipeline.sql import outcomes as sql
 from purgatory.pipeline.sql import rollups
-from purgatory.pipeline.sql.runner import FEW_RECORDS, Merge, Runner
+from purgatory.pipeline.sql.runner import FEW_RECORDS, READ_AHEAD, Merge, Runner
 
 _NAMES = {
     "EPOCH_US": "UNIX_MICROS",
@@ -197,9 +198,25 @@ def _prefix(key: Column, depth: int) -> Column:
     return F.substring_index(F.substring_index(key, ":", 1), "/", 1)
 
 
+# Their names and sizes are sent to each task.
+_FILES_AT_ONCE = 20_000
 # That one task sorts: a million are about 200 MB, of which a part is in memory.
 _RECORDS_A_TASK = 1_000_000
 _MOST_TASKS = 2_000
+
+
+def _calls(
+    function: Callable[[Any], Any], items: Sequence[Any]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return what a task does: calls of `function` with the items at some places."""
+
+    def called(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            found = [pickle.dumps(function(items[place])) for place in batch["id"].to_pylist()]
+            results = pa.array(found, pa.binary())
+            yield pa.RecordBatch.from_arrays([batch["id"], results], ["id", "result"])
+
+    return called
 
 
 class SparkRunner(Runner):
@@ -211,6 +228,21 @@ class SparkRunner(Runner):
         """Use a session."""
         self.spark = spark
         self.frames: dict[str, DataFrame] = {}
+        # A server of Spark Connect need not have Python.
+        master = "local" if is_remote() else str(spark.conf.get("spark.master", None))
+        self.is_cluster = not re.match(r"local(\[|$)", master)
+
+    def each(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        """Yield the results of a function that reads a file: many, on a cluster, of its tasks."""
+        if not self.is_cluster or len(items) <= READ_AHEAD:
+            yield from super().each(function, items)
+            return
+        for start in range(0, len(items), _FILES_AT_ONCE):
+            some = items[start : start + _FILES_AT_ONCE]
+            places = self.spark.range(0, len(some), numPartitions=-(-len(some) // READ_AHEAD))
+            rows = places.mapInArrow(_calls(function, some), "id long, result binary").collect()
+            for row in sorted(rows):
+                yield pickle.loads(row["result"])  # noqa: S301 - by our own tasks
 
     def read(
         self,
