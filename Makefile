@@ -190,7 +190,7 @@ bench-signals: $(VENV)/.test $(VENV)/.compiled ## Measure signals through Redis,
 test-spark: $(VENV)/.test ## Run the tests of the pipeline on Spark Connect (PLACE=connect) or two executors (PLACE=cluster)
 	@PURGATORY_SPARK=$(or $(PLACE),connect) $(BIN)/python -m pytest tests/pipeline $(ARGS)
 
-bench-pipeline: $(VENV)/.test $(VENV)/.compiled ## Measure 10 M operations on Spark, beside DuckDB and the truth, and a replay (ARGS="--operations 1000000")
+bench-pipeline: $(VENV)/.test $(VENV)/.compiled ## Measure 10 M operations on Spark and DuckDB, beside SQL by hand and the truth, and a replay (ARGS="--operations 1000000")
 	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.pipeline $(ARGS)
 
 bench-new-hour: $(VENV)/.test $(VENV)/.compiled ## Measure a report when an hour is added to a year of hours (ARGS="--days 30 --engines duckdb")

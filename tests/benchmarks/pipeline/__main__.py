@@ -1,4 +1,4 @@
-"""`make bench-pipeline`: outcomes and waits on Spark, beside DuckDB and what is true; a replay."""
+"""`make bench-pipeline`: outcomes and waits, beside SQL by hand and what is true; a replay."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def main() -> int:
             _say(f"{engine}: {operations:,} operations")
             out = options.output / f"out-{engine}"
             found[operations][engine] = _run(engine, journal, out)
-            if engine == "spark" and options.check:
+            if engine != "by hand" and options.check:
                 _say("check: once more with the late files, beside what is true")
-                is_true &= _is_found(journal, out)
+                is_true &= _is_found(engine, journal, out)
             shutil.rmtree(out)
     sys.stdout.write(_table(found))
     sys.stdout.write(_memory(found))
@@ -66,7 +66,7 @@ def _options() -> argparse.Namespace:
         "--check",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="compare what Spark finds with what is true of the journal, which takes as long again",
+        help="compare what is found with what is true of the journal, which takes as long again",
     )
     parser.add_argument(
         "--replay",
@@ -98,8 +98,8 @@ def _run(engine: str, journal: BenchJournal, out: Path) -> MeasuredRun:
     return MeasuredRun(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def _is_found(journal: BenchJournal, out: Path) -> bool:
-    command = [sys.executable, "-m", checked_run.__name__, str(journal.folder), str(out)]
+def _is_found(engine: str, journal: BenchJournal, out: Path) -> bool:
+    command = [sys.executable, "-m", checked_run.__name__, engine, str(journal.folder), str(out)]
     return subprocess.run(command, check=False).returncode == 0
 
 
@@ -117,12 +117,12 @@ def _same_path() -> list[str]:
 def _table(found: dict[int, dict[str, MeasuredRun]]) -> str:
     lines = [
         f"{'operations':>12}  {'engine':8} {'outcomes':>10} {'waits':>10} {'CPU':>10}"
-        f" {'operations/s':>13} {'a CPU-s':>10} {'memory':>9} {'CPU/DuckDB':>11}"
+        f" {'operations/s':>13} {'a CPU-s':>10} {'memory':>9} {'CPU/by hand':>11}"
     ]
     for operations, runs in found.items():
         for engine, run in runs.items():
             seconds = run.outcomes_s + run.waits_s
-            ratio = f"{run.cpu_s / runs['duckdb'].cpu_s:.2f}" if "duckdb" in runs else "-"
+            ratio = f"{run.cpu_s / runs['by hand'].cpu_s:.2f}" if "by hand" in runs else "-"
             lines.append(
                 f"{operations:12,}  {engine:8} {run.outcomes_s:8.1f} s {run.waits_s:8.1f} s"
                 f" {run.cpu_s:8.1f} s {operations / seconds:13,.0f}"

@@ -15,7 +15,7 @@ COPY (
            completed_at,
            greatest(0, epoch_us(completed_at) - epoch_us(watched_at)) AS wait_us,
            epoch_us(deadline) - epoch_us(watched_at) AS timeout_us,
-           lateness_us, completed_by, job_id, handler, attempt, state, error, seq, records,
+           lateness_us, completed_by, job_id, handler, attempt, state, error, labels, seq, records,
            epoch_us(watched_at) // 86400000000 AS date,
            epoch_us(watched_at) // 3600000000 % 24 AS hour
     FROM events WHERE place = 1

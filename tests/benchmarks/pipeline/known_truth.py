@@ -16,7 +16,7 @@ import numpy as np
 from purgatory.pipeline.advise.advice import Advice
 from purgatory.pipeline.outcomes.manifest import missing_records
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable, Update
-from purgatory.pipeline.schemas import COMPLETIONS
+from purgatory.pipeline.schemas import COMPLETIONS, OUTCOME_SCHEMA
 from purgatory.pipeline.spark.folders import Tables
 from purgatory.pipeline.sql.waits import PERCENTS
 from tests.benchmarks.pipeline.planted_advice import PlantedAdvice
@@ -109,7 +109,9 @@ class KnownTruth:
         waits = sum(kind["operations"] for kind in self.by_kind.values())
         operations = waits + self.polls[1]
         totals = [*_TOTALS, *chain.from_iterable(map(_totals_of_label, self.by_label))]
-        row = outcomes.read().selectExpr(*totals).collect()[0]
+        runner, places = outcomes.runner, (outcomes.folder, outcomes.published())
+        runner.read("known", OUTCOME_SCHEMA, places, rows=operations)
+        [row] = runner.rows(f"SELECT {', '.join(totals)} FROM known")
         yield "operations", row["operations"], operations
         yield "operations with a row each", row["different"], operations
         records = self.records - self.unknown
@@ -148,7 +150,7 @@ class KnownTruth:
 
 _TOTALS = (
     "count(*) AS operations",
-    "count(DISTINCT xxhash64(operation_id)) AS different",
+    "count(DISTINCT hash(operation_id)) AS different",
     "sum(records) AS records",
     "count_if(is_contested) AS contested",
 )
@@ -156,9 +158,9 @@ _TOTALS = (
 
 def _totals_of_label(label: str) -> tuple[str, str]:
     name, _, value = label.partition("=")
-    is_of = f"try_element_at(labels, '{name}') = '{value}'"
-    expired = f"count_if({is_of} AND outcome = 'expired') AS `{label} expired`"
-    return f"count_if({is_of}) AS `{label}`", expired
+    is_of = f"map_extract_value(labels, '{name}') = '{value}'"
+    expired = f"count_if({is_of} AND outcome = 'expired') AS \"{label} expired\""
+    return f'count_if({is_of}) AS "{label}"', expired
 
 
 def _by_label(truth: Truth) -> dict[str, list[int]]:
