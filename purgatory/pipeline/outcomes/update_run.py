@@ -337,7 +337,7 @@ class UpdateRun:
         if before.future_run is not None:
             place = (self._table, [future_folder(before.future_run)])
             rows += sum(of_worker.records for of_worker in before.future.values())
-            runner.read("earlier_events", EVENT_SCHEMA, place, rows=rows, has_file=True)
+            runner.read("earlier_events", EVENT_SCHEMA, place, rows=rows)
             parts.append("earlier_events")
         if self._is_repair:
             self._read_known(set(before.hours))
@@ -347,9 +347,7 @@ class UpdateRun:
         if rebuilt:
             spans = joined([[number, number] for number in map(number_of_hour, rebuilt)])
             others = self._merged_files(spans)
-            runner.read(
-                "other_events", EVENT_SCHEMA, (self._journal, others), rows=rows, has_file=True
-            )
+            runner.read("other_events", EVENT_SCHEMA, (self._journal, others), rows=rows)
             runner.define("events_again", sql.in_hours("other_events", spans))
             relations.append("events_again")
         runner.define(sql.EVENTS, sql.all_of(relations))
@@ -360,11 +358,11 @@ class UpdateRun:
         Each query would open them again. The copy is deleted with the folders of failed runs.
         """
         if len(paths) < _MANY_FILES or rows >= len(paths) * _SMALL_FILE:
-            self._runner.read(name, EVENT_SCHEMA, (self._journal, paths), rows=rows, has_file=True)
+            self._runner.read(name, EVENT_SCHEMA, (self._journal, paths), rows=rows)
             return
         self._on_progress(f"copying {counted(len(paths), 'small file')} to one")
         duck, place = DuckRunner(connected()), copy_folder(self._name)
-        duck.read(name, EVENT_SCHEMA, (self._journal, paths), rows=rows, has_file=True)
+        duck.read(name, EVENT_SCHEMA, (self._journal, paths), rows=rows)
         duck.write(f"FROM {name}", self._table, place)
         self._runner.read(name, COPY_SCHEMA, (self._table, [place]), rows=rows)
 

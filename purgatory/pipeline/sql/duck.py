@@ -11,6 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from purgatory.pipeline.schemas import COPY_SCHEMA, EVENT_SCHEMA
 from purgatory.pipeline.spark.folder import Folder, LocalFolder
 from purgatory.pipeline.spark.folders import RemoteFolder
 from purgatory.pipeline.sql import outcomes as sql
@@ -86,19 +87,18 @@ class DuckRunner(Runner):
         schema: pa.Schema,
         *places: tuple[Folder, Sequence[str]],
         rows: int,
-        has_file: bool = False,
     ) -> None:
         """Let `name` be the columns of the Parquet files at paths in folders."""
         columns = ", ".join(f'"{column}"' for column in schema.names)
-        if has_file:
+        if schema is EVENT_SCHEMA:
             # Of the reader, whether or not it is asked to have it among all columns.
-            columns += ", filename AS file"
+            columns, schema = f"{columns}, filename AS file", COPY_SCHEMA
         parts = [
             f"SELECT {columns} FROM {parquet(found)}"
             for folder, paths in places
             if (found := self._addresses(folder, paths))
         ]
-        self.define(name, " UNION ALL ".join(parts) or _empty(schema, has_file=has_file))
+        self.define(name, " UNION ALL ".join(parts) or _empty(schema))
 
     def _addresses(self, folder: Folder, paths: Sequence[str]) -> list[str]:
         attach(self.connection, folder)
@@ -138,7 +138,7 @@ class DuckRunner(Runner):
         )
 
 
-def _empty(schema: pa.Schema, *, has_file: bool) -> str:
+def _empty(schema: pa.Schema) -> str:
     """Return no rows, with the columns of `schema`."""
     types = {
         pa.timestamp("us", "UTC"): "TIMESTAMPTZ",
@@ -148,4 +148,4 @@ def _empty(schema: pa.Schema, *, has_file: bool) -> str:
     columns = ", ".join(
         f'NULL::{types.get(field.type, str(field.type))} AS "{field.name}"' for field in schema
     )
-    return f"SELECT {columns}{', NULL::VARCHAR AS file' if has_file else ''} WHERE false"
+    return f"SELECT {columns} WHERE false"

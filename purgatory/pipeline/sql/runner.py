@@ -56,11 +56,10 @@ class Runner(ABC):
         schema: pa.Schema,
         *places: tuple[Folder, Sequence[str]],
         rows: int,
-        has_file: bool = False,
     ) -> None:
         """Let `name` be the columns of the Parquet files at paths in folders, about `rows`.
 
-        With `has_file` there is one more column, `file`, the path of the row's file.
+        Events have one more column, `file`, the path of the row's file.
         """
 
     @abstractmethod

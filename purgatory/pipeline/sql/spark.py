@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
 from purgatory.pipeline.rollups.rollup_files import NO_KEY, Part
+from purgatory.pipeline.schemas import EVENT_SCHEMA
 from purgatory.pipeline.spark.folder import Folder
 from purgatory.pipeline.spark.schemas import spark_schema
 from purgatory.pipeline.spark.session import parallelism, spark_errors
@@ -250,11 +251,10 @@ class SparkRunner(Runner):
         schema: pa.Schema,
         *places: tuple[Folder, Sequence[str]],
         rows: int,
-        has_file: bool = False,
     ) -> None:
         """Let `name` be the columns of the Parquet files at paths in folders, about `rows`."""
         found = frame_of(self.spark, schema, *places)
-        if has_file:
+        if schema is EVENT_SCHEMA:
             # Not `input_file_name`: a query that has it is not inlined, but shuffled.
             is_read = any(paths for _, paths in places)
             file = F.col("_metadata.file_path") if is_read else F.lit(None).cast("string")
