@@ -41,9 +41,9 @@ from purgatory.pipeline.outcomes.manifest import (
 )
 from purgatory.pipeline.schemas import COPY_SCHEMA, EVENT_SCHEMA, OUTCOME_SCHEMA
 from purgatory.pipeline.spark.folder import File, Folder
-from purgatory.pipeline.spark.session import error_message
+from purgatory.pipeline.spark.session import error_message, spark_errors
 from purgatory.pipeline.sql import outcomes as sql
-from purgatory.pipeline.sql.duck import DuckRunner, connected
+from purgatory.pipeline.sql.duck import DUCK_ERRORS, DuckRunner, connected
 from purgatory.pipeline.sql.runner import Merge, Runner
 
 # Files that are many, with few rows each, are read once and not by each query: to open one costs
@@ -149,7 +149,7 @@ class UpdateRun:
         while True:
             try:
                 return self._merged(good)
-            except (*self._runner.errors, *DuckRunner.errors) as error:
+            except (*spark_errors(), *DUCK_ERRORS) as error:
                 damaged = self._damage(error, [file.path for file, _ in good])
                 self._note(damaged)
                 self._on_progress(f"skipped {counted(len(damaged), 'damaged file')}")
@@ -162,7 +162,7 @@ class UpdateRun:
         # Another run that published in between has deleted files that this one reads.
         check_is_newest(self._table, self._before.run)
         found: dict[str, str] = {}
-        is_of_file = isinstance(error, DuckRunner.errors) or "FAILED_READ_FILE" in str(error)
+        is_of_file = isinstance(error, DUCK_ERRORS) or "FAILED_READ_FILE" in str(error)
         if is_of_file and not way_out_of_system(error):
             # All of them: each that is left would cost another merge.
             reasons = self._runner.each(partial(damage, self._journal), paths)

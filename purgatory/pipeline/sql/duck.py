@@ -72,10 +72,11 @@ def parquet(paths: Iterable[str]) -> str:
     return f"read_parquet([{texts(escaped)}], hive_partitioning = false)"
 
 
+DUCK_ERRORS: tuple[type[Exception], ...] = (duckdb.Error,)
+
+
 class DuckRunner(Runner):
     """DuckDB runs the rules; relations are views."""
-
-    errors = (duckdb.Error,)
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Use a connection."""

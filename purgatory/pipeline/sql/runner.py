@@ -46,9 +46,6 @@ class Runner(ABC):
             for start in range(0, len(items), READ_AHEAD):
                 yield from readers.map(function, items[start : start + READ_AHEAD])
 
-    errors: tuple[type[Exception], ...]
-    """The errors of the engine, among them those of damaged files."""
-
     @abstractmethod
     def read(
         self,

@@ -18,7 +18,7 @@ from purgatory.pipeline.rollups.rollup_files import NO_KEY, Part
 from purgatory.pipeline.schemas import EVENT_SCHEMA
 from purgatory.pipeline.spark.folder import Folder
 from purgatory.pipeline.spark.schemas import spark_schema
-from purgatory.pipeline.spark.session import parallelism, spark_errors
+from purgatory.pipeline.spark.session import parallelism
 from purgatory.pipeline.sql import outcomes as sql
 from purgatory.pipeline.sql import rollups
 from purgatory.pipeline.sql.runner import FEW_RECORDS, READ_AHEAD, Merge, Runner
@@ -222,8 +222,6 @@ def _calls(
 
 class SparkRunner(Runner):
     """Spark runs the rules; relations are DataFrames."""
-
-    errors = spark_errors()
 
     def __init__(self, spark: SparkSession) -> None:
         """Use a session."""

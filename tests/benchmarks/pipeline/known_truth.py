@@ -106,7 +106,7 @@ class KnownTruth:
     def _compared(
         self, update: Update, outcomes: OutcomeTable, tables: Tables
     ) -> Iterator[tuple[str, Any, Any]]:
-        waits = sum(kind["operations"] for kind in self.by_kind.values())
+        waits = sum(int(kind["operations"]) for kind in self.by_kind.values())
         operations = waits + self.polls[1]
         totals = [*_TOTALS, *chain.from_iterable(map(_totals_of_label, self.by_label))]
         runner, places = outcomes.runner, (outcomes.folder, outcomes.published())
