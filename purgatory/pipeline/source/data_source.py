@@ -147,7 +147,10 @@ class PurgatoryDataSource(DataSource):
 
     @property
     def _on_bad_file(self) -> OnBadFile:
-        return OnBadFile(self._checked("onBadFile", "refuse", tuple(OnBadFile)))
+        value = self.options.get("onBadFile", "refuse")
+        if value not in (allowed := tuple(OnBadFile)):
+            raise ValueError(f"option onBadFile is {value!r}: give one of {', '.join(allowed)}")
+        return OnBadFile(value)
 
     @property
     def _tasks(self) -> int:
@@ -169,12 +172,6 @@ class PurgatoryDataSource(DataSource):
         if not text.isascii() or not text.isdigit() or int(text) < 1:
             raise ValueError(f"option {name} is {text!r}: give a whole number of 1 or more")
         return int(text)
-
-    def _checked(self, name: str, default: str, allowed: tuple[str, ...]) -> str:
-        value = self.options.get(name, default)
-        if value not in allowed:
-            raise ValueError(f"option {name} is {value!r}: give one of {', '.join(allowed)}")
-        return value
 
 
 def register(spark: SparkSession) -> None:

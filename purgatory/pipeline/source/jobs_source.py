@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from purgatory.jobs import Job, JobState, JobStore
+from purgatory.jobs import JobState, JobStore
 from purgatory.jobs.model import JobFilter
 from purgatory.pipeline.console import counted
 from purgatory.pipeline.errors import RefusedRowsError
@@ -129,11 +129,11 @@ class JobsReader(DataSourceReader):
                 after = partition.below
                 while True:
                     page = runner.run(store.query(self._where, after=after, limit=CHUNK))
-                    jobs = [job for job in page.jobs if _is_within(job, partition)]
-                    if jobs:
+                    least = partition.not_below or ""
+                    if jobs := [job for job in page.jobs if job.id >= least]:
                         yield job_batch(jobs, self._schema)
                     after = page.next
-                    if after is None or after < (partition.not_below or ""):
+                    if after is None or after < least:
                         return
             finally:
                 runner.run(store.close())
@@ -216,10 +216,6 @@ async def _first_below(store: JobStore, where: JobFilter, below: str | None) -> 
         if page.next is None:
             return None
         after = page.next
-
-
-def _is_within(job: Job, ids: IdRange) -> bool:
-    return ids.not_below is None or job.id >= ids.not_below
 
 
 def _time_of(job_id: str) -> int:

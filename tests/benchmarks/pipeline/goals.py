@@ -8,7 +8,7 @@ from itertools import pairwise
 from tests.benchmarks.pipeline.measured_run import MeasuredRun
 
 LEAST_OPERATIONS = 10_000_000
-"""With fewer, Spark's start and Java's warming up are most of a run."""
+"""With fewer, Spark's start, Java's warming up and the merges of rollups are most of a run."""
 
 IDLE = 0.5
 """The load up to which seconds count."""
