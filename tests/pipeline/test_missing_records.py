@@ -125,6 +125,19 @@ def test_many_gaps_are_only_counted() -> None:
     assert start.merged(WorkerStart("w", at, at, [[7, 9]])).missing == 4_999
 
 
+def test_a_late_file_fills_its_gap_and_one_that_is_read_again_opens_none() -> None:
+    """However many small gaps there are besides."""
+    at = START.isoformat()
+    late = range(4_001, 6_000, 2)
+    first = [seq for seq in range(1, 10_000, 2) if seq not in late]
+    known: dict[str, WorkerStart] = {}
+    for numbers, missing in ((first, 5_999), (first, 5_999), (late, 4_999), (late, 4_999)):
+        start = WorkerStart("w", at, at, [[seq, seq] for seq in numbers])
+        known = merged_starts(known, {"a": start})
+        assert known["a"].missing == missing
+        assert len(known["a"].seen) <= 1_000
+
+
 @pytest.mark.parametrize("text", ["[]", '{"park": "0.1"}', '{"park": -1}', "park"])
 def test_shares_that_are_none_are_refused(text: str) -> None:
     """As those of a file that the journal did not write."""

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from heapq import nlargest
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +17,7 @@ Spans = list[list[int]]
 BLOCK = 62
 """Numbers of records whose bits are one integer."""
 
-# A journal takes fewer. Beyond the other, the gaps of a start are only counted.
+# A journal takes fewer. Beyond the other, the smallest gaps of a start are only counted.
 _MOST_A_SECOND = 1_000_000
 _MOST_SPANS = 1_000
 
@@ -60,16 +61,13 @@ class WorkerStart:
     def merged(self, other: WorkerStart) -> WorkerStart:
         """Return the summary of the records of both."""
         seen = joined([*self.seen, *other.seen])
-        forgotten = self.forgotten + other.forgotten
-        if (many := len(seen) - _MOST_SPANS) > 0:
-            forgotten += _missing(seen[: many + 1])
-            seen[: many + 1] = [[seen[0][0], seen[many][1]]]
+        kept = _with_largest_gaps(seen)
         return WorkerStart(
             self.worker,
             min(self.first_at, other.first_at, key=datetime.fromisoformat),
             max(self.last_at, other.last_at, key=datetime.fromisoformat),
-            seen,
-            forgotten,
+            kept,
+            self.forgotten + other.forgotten + _missing(seen) - _missing(kept),
         )
 
 
@@ -82,6 +80,17 @@ def joined(spans: Iterable[Sequence[int]]) -> Spans:
         else:
             found.append([first, last])
     return found
+
+
+def _with_largest_gaps(spans: Spans) -> Spans:
+    """Return the spans with only their largest gaps, the last of those: what comes late is a file.
+
+    Its numbers are many at once, and must be missing no longer.
+    """
+    gaps = range(1, len(spans))
+    kept = set(nlargest(_MOST_SPANS - 1, gaps, lambda at: (spans[at][0] - spans[at - 1][1], at)))
+    firsts = [0, *sorted(kept)]
+    return [[spans[first][0], spans[end - 1][1]] for first, end in pairwise([*firsts, len(spans)])]
 
 
 def _missing(spans: Iterable[Sequence[int]]) -> int:
@@ -142,7 +151,7 @@ def merged_starts(
     """Return the starts of both."""
     found = dict(starts)
     for name, start in more.items():
-        found[name] = found[name].merged(start) if name in found else start
+        found[name] = found.get(name, replace(start, seen=[], forgotten=0)).merged(start)
     return found
 
 
@@ -177,8 +186,8 @@ def starts_of_rows(rows: Iterable[Any]) -> tuple[dict[str, WorkerStart], Counter
     found = {}
     for name, worker in workers.items():
         first, last = (from_micros(of(times[name])).isoformat() for of in (min, max))
-        nothing = WorkerStart(worker, first, last)
-        found[name] = nothing.merged(replace(nothing, seen=[*map(list, spans[name])]))
+        # With all gaps: what is merged with it may be known to have them.
+        found[name] = WorkerStart(worker, first, last, joined(spans[name]))
     return found, jobs
 
 
