@@ -20,6 +20,7 @@ from purgatory.pipeline import OutcomeTable
 from purgatory.pipeline.outcomes import update_run
 from purgatory.pipeline.schemas import COPY_SCHEMA
 from purgatory.pipeline.spark.folder import Folder
+from purgatory.pipeline.spark.schemas import spark_schema
 from purgatory.pipeline.sql import outcomes as sql
 from purgatory.pipeline.sql.duck import DuckRunner, connected
 from purgatory.pipeline.sql.spark import frame
@@ -108,6 +109,6 @@ def test_spark_scans_for_a_summary_once(
     spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Though hours and numbers of records are summed by different columns."""
-    events = spark.createDataFrame([], COPY_SCHEMA)
+    events = spark.createDataFrame([], spark_schema(COPY_SCHEMA))
     frame(spark, sql.summary(datetime.now(UTC)), new_events=events).explain()
     assert len(re.findall(r"(?:Scan|LocalTableScan)", capsys.readouterr().out)) == 1

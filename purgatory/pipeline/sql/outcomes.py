@@ -76,7 +76,7 @@ def summary(limit: datetime) -> str:
 
     Numbers are bits of blocks: each counts once, and consecutive blocks with the same bits are a
     row, so that there are few unless many records are missing. Both in one scan: Spark would read
-    the files again for a second one.
+    the files again for a second one; and it would shuffle grouping sets of a single partition.
     """
     is_job = f"starts_with(kind, {text(JOB_KIND)})"
     # A row of a job does not name the start, but the file in which the journal wrote it does.
@@ -101,20 +101,24 @@ def summary(limit: datetime) -> str:
                    count(*) AS records, min(CASE WHEN is_event THEN {moment} END) AS first_us,
                    max(CASE WHEN is_event THEN {moment} END) AS last_us
             FROM checked GROUP BY ALL
+        ), doubled AS (
+            SELECT *, unnest([true, false]) AS is_hour FROM counted
         ), parts AS (
-            SELECT hour, ahead, worker, start_id, block,
-                   CASE WHEN grouping(block) = 0 THEN bit_or(bits) END AS bits,
+            SELECT CASE WHEN is_hour THEN hour END AS hour,
+                   CASE WHEN is_hour THEN ahead ELSE worker END AS worker,
+                   CASE WHEN NOT is_hour THEN start_id END AS start_id,
+                   CASE WHEN NOT is_hour THEN block END AS block,
+                   bit_or(CASE WHEN NOT is_hour THEN bits END) AS bits,
                    sum(records) AS records, min(first_us) AS first_us, max(last_us) AS last_us
-            FROM counted GROUP BY GROUPING SETS ((hour, ahead), (worker, start_id, block))
-            HAVING grouping(block) = 1 OR block IS NOT NULL
+            FROM doubled WHERE is_hour OR block IS NOT NULL GROUP BY ALL
         ), placed AS (
             SELECT *, block - row_number() OVER (
                 PARTITION BY worker, start_id, bits ORDER BY block) AS island FROM parts
         )
-        SELECT hour, coalesce(ahead, worker) AS worker, sum(records)::BIGINT AS records,
+        SELECT hour, worker, sum(records)::BIGINT AS records,
                min(first_us) AS first_us, max(last_us) AS last_us,
                start_id, bits, min(block) AS first_block, max(block) AS last_block
-        FROM placed GROUP BY hour, ahead, worker, start_id, bits, island
+        FROM placed GROUP BY hour, worker, start_id, bits, island
     """
 
 
