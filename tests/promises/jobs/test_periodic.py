@@ -18,6 +18,8 @@ from purgatory.jobs.model.job import JobFilter
 from tests.promises.kit import START_MS, Bench, OutboxDatabase, now_ms
 
 FIVE: dict[str, Any] = {"every": 5}
+# For days of virtual time: a worker looks for jobs a few times in each lease.
+SELDOM: dict[str, Any] = {"lease_ms": 1_800_000, "poll_ms": 600_000}
 
 
 async def waiting(bench: Bench) -> list[Job]:
@@ -202,8 +204,8 @@ async def test_a_process_that_ends_as_a_run_begins_takes_no_time_along(
     bench: Bench, ends: str
 ) -> None:
     """Though nobody is there to store the next run, and the next time passes before one is."""
-    day = {"every": timedelta(days=1)}
-    process = await bench.process({}, periodic=day)
+    often = {"every": timedelta(hours=8)}
+    process = await bench.process({}, periodic=often, **SELDOM)
     await asyncio.sleep(1)
     [pending] = await waiting(bench)
     at_s = (pending.deadline_ms - START_MS) // 1_000
@@ -213,13 +215,13 @@ async def test_a_process_that_ends_as_a_run_begins_takes_no_time_along(
     assert bench.ticks.times == [at_s]
     await (process.crash() if ends == "crash" else process.close())
     assert len(await waiting(bench)) == (ends == "close")
-    await asyncio.sleep(2.5 * 86_400)
-    await bench.process({}, periodic=day)
+    await asyncio.sleep(20 * 3_600)
+    await bench.process({}, periodic=often, **SELDOM)
     await asyncio.sleep(60)
     # One of the two times that had no run, and then the next one.
-    assert bench.ticks.times == [at_s, at_s + 86_400]
+    assert bench.ticks.times == [at_s, at_s + 8 * 3_600]
     [pending] = await waiting(bench)
-    assert (pending.deadline_ms - START_MS) // 1_000 == at_s + 3 * 86_400
+    assert (pending.deadline_ms - START_MS) // 1_000 == at_s + 24 * 3_600
 
 
 async def test_a_run_that_is_refused_is_in_no_other_ones_way(bench: Bench) -> None:
@@ -253,27 +255,27 @@ async def test_the_pause_of_one_series_costs_nothing_beside_another(bench: Bench
 @pytest.mark.parametrize("is_known", [False, True])
 async def test_a_series_of_another_service_waits_for_it(bench: Bench, is_known: bool) -> None:
     """For its interval and a day, and for longer if it is known to be handled elsewhere."""
-    away = await bench.process({}, periodic={"every": timedelta(days=1)})
+    away = await bench.process({}, periodic={"every": timedelta(hours=6)}, **SELDOM)
     await asyncio.sleep(1)
     await away.close()
     [pending] = await waiting(bench)
-    other = await bench.process({})
+    other = await bench.process({}, **SELDOM)
     other.purgatory.periodic("other", every=3_600)(bench.ticks.run)
     if is_known:
         other.purgatory.handled_elsewhere(["tick"])
-    await asyncio.sleep((pending.deadline_ms - now_ms()) / 1_000 + 1.9 * 86_400)
+    await asyncio.sleep((pending.deadline_ms - now_ms()) / 1_000 + (6 + 22) * 3_600)
     assert (await bench.job(pending)).is_undecided
-    await asyncio.sleep(0.2 * 86_400)
+    await asyncio.sleep(4 * 3_600)
     assert (await bench.job(pending)).is_undecided == is_known
 
 
 async def test_a_series_that_is_no_longer_declared_ends(bench: Bench) -> None:
     """Its last run waits for a day beyond its time, and is then cancelled."""
-    old = await bench.process({}, periodic=FIVE)
+    old = await bench.process({}, periodic=FIVE, **SELDOM)
     await asyncio.sleep(1)
     await old.close()
     [pending] = await waiting(bench)
-    process = await bench.process({})
+    process = await bench.process({}, **SELDOM)
     process.periodic("other", every=3_600)(bench.ticks.run)
     await asyncio.sleep(23 * 3_600)
     assert pending.id in {job.id for job in await waiting(bench)}
