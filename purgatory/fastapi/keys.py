@@ -16,7 +16,7 @@ from zlib import compress, decompressobj
 from zlib import error as ZlibError  # noqa: N812 - an error, and named like one here
 
 from fastapi import APIRouter, Header, Query
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import BaseModel, ConfigDict, Field
 
 from purgatory.errors import (
     InvalidValueError,
@@ -45,13 +45,11 @@ from purgatory.fastapi.http.json_bodies import (
     with_fields,
 )
 from purgatory.fastapi.http.parameters import (
-    SEVERAL_LINES,
     EntityTags,
+    IfMatchTags,
     KeyInPath,
     Prefix,
     WholeNumber,
-    optional,
-    parse_entity_tags,
 )
 from purgatory.fastapi.http.requests import READ, Access, Action, RawRequest
 from purgatory.fastapi.http.responses import (
@@ -250,13 +248,6 @@ IdempotencyKey = Annotated[
         "response, and does nothing."
     ),
 ]
-_IfMatch = Annotated[
-    Any,
-    PlainValidator(partial(parse_entity_tags, name="If-Match")),
-    SEVERAL_LINES,
-    optional({}),
-    Header(description='`"<cursor>"`: only if nothing fired since.'),
-]
 
 
 class KeyEndpoints:
@@ -275,7 +266,9 @@ class KeyEndpoints:
         key: KeyInPath,
         body: SignalBody | None = None,
         idempotency_key: IdempotencyKey = None,
-        if_match: _IfMatch = None,
+        if_match: Annotated[
+            IfMatchTags, Header(description='`"<cursor>"`: only if nothing fired since.')
+        ] = None,
     ) -> Awaitable[RawResponse]:
         """Fire a key.
 

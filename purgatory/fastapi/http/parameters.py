@@ -13,13 +13,20 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import islice
 from typing import Annotated, Any, Final, NamedTuple, ParamSpec, TypeVar, get_args
 from urllib.parse import parse_qsl
 
 from fastapi import Path, params
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, WithJsonSchema
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+)
 
 from purgatory.fastapi.http.json_bodies import KEY_PATTERN, KeyText, allowed_words
 from purgatory.fastapi.http.requests import RawRequest, only_line
@@ -327,25 +334,22 @@ class HeadParser:
     def parse_query(
         self, query_string: bytes, values: dict[str, Any], errors: ParameterErrors
     ) -> None:
-        """Add the values in a query to `values`, and what is wrong with it to `errors`."""
+        """Add the values in a query to `values`, and what is wrong with it to `errors`.
+
+        What is wrong has the value None.
+        """
         parameters = self._parameters
         for name, text in read_query(query_string, self._query_names, errors).items():
-            try:
-                values[name] = parameters[name].parse(text)
-            except Problem as problem:
-                errors.add(problem)
+            values[name] = errors.collect(parameters[name].parse, text)
 
     def parse_headers(
         self, raw: RawRequest, values: dict[str, Any], errors: ParameterErrors
     ) -> None:
-        """Add the values in the headers to `values`, and what is wrong with them to `errors`."""
+        """Add the values in the headers to `values`, as `parse_query` does."""
         for header, name in self._header_names.items():
             lines = raw.headers_named(header)
             if lines:
-                try:
-                    values[name] = self._parameters[name].parse_lines(lines)
-                except Problem as problem:
-                    errors.add(problem)
+                values[name] = errors.collect(self._parameters[name].parse_lines, lines)
 
 
 def _annotations(signature: inspect.Signature, kind: type[params.Param]) -> dict[str, Any]:
@@ -357,32 +361,30 @@ def _annotations(signature: inspect.Signature, kind: type[params.Param]) -> dict
     }
 
 
-def _digits(text: Any) -> Any:
-    """Refuse what only pydantic takes for a whole number: " 5", "5.0", "1_0"."""
-    if isinstance(text, str) and not (
-        text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
-    ):
-        raise ValueError
-    return text
+def _only(pattern: str) -> BeforeValidator:
+    """Refuse texts without this pattern, of which pydantic takes more than is right."""
+
+    def check(text: str) -> str:
+        if re.fullmatch(pattern, text) is None:
+            raise ValueError
+        return text
+
+    return BeforeValidator(check)
 
 
-def _flag(text: Any) -> Any:
-    """Refuse what only pydantic takes for a boolean: "1", "yes", "TRUE"."""
-    if isinstance(text, str) and text not in ("true", "false"):
-        raise ValueError
-    return text
-
-
+# Not " 5", "5.0" or "1_0".
+_DIGITS: Final = _only(rf"[0-9]{{1,{MAX_DIGITS}}}")
 # Types of parameters: an endpoint adds its `Query` or `Header`.
-WholeNumber = Annotated[int, Field(ge=1, le=MAX_LIMIT), BeforeValidator(_digits)]
+WholeNumber = Annotated[int, Field(ge=1, le=MAX_LIMIT), _DIGITS]
 
 
 def whole_number(maximum: int) -> Any:
     """Return the type of a number from 1 to `maximum`."""
-    return Annotated[int, Field(ge=1, le=maximum), BeforeValidator(_digits)]
+    return Annotated[int, Field(ge=1, le=maximum), _DIGITS]
 
 
-Flag = Annotated[bool, BeforeValidator(_flag)]
+# Not "1", "yes" or "TRUE".
+Flag = Annotated[bool, _only("true|false")]
 Prefix = Annotated[
     str,
     Field(max_length=MAX_KEY_LENGTH, pattern=KEY_PATTERN.replace("+$", "*$"), examples=["order:"]),
@@ -400,6 +402,15 @@ KeyInPath = Annotated[
 def optional(text: Mapping[str, Any]) -> WithJsonSchema:
     """Return how OpenAPI describes a text that may be left out."""
     return WithJsonSchema({"anyOf": [{"type": "string", **text}, {"type": "null"}]})
+
+
+# Headers: an endpoint adds a `Header` that says what it does with them.
+_Tags = Annotated[Any, optional({"pattern": ENTITY_TAGS_PATTERN}), SEVERAL_LINES]
+IfMatchTags = Annotated[_Tags, PlainValidator(partial(parse_entity_tags, name="If-Match"))]
+IfNoneMatchTags = Annotated[_Tags, PlainValidator(partial(parse_entity_tags, name="If-None-Match"))]
+PreferText = Annotated[
+    Any, PlainValidator(parse_prefer), optional({"examples": ["wait=25"]}), SEVERAL_LINES
+]
 
 
 def read_query(

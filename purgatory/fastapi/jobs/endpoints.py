@@ -6,26 +6,22 @@ import asyncio
 import json
 import re
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any, Final, cast
 from urllib.parse import parse_qsl, urlencode
 
 from fastapi import Header, Path, Query
-from pydantic import PlainValidator
 
 from purgatory.errors import BadCursorError, PurgatoryError
 from purgatory.fastapi.http.errors import problem_of_error
 from purgatory.fastapi.http.idempotency import IdempotencyKeyText, request_name
 from purgatory.fastapi.http.json_bodies import KeyText, bad_field
 from purgatory.fastapi.http.parameters import (
-    ENTITY_TAGS_PATTERN,
-    SEVERAL_LINES,
     EntityTags,
     Flag,
+    IfMatchTags,
+    IfNoneMatchTags,
+    PreferText,
     WholeNumber,
-    optional,
-    parse_entity_tags,
-    parse_prefer,
 )
 from purgatory.fastapi.http.requests import Access, Action, AsgiRequest, Permit, RawRequest
 from purgatory.fastapi.http.responses import Problem, RawResponse, bad_parameter, release_frames
@@ -70,26 +66,12 @@ IdempotencyKey = Annotated[
     ),
 ]
 IfMatch = Annotated[
-    Any,
-    PlainValidator(partial(parse_entity_tags, name="If-Match")),
-    SEVERAL_LINES,
-    optional({"pattern": ENTITY_TAGS_PATTERN}),
-    Header(description="ETags of the job: only if it is still at one of them."),
+    IfMatchTags, Header(description="ETags of the job: only if it is still at one of them.")
 ]
 IfNoneMatch = Annotated[
-    Any,
-    PlainValidator(partial(parse_entity_tags, name="If-None-Match")),
-    SEVERAL_LINES,
-    optional({"pattern": ENTITY_TAGS_PATTERN}),
-    Header(description="The ETag of the job as the client has it."),
+    IfNoneMatchTags, Header(description="The ETag of the job as the client has it.")
 ]
-Prefer = Annotated[
-    Any,
-    PlainValidator(parse_prefer),
-    SEVERAL_LINES,
-    optional({"examples": ["wait=25"]}),
-    Header(description="`wait=25`: park while the job has that ETag."),
-]
+Prefer = Annotated[PreferText, Header(description="`wait=25`: park while the job has that ETag.")]
 OfHandler = Annotated[KeyText | None, Query(description="Only jobs of this handler.")]
 OfKey = Annotated[KeyText | None, Query(description="Only jobs with this watch key.")]
 PausedHandler = Annotated[

@@ -7,7 +7,7 @@ import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import Header, Query
@@ -18,16 +18,15 @@ from purgatory.fastapi.http.errors import problem_of_error
 from purgatory.fastapi.http.json_bodies import MAX_ERRORS_SHOWN, bad_field, pointer
 from purgatory.fastapi.http.parameters import (
     NO_PREFERENCES,
-    SEVERAL_LINES,
     WAIT_PATTERN,
     HeadParser,
     KeyInPath,
     ParameterErrors,
     Preferences,
+    PreferText,
     WholeNumber,
     jittered,
     optional,
-    parse_prefer,
     wait_seconds,
     whole_number,
 )
@@ -121,10 +120,6 @@ def parse_wait_id(text: str) -> str:
     return str(uuid.UUID(text))
 
 
-def _parse_wait(text: str) -> float:
-    return wait_seconds(text, "wait")
-
-
 Cursor = Annotated[
     str | None,
     Query(
@@ -134,10 +129,7 @@ Cursor = Annotated[
     ),
 ]
 Prefer = Annotated[
-    Any,
-    PlainValidator(parse_prefer),
-    optional({"examples": ["wait=25"]}),
-    SEVERAL_LINES,
+    PreferText,
     Header(description="`wait=25`, and `return=minimal` for 204 in place of an empty 200."),
 ]
 WaitId = Annotated[
@@ -166,7 +158,8 @@ _WAIT_SCHEMA: Final = {"type": "string", "pattern": WAIT_PATTERN}
 def wait_text_of(description: str, *examples: str) -> Any:
     """Return the annotation of a wait in a query."""
     schema = WithJsonSchema({**_WAIT_SCHEMA, "examples": [*examples]})
-    return Annotated[str, PlainValidator(_parse_wait), schema, Query(description=description)]
+    parse = PlainValidator(partial(wait_seconds, param="wait"))
+    return Annotated[str, parse, schema, Query(description=description)]
 
 
 def declare_watch(limits: Limits, settings: WaitSettings) -> Callable[..., WatchResponse]:
@@ -250,7 +243,7 @@ class WatchParser:
             errors = ParameterErrors()
             headers: dict[str, Any] = {}
             self._head.parse_headers(raw, headers, errors)
-            prefer = headers.get("prefer", prefer)
+            prefer = headers.get("prefer") or prefer
             etag = headers.get("if_none_match")
             wait_id = owned_wait_id(raw, headers.get("wait_id"))
         size = len(raw.query_string) + len(etag or "")
