@@ -14,8 +14,7 @@ from fastapi import FastAPI
 from purgatory import Purgatory
 from purgatory.event_loop.inspection import Inspection
 from purgatory.fastapi import AccessesDep, BearerTokens, install
-from purgatory.fastapi.dashboard.actions import ActionName
-from purgatory.fastapi.dashboard.wait_list import SLICE
+from purgatory.fastapi.dashboard.routes import SLICE, ActionName
 from purgatory.jobs import JobState, MemoryJobStore
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.outcome import Status

@@ -14,8 +14,8 @@ import pytest
 
 from purgatory import Purgatory
 from purgatory.errors import SignalsUnavailableError
+from purgatory.fastapi.dashboard.routes import WaitList, WaitsResponse
 from purgatory.fastapi.dashboard.snapshots import Snapshots, Workers
-from purgatory.fastapi.dashboard.wait_list import WaitList, WaitsResponse
 from purgatory.signals.redis import RedisSignals
 from purgatory.signals.redis.peers import MAX_MESSAGE, MAX_REPLIES
 from tests.patience import PATIENCE_S, until

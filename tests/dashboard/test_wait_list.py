@@ -15,8 +15,8 @@ from fastapi import FastAPI
 from purgatory import Purgatory
 from purgatory.event_loop.inspection import Inspection, started_ms
 from purgatory.fastapi import BearerTokens, install
+from purgatory.fastapi.dashboard.routes import ListedWait, WaitList
 from purgatory.fastapi.dashboard.snapshots import Workers
-from purgatory.fastapi.dashboard.wait_list import ListedWait, WaitList
 from purgatory.outcome import Status
 from purgatory.signals import WaitOperation
 from purgatory.signals.redis import RedisSignals

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory import turn_budget
-from purgatory.fastapi.dashboard.actions import actions_json
+from purgatory.fastapi.dashboard.routes import actions_json
 from purgatory.fastapi.http import json_bodies
 from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.responses import Problem
