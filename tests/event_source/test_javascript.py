@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from purgatory import Purgatory
 from purgatory.fastapi import BearerTokens, install
-from purgatory.fastapi.service_routes import MODULE
+from purgatory.fastapi.router import MODULE
 from tests.acceptance.thread_server import KINDS, ThreadServer, serve
 from tests.event_source.node import NODE, NODE_MODULES, needs_node
 from tests.patience import PATIENCE_S

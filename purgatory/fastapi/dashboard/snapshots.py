@@ -22,7 +22,7 @@ from pydantic_core import to_json
 from purgatory.errors import PurgatoryClosedError, PurgatoryError
 from purgatory.event_loop.inspection import Inspection, LevelBuckets
 from purgatory.fastapi.jobs.endpoints import paused_response
-from purgatory.fastapi.service_routes import job_states
+from purgatory.fastapi.router import job_states
 from purgatory.operations.wait_histograms import (
     LATENESS_BOUNDS_MS,
     WAIT_BOUNDS_MS,

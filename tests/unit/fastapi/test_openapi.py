@@ -22,8 +22,8 @@ from purgatory.fastapi.http.json_bodies import KEY_PATTERN, ProblemDetails
 from purgatory.fastapi.http.responses import KINDS
 from purgatory.fastapi.jobs.schemas import JobBody, RescheduleBody
 from purgatory.fastapi.keys import BatchItem, SignalBody
+from purgatory.fastapi.router import StatisticsResponse
 from purgatory.fastapi.routing.routes import problem_responses
-from purgatory.fastapi.service_routes import StatisticsResponse
 from purgatory.fastapi.watch.request_parser import ETAG_CURSOR_PATTERN
 from purgatory.fastapi.watch.schemas import WatchBody
 from purgatory.jobs import JobLimits, MemoryJobStore
