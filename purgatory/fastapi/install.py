@@ -22,8 +22,7 @@ from purgatory.fastapi.http.responses import Problem, release_frames
 from purgatory.fastapi.long_poll import LongPollKey, LongPollMiddleware
 from purgatory.fastapi.router import Authorize, EndpointGroup, create_router, refuse_several_workers
 from purgatory.fastapi.routing.endpoints import DEFAULT_PREFIX
-from purgatory.fastapi.routing.routes import RawRoute, include_in_app
-from purgatory.fastapi.servers.fast_routes import route_contexts
+from purgatory.fastapi.routing.routes import RawRoute, include_in_app, route_contexts
 from purgatory.fastapi.watch.settings import ClientOf, WaitSettings
 from purgatory.job_errors import UnknownHandlerError
 from purgatory.purgatory import Purgatory

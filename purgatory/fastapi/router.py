@@ -33,8 +33,11 @@ from purgatory.fastapi.routing.endpoints import (
     EndpointContext,
     file_response,
 )
-from purgatory.fastapi.routing.routes import add_handler, require_effective_routes
-from purgatory.fastapi.servers.fast_routes import fast_routes_installed
+from purgatory.fastapi.routing.routes import (
+    add_handler,
+    fast_routes_installed,
+    require_effective_routes,
+)
 from purgatory.fastapi.servers.server_process import (
     START_ERRORS,
     check_workers,

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, install
-from purgatory.fastapi.servers.fast_routes import route_contexts
+from purgatory.fastapi.routing.routes import route_contexts
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
 from purgatory.fastapi.watch.routes import WatchEndpoint
 from tests.acceptance.client import Address, Connection, Reply

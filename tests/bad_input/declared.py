@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from purgatory.fastapi.http.parameters import ENTITY_TAGS_PATTERN
 from purgatory.fastapi.routing.endpoints import AdmittingEndpoint
-from purgatory.fastapi.servers.fast_routes import route_contexts
+from purgatory.fastapi.routing.routes import route_contexts
 from tests.acceptance.client import Connection, Reply
 
 UUID = "0b1d6c5e-7d0c-4a53-9b0e-2d1c9f0a1b2c"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from purgatory.fastapi.servers.fast_routes import FastRoute
+from purgatory.fastapi.routing.routes import FastRoute
 from purgatory.fastapi.servers.request_reader import RequestReader
 from tests.nightly import by_night
 

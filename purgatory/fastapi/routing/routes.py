@@ -1,4 +1,4 @@
-"""Routes of FastAPI's whose requests go to our endpoints, and what these read from its insides.
+"""Routes to our endpoints, those that go past FastAPI, and what both read from its insides.
 
 The only user of these private names: `Request._body`, in which Starlette caches a body;
 `Request._stream_consumed`; `Request._send`; and entries of FastAPI's in a scope: the exit stacks of
@@ -6,29 +6,42 @@ dependencies, and how the router of a route was included. Without the first two,
 the connection; without the next two, streams that park fail on a drain. Without the last,
 dependencies given at `include_router` would be skipped, and with them perhaps an authorization:
 `require_effective_routes` refuses to go on.
+
+Fast routes bypass the middleware stack and the routing of FastAPI. `is_supported` checks that the
+private names of an application mean what they are taken for. If not, a warning says so and no
+request bypasses FastAPI: each is served through its public interface, which is slower.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
+import logging
 import re
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
 from functools import lru_cache, partial
+from importlib.util import find_spec
 from threading import RLock
 from typing import Any, Final
 
 import fastapi
+import fastapi.routing
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from starlette.routing import compile_path
+from starlette.convertors import PathConvertor
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.errors import ServerErrorMiddleware
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.routing import BaseRoute, Route, WebSocketRoute, compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from purgatory.fastapi.http.asgi import send_response
+from purgatory.fastapi.http import asgi
+from purgatory.fastapi.http.asgi import send_response, unwrapped_send
 from purgatory.fastapi.http.json_bodies import JsonBody, ProblemDetails
-from purgatory.fastapi.http.requests import Access
+from purgatory.fastapi.http.requests import Access, AsgiRequest
 from purgatory.fastapi.http.responses import KINDS, MEDIA_TYPE, Problem
 from purgatory.fastapi.routing.endpoints import (
     DEFAULT_PREFIX,
@@ -36,6 +49,8 @@ from purgatory.fastapi.routing.endpoints import (
     EndpointContext,
     PlainEndpoint,
 )
+
+logger = logging.getLogger("purgatory.fastapi")
 
 _FUNCTION_STACK: Final = "fastapi_function_astack"
 
@@ -87,7 +102,7 @@ def effective_route(scope: Scope) -> Any | None:
 @lru_cache(maxsize=1)
 def require_effective_routes() -> None:
     """Raise RuntimeError if `effective_route` misses the dependencies of an included router."""
-    found = _dependencies_seen()
+    found, _ = _seen_by_a_route()
     if found != 1:
         raise RuntimeError(
             f"FastAPI {fastapi.__version__} does not say how a router was included ({found} of 1 "
@@ -96,27 +111,24 @@ def require_effective_routes() -> None:
         )
 
 
-def _dependencies_seen() -> int:
-    """Return how many dependencies a route of a small application sees; 1 is right."""
-    seen: list[int] = []
+def _seen_by_a_route() -> tuple[int, bool]:
+    """Return how many dependencies a route of a small application sees: 1 is right.
+
+    And whether it finds the `send` of the server below the wrappers of Starlette. Nothing waits, so
+    that it takes one step, without the event loop, which may not be running yet.
+    """
+    seen = 0, False
 
     class ProbeRoute(APIRoute):
         async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-            seen.append(len(getattr(effective_route(scope), "dependencies", ())))
+            nonlocal seen
+            dependencies = getattr(effective_route(scope), "dependencies", ())
+            seen = len(dependencies), is_unwrapped(send, _nothing)
 
     router = APIRouter(route_class=ProbeRoute)
     router.add_api_route("/probe", _nothing)
     app = FastAPI()
     app.include_router(router, dependencies=[Depends(_nothing)])
-    serve_probe(app.router, app)
-    return sum(seen)
-
-
-def serve_probe(serving: Any, app: Any) -> None:
-    """Have `serving` serve a GET of `/probe` to `app`, in which nothing waits, in this step.
-
-    Without the event loop, which may not be there yet.
-    """
     scope = {
         "type": "http",
         "method": "GET",
@@ -127,25 +139,19 @@ def serve_probe(serving: Any, app: Any) -> None:
         "headers": [],
         "app": app,
     }
-    call = serving(scope, _no_message, drop_message)
+    unused: Any = _nothing
+    call: Any = ServerErrorMiddleware(ExceptionMiddleware(app.router))(scope, unused, unused)
     try:
         call.send(None)
     except StopIteration:
         pass
     finally:
         call.close()
+    return seen
 
 
 async def _nothing() -> None:
     pass
-
-
-async def _no_message() -> Any:
-    raise AssertionError("the probe reads no message")
-
-
-async def drop_message(message: Any) -> None:
-    """Be the `send` of a probe."""
 
 
 Responses = dict[int | str, dict[str, Any]]
@@ -417,3 +423,238 @@ def _operation_id(own_path: str, route: Any) -> str:
     """
     before = route.path_format.removesuffix(own_path).removesuffix(DEFAULT_PREFIX)
     return "_".join([*re.findall(r"\w+", before), route.endpoint.__name__])
+
+
+_STARLETTES_OWN = (ServerErrorMiddleware, ExceptionMiddleware)
+_HAS_TELEMETRY = find_spec("fastapi.telemetry") is not None
+
+
+@dataclass(frozen=True, slots=True)
+class FastRoute:
+    """A method and path of ours, and the endpoint that FastAPI would call."""
+
+    method: str
+    path: str
+    """The whole path or, if the endpoint has a path parameter, the part before it."""
+    endpoint: AdmittingEndpoint
+
+    def is_found_at(self, server_root: str, root_path: str) -> bool:
+        """Return True iff Starlette finds it at `path` below `server_root`, whatever its parameter.
+
+        It searches for the path without `root_path`, which may be another than the server's.
+        """
+        path = server_root + self.path
+        return _path_in_app(path, root_path) == self.path and not root_path.startswith(path)
+
+
+def find_fast_routes(app: Any) -> list[FastRoute]:
+    """Return the routes whose requests would reach our endpoint through nothing but FastAPI.
+
+    A route behind middleware, telemetry or dependencies, or behind another route that may match,
+    is none; `bypass_middleware`, of `install`, says that middleware does not matter. To be called
+    once the application has started.
+    """
+    if not is_supported() or not _is_plain(app):
+        return []
+    has_middleware = _has_middleware(app)
+    found: list[FastRoute] = []
+    earlier: list[Any] = []
+    for context in route_contexts(app):
+        fast_route = _fast_route(context, app)
+        if (
+            fast_route is not None
+            and (fast_route.endpoint.context.bypass_middleware or not has_middleware)
+            and not any(_may_match(other, fast_route) for other in earlier)
+        ):
+            found.append(fast_route)
+        earlier.append(context)
+    return found
+
+
+def is_bare(app: Any) -> bool:
+    """Return True iff the routes of `app` have nothing around them but FastAPI's own and ours.
+
+    To be called once the application has started.
+    """
+    return is_supported() and _is_plain(app) and not _has_middleware(app)
+
+
+@contextmanager
+def fast_routes_installed(app: Any) -> Iterator[None]:
+    """Have `app` hand the requests of its fast routes to our endpoints, past FastAPI.
+
+    For the application's lifespan. That saves nine frames and as many calls per request, and a
+    parked request keeps its frames. Does nothing if there is no fast route.
+    """
+    stack: ASGIApp | None = getattr(app, "middleware_stack", None)
+    fast_routes = [] if isinstance(stack, FastRouteStack) else find_fast_routes(app)
+    if stack is None or not fast_routes:
+        yield
+        return
+    app.middleware_stack = FastRouteStack(stack, fast_routes)
+    try:
+        yield
+    finally:
+        app.middleware_stack = stack
+
+
+class FastRouteStack:
+    """The middleware stack of an application, with fast routes past it."""
+
+    def __init__(self, app: ASGIApp, fast_routes: Sequence[FastRoute]) -> None:
+        """Pass requests without a fast route on to `app`."""
+        self.app = app
+        # {method: path, name of the path parameter, endpoint}
+        self._fast_routes: dict[str, list[tuple[str, str, AdmittingEndpoint]]] = {}
+        for fast_route in fast_routes:
+            self._fast_routes.setdefault(fast_route.method, []).append(
+                (fast_route.path, fast_route.endpoint.path_parameter, fast_route.endpoint)
+            )
+
+    # Not async: a parked request would keep one frame more.
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Return the response to the request, to be awaited."""
+        if scope["type"] == "http":
+            path: str = scope["path"]
+            if scope.get("root_path"):
+                path = _path_in_app(path, scope["root_path"])
+            for start, parameter, endpoint in self._fast_routes.get(scope["method"], ()):
+                if not path.startswith(start):
+                    continue
+                if parameter or path == start:
+                    return endpoint.serve(AsgiRequest(scope, path[len(start) :]), receive, send)
+        return self.app(scope, receive, send)
+
+
+def _path_in_app(path: str, root_path: str) -> str:
+    return path[len(root_path) :] if path.startswith(root_path + "/") else path
+
+
+def _fast_route(context: Any, app: FastAPI) -> FastRoute | None:
+    """Return the fast way to a route of ours, whatever precedes it; None for other routes."""
+    endpoint = getattr(context, "endpoint", None)
+    if not isinstance(endpoint, AdmittingEndpoint) or not endpoint.is_fast:
+        return None
+    if context.dependencies:
+        return None
+    # FastAPI from 0.164 on: a limit of a router on bodies.
+    if getattr(context, "max_body_size", None) is not None:
+        return None
+    literal, brace, parameter = context.path.partition("{")
+    convertors = context.param_convertors
+    if brace and (
+        list(convertors) != [endpoint.path_parameter]
+        or not isinstance(convertors[endpoint.path_parameter], PathConvertor)
+        or not parameter.endswith("}")
+    ):
+        return None
+    [method] = context.methods
+    return FastRoute(method, literal, endpoint)
+
+
+def _may_match(other: Any, fast_route: FastRoute) -> bool:
+    """Return True unless a route certainly matches no request of `fast_route`."""
+    route = _original_route(other)
+    if isinstance(route, WebSocketRoute):
+        return False
+    if isinstance(route, Route) and other.methods and fast_route.method not in other.methods:
+        return False
+    path: str | None = getattr(other, "path", None)
+    pattern: re.Pattern[str] | None = getattr(other, "path_regex", None)
+    if path is None or pattern is None:
+        return True
+    if not fast_route.endpoint.path_parameter:
+        return pattern.match(fast_route.path) is not None
+    literal, has_parameters, _ = path.partition("{")
+    if not isinstance(route, Route):
+        # A mount: whatever is below its path.
+        literal, has_parameters = literal.rstrip("/") + "/", "{"
+    if literal.startswith(fast_route.path):
+        return True
+    return bool(has_parameters) and fast_route.path.startswith(literal)
+
+
+@lru_cache(maxsize=1)
+def is_supported() -> bool:
+    """Return True iff this version of FastAPI has the insides that the functions here read."""
+    try:
+        missing = _unexpected()
+    except Exception as exc:
+        missing = repr(exc)
+    if missing is not None:
+        logger.warning(
+            "the insides of FastAPI %s are unknown (%s): requests are served through all of it, "
+            "which is slower",
+            fastapi.__version__,
+            missing,
+            extra={"action": "fastapi-unsupported"},
+        )
+    return missing is None
+
+
+def _is_plain(app: Any) -> bool:
+    """Return True iff `app` is a FastAPI application whose requests are not traced or measured."""
+    if not isinstance(app, FastAPI) or type(app).__call__ is not FastAPI.__call__:
+        return False
+    # Older versions have none.
+    telemetry: Any = app._native_telemetry if _HAS_TELEMETRY else None
+    return telemetry is None or not telemetry.enabled()
+
+
+def _has_middleware(app: FastAPI) -> bool:
+    """Return True iff `app` was given middleware that is neither FastAPI's own nor ours."""
+    layer: Any = app.middleware_stack
+    while layer is not app.router:
+        kind = type(layer)
+        is_own = kind.__module__.startswith(("fastapi.", "purgatory.fastapi."))
+        if not is_own and kind not in _STARLETTES_OWN:
+            return True
+        # None for a layer that hides the next one.
+        layer = getattr(layer, "app", None)
+        if layer is None:
+            return True
+    return False
+
+
+def route_contexts(app: FastAPI) -> Iterator[Any]:
+    """Yield the routes of `app`, each as it is after all inclusions of routers."""
+    # Before FastAPI 0.138 an included router is copied, and its routes are these.
+    return getattr(fastapi.routing, "iter_route_contexts", iter)(app.routes)
+
+
+def _original_route(context: Any) -> Any:
+    """Return the route as it was before its router was included; a copy in an old FastAPI."""
+    return context if isinstance(context, BaseRoute) else context.original_route
+
+
+def _unexpected() -> str | None:
+    """Return how a small application differs from what is expected of it; None if it does not."""
+    inner = APIRouter(prefix="/inner", dependencies=[Depends(_nothing)])
+    inner.add_api_route("/{key:path}", _nothing, methods=["PUT"])
+    app = FastAPI()
+    app.include_router(inner)
+    app.middleware_stack = app.build_middleware_stack()
+    *_, included = route_contexts(app)
+    way = included.path, {*included.methods}, len(included.dependencies)
+    if way != ("/inner/{key:path}", {"PUT"}, 1):
+        return f"a route is {way}"
+    if list(included.param_convertors) != ["key"] or included.endpoint is not _nothing:
+        return "routes have other parameters or endpoints"
+    if type(_original_route(included)) is not type(inner.routes[0]):
+        return "routes have another origin"
+    if _has_middleware(app) or not isinstance(_is_plain(app), bool):
+        return "an application has middleware that nobody added"
+    app = FastAPI()
+    app.add_middleware(CORSMiddleware)
+    app.middleware_stack = app.build_middleware_stack()
+    if not _has_middleware(app):
+        return "middleware is not found"
+    return None if _seen_by_a_route() == (1, True) else "Starlette wraps send in another way"
+
+
+def is_unwrapped(send: Any, own: Any) -> bool:
+    """Return True iff nothing between `send` and the server's `own` function needs the messages.
+
+    Middleware and routes that wrap `send` use the response, and must get it.
+    """
+    return bool(unwrapped_send(send, asgi.OBSERVERS) == own)

@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 from purgatory.fastapi.http.asgi import EXTENSION, RELEASE, Respond
 from purgatory.fastapi.http.bounds import IncomingRequests
 from purgatory.fastapi.http.responses import Problem, status_line
-from purgatory.fastapi.servers.fast_routes import is_unwrapped
+from purgatory.fastapi.routing.routes import is_unwrapped
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.turn_budget import TurnBudget, is_turn_taken, resume_in_turn
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
 from purgatory.fastapi.http.requests import UNRESTRICTED, RawRequest
-from purgatory.fastapi.servers.fast_routes import FastRoute
+from purgatory.fastapi.routing.routes import FastRoute
 
 T = TypeVar("T")
 

@@ -24,8 +24,8 @@ from uvicorn.server import ServerState
 from purgatory.fastapi.http.bounds import Deadlines, IncomingRequests, UnreadResponses
 from purgatory.fastapi.http.responses import RawResponse, status_line
 from purgatory.fastapi.routing.endpoints import CONTEXT_STATE_KEY, EndpointContext
+from purgatory.fastapi.routing.routes import find_fast_routes, is_bare
 from purgatory.fastapi.servers.fallback_protocol import FallbackProtocol, Release
-from purgatory.fastapi.servers.fast_routes import find_fast_routes, is_bare
 from purgatory.fastapi.servers.request_reader import DirectRequest, RequestReader
 
 AccessEntry = tuple[str, str, str, str]

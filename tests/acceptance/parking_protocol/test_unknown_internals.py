@@ -15,9 +15,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from purgatory import Purgatory
 from purgatory.fastapi import ParkDep, parking
 from purgatory.fastapi.http import asgi
-from purgatory.fastapi.servers import fast_routes, parking_protocol
+from purgatory.fastapi.routing import routes
+from purgatory.fastapi.routing.routes import find_fast_routes, is_bare
+from purgatory.fastapi.servers import parking_protocol
 from purgatory.fastapi.servers.fallback_protocol import missing_internals
-from purgatory.fastapi.servers.fast_routes import find_fast_routes, is_bare
 from purgatory.uvicorn import ParkingProtocol, choose_protocol
 from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection, Reply
@@ -30,9 +31,9 @@ from tests.needs import ROUTE_CONTEXTS, TELEMETRY
 @pytest.fixture(autouse=True)
 def unchecked() -> Iterator[None]:
     """Have every check made anew, in this test and after it."""
-    fast_routes.is_supported.cache_clear()
+    routes.is_supported.cache_clear()
     yield
-    fast_routes.is_supported.cache_clear()
+    routes.is_supported.cache_clear()
 
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -58,7 +59,7 @@ def test_the_installed_versions_are_known(caplog: pytest.LogCaptureFixture) -> N
     """No check fails, and nothing is logged."""
     assert missing_internals() == []
     assert choose_protocol() is ParkingProtocol is parking_protocol.ParkingProtocol
-    assert fast_routes.is_supported()
+    assert routes.is_supported()
     assert _warnings(caplog) == []
 
 
@@ -147,7 +148,7 @@ async def test_fastapi_with_other_insides(
     app = create_app(purgatory)
     with monkeypatch.context() as patch:
         change(patch)
-        assert not fast_routes.is_supported()
+        assert not routes.is_supported()
     assert _warnings(caplog) == ["fastapi-unsupported"]
     assert find_fast_routes(app) == [] and not is_bare(app)
     assert not await _wait_and_fire(app, purgatory, PARKING[0])
@@ -159,7 +160,7 @@ async def test_starlette_with_another_wrapper_of_send(
 ) -> None:
     """No request is released: it keeps its task, and its response is the same."""
     monkeypatch.setattr(asgi, "OBSERVERS", frozenset())
-    assert not fast_routes.is_supported()
+    assert not routes.is_supported()
     assert _warnings(caplog) == ["fastapi-unsupported"]
     orders = Orders()
     with serve(orders.app, orders.purgatory, PARKING[0]) as server:

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, create_router, install
-from purgatory.fastapi.servers.fast_routes import FastRoute, FastRouteStack, find_fast_routes
+from purgatory.fastapi.routing.routes import FastRoute, FastRouteStack, find_fast_routes
 from tests.cases import cases
 from tests.needs import BODY_LIMIT, TELEMETRY
 
