@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,10 @@ from pyspark.sql.types import StructType
 from purgatory.pipeline import OutcomeTable
 from purgatory.pipeline.outcomes import update_run
 from purgatory.pipeline.schemas import COPY_SCHEMA
-from purgatory.pipeline.spark.folder import Folder
 from purgatory.pipeline.spark.schemas import spark_schema
 from purgatory.pipeline.sql import outcomes as sql
 from purgatory.pipeline.sql.duck import DuckRunner, connected
+from purgatory.pipeline.sql.runner import Place
 from purgatory.pipeline.sql.spark import frame
 from tests.pipeline.synthetic import Written, outcomes, write
 
@@ -42,11 +41,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     read = DuckRunner.read
 
     def counted(
-        runner: DuckRunner,
-        name: str,
-        schema: StructType,
-        *places: tuple[Folder, Sequence[str]],
-        **options: Any,
+        runner: DuckRunner, name: str, schema: StructType, *places: Place, **options: Any
     ) -> None:
         for folder, paths in places:
             found[str(folder)] += len(paths)

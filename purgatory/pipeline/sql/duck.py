@@ -15,7 +15,7 @@ from purgatory.pipeline.schemas import COPY_SCHEMA, EVENT_SCHEMA
 from purgatory.pipeline.spark.folder import Folder, LocalFolder
 from purgatory.pipeline.spark.folders import RemoteFolder
 from purgatory.pipeline.sql import outcomes as sql
-from purgatory.pipeline.sql.runner import Merge, Runner
+from purgatory.pipeline.sql.runner import Merge, Place, Runner
 from purgatory.pipeline.sql.values import text, texts
 
 # Of the whole process about half as much again is used.
@@ -82,13 +82,7 @@ class DuckRunner(Runner):
         """Use a connection."""
         self.connection = connection
 
-    def read(
-        self,
-        name: str,
-        schema: pa.Schema,
-        *places: tuple[Folder, Sequence[str]],
-        rows: int,
-    ) -> None:
+    def read(self, name: str, schema: pa.Schema, *places: Place, rows: int) -> None:
         """Let `name` be the columns of the Parquet files at paths in folders."""
         columns = ", ".join(f'"{column}"' for column in schema.names)
         if schema is EVENT_SCHEMA:

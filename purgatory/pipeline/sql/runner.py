@@ -13,6 +13,9 @@ import pyarrow as pa
 
 from purgatory.pipeline.spark.folder import Folder
 
+Place = tuple[Folder, Sequence[str]]
+"""A folder, and paths in it."""
+
 FEW_RECORDS = 50_000
 """Fewer are handled by one task of Spark: a shuffle would cost more."""
 
@@ -47,14 +50,8 @@ class Runner(ABC):
                 yield from readers.map(function, items[start : start + READ_AHEAD])
 
     @abstractmethod
-    def read(
-        self,
-        name: str,
-        schema: pa.Schema,
-        *places: tuple[Folder, Sequence[str]],
-        rows: int,
-    ) -> None:
-        """Let `name` be the columns of the Parquet files at paths in folders, about `rows`.
+    def read(self, name: str, schema: pa.Schema, *places: Place, rows: int) -> None:
+        """Let `name` be the columns of the Parquet files at places, about `rows`.
 
         Events have one more column, `file`, the path of the row's file.
         """

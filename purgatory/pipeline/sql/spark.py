@@ -21,7 +21,7 @@ from purgatory.pipeline.spark.schemas import spark_schema
 from purgatory.pipeline.spark.session import parallelism
 from purgatory.pipeline.sql import outcomes as sql
 from purgatory.pipeline.sql import rollups
-from purgatory.pipeline.sql.runner import FEW_RECORDS, READ_AHEAD, Merge, Runner
+from purgatory.pipeline.sql.runner import FEW_RECORDS, READ_AHEAD, Merge, Place, Runner
 
 _NAMES = {
     "EPOCH_US": "UNIX_MICROS",
@@ -56,9 +56,7 @@ def frame(spark: SparkSession, query: str, **relations: Any) -> DataFrame:
     return spark.sql(spark_sql(query, tuple(relations)), **relations)
 
 
-def frame_of(
-    spark: SparkSession, schema: pa.Schema, *places: tuple[Folder, Sequence[str]]
-) -> DataFrame:
+def frame_of(spark: SparkSession, schema: pa.Schema, *places: Place) -> DataFrame:
     """Return the columns of the Parquet files at paths in folders."""
     patterns = [folder.pattern(path) for folder, paths in places for path in paths]
     if not patterns:
@@ -243,13 +241,7 @@ class SparkRunner(Runner):
             for row in sorted(rows):
                 yield pickle.loads(row["result"])  # noqa: S301 - by our own tasks
 
-    def read(
-        self,
-        name: str,
-        schema: pa.Schema,
-        *places: tuple[Folder, Sequence[str]],
-        rows: int,
-    ) -> None:
+    def read(self, name: str, schema: pa.Schema, *places: Place, rows: int) -> None:
         """Let `name` be the columns of the Parquet files at paths in folders, about `rows`."""
         found = frame_of(self.spark, schema, *places)
         if schema is EVENT_SCHEMA:
