@@ -6,8 +6,8 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -177,14 +177,9 @@ class JobAdder:
         Raises StoreUnavailableError if the server stays unavailable; then the same rows can be
         added again, which keeps those already added.
         """
-        with asyncio.Runner() as runner:
-            store = self.address.store()
-            runner.run(store.open())
-            try:
-                for chunk in chunks:
-                    yield runner.run(self._add(store, chunk))
-            finally:
-                runner.run(store.close())
+        with opened(self.address) as (runner, store):
+            for chunk in chunks:
+                yield runner.run(self._add(store, chunk))
 
     async def _add(
         self, store: JobStore, chunk: Sequence[Mapping[str, Any]]
@@ -220,15 +215,16 @@ def _refused(row: Mapping[str, Any], error: Exception) -> dict[str, Any]:
     }
 
 
-@asynccontextmanager
-async def opened(address: JobAddress) -> AsyncIterator[JobStore]:
-    """Open the store of an address, and close it."""
-    store = address.store()
-    await store.open()
-    try:
-        yield store
-    finally:
-        await store.close()
+@contextmanager
+def opened(address: JobAddress) -> Iterator[tuple[asyncio.Runner, JobStore]]:
+    """Open the store of an address, and close it; what it awaits is run by the runner."""
+    with asyncio.Runner() as runner:
+        store = address.store()
+        runner.run(store.open())
+        try:
+            yield runner, store
+        finally:
+            runner.run(store.close())
 
 
 async def _added(store: JobStore, specs: Sequence[JobSpec]) -> list[Added | JobError]:

@@ -154,7 +154,7 @@ class Everything:
         for name, address in {"sql": JobAddress(url=self.store), "redis": self.redis}.items():
             if name in self.names:
                 assert "3 rows: 2 jobs added, 0 replaced, 0 there already, 1 refused." in said
-                assert len(asyncio.run(jobs_in(address))) == 2
+                assert len(jobs_in(address)) == 2
 
 
 def assert_same(found: Path, expected: Path) -> None:

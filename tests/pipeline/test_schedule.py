@@ -35,12 +35,12 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> JobAddress:
     return JobAddress(url=url)
 
 
-async def jobs_in(address: JobAddress) -> list[Job]:
+def jobs_in(address: JobAddress) -> list[Job]:
     found: list[Job] = []
     after: str | None = None
-    async with opened(address) as store:
+    with opened(address) as (runner, store):
         while True:
-            page = await store.query(JobFilter(), after=after, limit=1_000)
+            page = runner.run(store.query(JobFilter(), after=after, limit=1_000))
             found += page.jobs
             after = page.next
             if after is None:
@@ -125,7 +125,7 @@ def test_what_broke_off_goes_on(address: JobAddress) -> None:
     adding.close()
     [again] = adder.add(iter([table]))
     assert {row["status"]: row["rows"] for row in again} == {"kept": 20, "added": 30}
-    assert len(asyncio.run(jobs_in(address))) == 50
+    assert len(jobs_in(address)) == 50
 
 
 def test_spark_makes_jobs_of_a_csv_file(
@@ -154,7 +154,7 @@ def test_spark_makes_jobs_of_a_csv_file(
     assert {json.loads(row["row_json"])["dedupe_key"] for row in refused.collect()} == {
         *("x1", "x2", "x3", "x4")
     }
-    jobs = {job.dedupe_key: job for job in asyncio.run(jobs_in(address))}
+    jobs = {job.dedupe_key: job for job in jobs_in(address)}
     assert len(jobs) == 40
     assert jobs["cancel-7"].keys == ("order:7",)
     assert jobs["cancel-7"].payload == {"order": 7}
@@ -162,7 +162,7 @@ def test_spark_makes_jobs_of_a_csv_file(
 
     assert main(arguments) == 0
     assert "0 jobs added, 0 replaced, 40 there already" in capsys.readouterr().out
-    assert len(asyncio.run(jobs_in(address))) == 40
+    assert len(jobs_in(address)) == 40
     assert main([*arguments, "--name", "another"]) == 1
     assert "or give another --out" in capsys.readouterr().err
 
@@ -187,7 +187,7 @@ def test_spark_makes_jobs_of_other_tables(
     assert "30 jobs added" in said
     lines = progress.splitlines()
     assert " Spark" in lines[0] and lines[1].endswith(f" s  schedule: reading {source[1]}")
-    jobs = asyncio.run(jobs_in(JobAddress(url=url)))
+    jobs = jobs_in(JobAddress(url=url))
     assert sorted(job.payload["n"] for job in jobs) == list(range(30))
     assert min(job.deadline_ms for job in jobs) == 1_893_456_000_000
     frame.limit(3).createOrReplaceTempView("to_do")

@@ -324,7 +324,7 @@ def test_spark_writes_and_reads_jobs_and_those_that_ended_become_events(
             writer.save(address.url)
     table = spark.read.format("purgatory").options(**options_of(address)).load(address.url)
     ids = {row["dedupe_key"]: row["id"] for row in table.collect()}
-    asyncio.run(end_jobs(address, cancelled=ids["cancel-3"], failed=ids["cancel-0"]))
+    end_jobs(address, cancelled=ids["cancel-3"], failed=ids["cancel-0"])
     found = job_events(table)
     assert found.schema.simpleString() == EVENT_SCHEMA.simpleString()
     by_id = {row["job_id"]: row for row in found.collect()}
@@ -346,15 +346,14 @@ def test_spark_writes_and_reads_jobs_and_those_that_ended_become_events(
     }
 
 
-async def end_jobs(address: JobAddress, *, cancelled: str, failed: str) -> None:
-    async with opened(address) as store:
-        await store.run([Cancel(cancelled), RunNow(failed)])
-        [claimed] = await store.run(
-            [Claim("test", 0, 9, 60_000, tuple(f"handler-{n}" for n in range(3)))]
-        )
+def end_jobs(address: JobAddress, *, cancelled: str, failed: str) -> None:
+    handlers = tuple(f"handler-{n}" for n in range(3))
+    with opened(address) as (runner, store):
+        runner.run(store.run([Cancel(cancelled), RunNow(failed)]))
+        [claimed] = runner.run(store.run([Claim("test", 0, 9, 60_000, handlers)]))
         [claim] = [job.claim for job in claimed.jobs]
-        await store.run([Start(claim, lease_ms=60_000)])
-        await store.run([Finish(claim, JobState.FAILED, "no use")])
+        runner.run(store.run([Start(claim, lease_ms=60_000)]))
+        runner.run(store.run([Finish(claim, JobState.FAILED, "no use")]))
 
 
 def test_a_journal_that_is_opened_meanwhile_takes_nothing_for_a_leftover(

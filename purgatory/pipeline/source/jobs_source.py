@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -115,36 +114,30 @@ class JobsReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return ranges of ids of about equal intervals of time."""
-        return asyncio.run(self._ranges())
+        with opened(self._address) as (runner, store):
+            return runner.run(self._ranges(store))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the jobs of a range."""
         # If there are no partitions, Spark asks for one that is None.
         if not isinstance(partition, IdRange):
             return
-        with asyncio.Runner() as runner:
-            store = self._address.store()
-            runner.run(store.open())
-            try:
-                after = partition.below
-                while True:
-                    page = runner.run(store.query(self._where, after=after, limit=CHUNK))
-                    least = partition.not_below or ""
-                    if jobs := [job for job in page.jobs if job.id >= least]:
-                        yield job_batch(jobs, self._schema)
-                    after = page.next
-                    if after is None or after < least:
-                        return
-            finally:
-                runner.run(store.close())
+        after, least = partition.below, partition.not_below or ""
+        with opened(self._address) as (runner, store):
+            while True:
+                page = runner.run(store.query(self._where, after=after, limit=CHUNK))
+                if jobs := [job for job in page.jobs if job.id >= least]:
+                    yield job_batch(jobs, self._schema)
+                after = page.next
+                if after is None or after < least:
+                    return
 
-    async def _ranges(self) -> list[IdRange]:
-        async with opened(self._address) as store:
-            first = await _first_below(store, self._where, None)
-            if first is None:
-                return []
-            high = _time_of(first)
-            low = await self._lowest_time(store, high)
+    async def _ranges(self, store: JobStore) -> list[IdRange]:
+        first = await _first_below(store, self._where, None)
+        if first is None:
+            return []
+        high = _time_of(first)
+        low = await self._lowest_time(store, high)
         edges = [
             f"{low + (high - low) * number // self._tasks:0{_TIME_DIGITS}x}"
             for number in range(1, self._tasks)
@@ -220,8 +213,7 @@ async def _first_below(store: JobStore, where: JobFilter, below: str | None) -> 
 
 def _time_of(job_id: str) -> int:
     try:
-        time_ms = int(job_id[:_TIME_DIGITS], 16)
+        return int(job_id[:_TIME_DIGITS], 16)
     except ValueError:
         # An id in another format: the ranges become uneven, but stay correct.
         return int(16**_TIME_DIGITS) - 1
-    return time_ms
