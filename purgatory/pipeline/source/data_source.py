@@ -6,17 +6,21 @@ import time
 from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceWriter,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from purgatory.jobs import JobLimits
 from purgatory.pipeline.outcomes.journal_files import OnBadFile
-from purgatory.pipeline.schedule import JobAddress
+from purgatory.pipeline.schedule import JobAdder, JobAddress, JobRows
 from purgatory.pipeline.schemas import EVENT_SCHEMA as EVENTS
+from purgatory.pipeline.source.jobs_source import JobsReader, JobsWriter
+from purgatory.pipeline.source.journal_source import (
+    JournalReader,
+    JournalWriter,
+    ResultsReader,
+    schema_of,
+)
+from purgatory.pipeline.source.redis_stream import RedisStreamReader, RedisStreamWriter
 from purgatory.pipeline.source.rows import JOBS, SPARK_JOBS, chosen
 from purgatory.pipeline.spark.folders import folder_at
 from purgatory.pipeline.spark.schemas import EVENT_SCHEMA, spark_schema
@@ -46,31 +50,19 @@ class PurgatoryDataSource(DataSource):
     def schema(self) -> StructType:
         """Return all columns; with a schema of fewer columns only these are read."""
         if self._is_result:
-            from purgatory.pipeline.source.results_source import schema_of
-
-            found = schema_of(self._folder, self._table)
-            return spark_schema(found)
+            return spark_schema(schema_of(self._folder, self._table))
         return SPARK_JOBS if self._is_jobs else EVENT_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader of the table."""
-        # Imported here and below: the packages of the other readers may not be installed.
         if self._is_jobs:
-            from purgatory.pipeline.source.jobs_source import JobsReader
-
             return JobsReader(self._jobs, chosen(JOBS, schema), self._tasks)
         if self._is_result:
-            from purgatory.pipeline.source.results_source import ResultsReader, schema_of
-
             known = schema_of(self._folder, self._table)
-            return ResultsReader(self._folder, self._table, chosen(known, schema))
+            return ResultsReader(self._folder, self._table, known, chosen(known, schema))
         if self._is_redis:
-            from purgatory.pipeline.source.redis_stream import RedisStreamReader
-
             events = chosen(EVENTS, schema)
             return RedisStreamReader(self._address, self._stream, events, self._tasks)
-        from purgatory.pipeline.source.journal_source import JournalReader
-
         return JournalReader(self._folder, chosen(EVENTS, schema), self._on_bad_file)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -80,9 +72,6 @@ class PurgatoryDataSource(DataSource):
         if self._is_result:
             raise ValueError(f"{self._table} is a result of the pipeline, which writes it")
         if self._is_jobs:
-            from purgatory.pipeline.schedule import JobAdder, JobRows
-            from purgatory.pipeline.source.jobs_source import JobsWriter
-
             rows = JobRows(
                 name=self.options.get("name", NAME),
                 started_ms=self._number("startedMs") or time.time_ns() // 1_000_000,
@@ -95,12 +84,8 @@ class PurgatoryDataSource(DataSource):
         if missing:
             raise ValueError(f"an event needs all columns; missing: {', '.join(missing)}")
         if self._is_redis:
-            from purgatory.pipeline.source.redis_stream import RedisStreamWriter
-
             length = self._number("maxLength") or 1_000_000
             return RedisStreamWriter(self._address, self._stream, length)
-        from purgatory.pipeline.source.journal_source import JournalWriter
-
         return JournalWriter(self._folder)
 
     @property

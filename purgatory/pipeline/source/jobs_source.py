@@ -22,7 +22,7 @@ from purgatory.jobs import JobState, JobStore
 from purgatory.jobs.model import JobFilter
 from purgatory.pipeline.console import counted
 from purgatory.pipeline.errors import RefusedRowsError
-from purgatory.pipeline.schedule import CHUNK, JobAdder, JobAddress, opened
+from purgatory.pipeline.schedule import CHUNK, JobAdder, JobAddress, add_batches, opened
 from purgatory.pipeline.schemas import JOB_KIND
 from purgatory.pipeline.source.rows import column_of, job_batch
 from purgatory.pipeline.spark.schemas import EVENT_SCHEMA
@@ -166,8 +166,6 @@ class JobsWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Add one task's rows."""
-        from purgatory.pipeline.schedule import add_batches
-
         refused = 0
         examples: list[str] = []
         for batch in add_batches(self._adder, iterator):

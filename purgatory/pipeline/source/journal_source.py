@@ -1,4 +1,4 @@
-"""The journal's files as a source of Spark, and their writer."""
+"""Folders of files as sources of Spark: the journal's, with its writer, and the results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from pyspark.sql.datasource import (
 from purgatory.journal.schema import WRITER_OPTIONS
 from purgatory.pipeline.errors import BadFileError, NothingToReadError
 from purgatory.pipeline.outcomes.journal_files import OnBadFile, checked_footer
+from purgatory.pipeline.outcomes.manifest import read_manifest
 from purgatory.pipeline.schemas import EVENT_SCHEMA as EVENTS
+from purgatory.pipeline.schemas import OUTCOME_SCHEMA
 from purgatory.pipeline.source.rows import arrow_expression, event_table, time_bounds
 from purgatory.pipeline.spark.folder import File, Folder
 from purgatory.pipeline.spark.folders import RemoteFolder, folder_at, is_local
@@ -32,6 +34,7 @@ logger = logging.getLogger("purgatory.pipeline")
 
 # The size of the files that a task reads, unless it is a single one.
 _BYTES_A_TASK = 64 * 1024 * 1024
+_OUTCOMES = "outcomes"
 
 
 @dataclass
@@ -48,11 +51,13 @@ class JournalReader(DataSourceReader):
     Files are checked before: a bad one is refused, or skipped with a warning.
     """
 
-    def __init__(self, folder: str, schema: pa.Schema, on_bad_file: OnBadFile) -> None:
+    def __init__(
+        self, folder: str, schema: pa.Schema, on_bad_file: OnBadFile, columns: pa.Schema = EVENTS
+    ) -> None:
         self._folder = folder
         self._schema = schema
         self._on_bad_file = on_bad_file
-        self._columns = EVENTS
+        self._columns = columns
         self._filters: list[Filter] = []
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 # Spark's name
@@ -75,6 +80,39 @@ class JournalReader(DataSourceReader):
         # If there are no partitions, Spark asks for one that is None.
         if isinstance(partition, Files):
             yield from read_files(partition, self._schema, self._filters, self._columns)
+
+
+class ResultsReader(JournalReader):
+    """Reads a table of results, which has `columns`."""
+
+    def __init__(self, folder: str, table: str, columns: pa.Schema, schema: pa.Schema) -> None:
+        super().__init__(folder, schema, OnBadFile.REFUSE, columns)
+        self._table = table
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return groups of files. Raises NothingToReadError without any."""
+        return grouped(*_files_of(self._folder, self._table))
+
+
+def schema_of(folder: str, table: str) -> pa.Schema:
+    """Return the columns of a table of results. Raises NothingToReadError without any."""
+    if table == _OUTCOMES:
+        return OUTCOME_SCHEMA
+    place, files = _files_of(folder, table)
+    with place.open(files[0].path) as file:
+        return pq.read_schema(file)
+
+
+def _files_of(folder: str, table: str) -> tuple[Folder, list[File]]:
+    """Return the folder and the files of a table; of outcomes, those that the manifest names."""
+    place = folder_at(f"{folder}/{table}")
+    files = place.files(".parquet")
+    if table == _OUTCOMES:
+        published = {*read_manifest(place).paths()}
+        files = [file for file in files if file.path in published]
+    if not files:
+        raise NothingToReadError(f"No {table} in {folder}: run the job that writes it first.")
+    return place, files
 
 
 def good_files(folder: Folder, files: Iterable[File], on_bad_file: OnBadFile) -> list[File]:
