@@ -6,11 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+from pyarrow import fs
 
 from purgatory.pipeline import OutputInUseError
 from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.spark.folder import File, LocalFolder
-from purgatory.pipeline.spark.folders import Tables
+from purgatory.pipeline.spark.folders import RemoteFolder, Tables
 
 
 def test_a_run_that_was_overtaken_puts_no_half_in_place(tmp_path: Path) -> None:
@@ -49,6 +50,22 @@ def test_what_an_overtaken_run_goes_on_to_write_is_in_no_table(tmp_path: Path) -
         tables.fill("waits", overtaken)
     assert tables.folder.names("waits") == ["a"]
     assert tables.folder.names() == ["waits"]
+
+
+def test_folders_are_made_where_they_are_not_only_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In HDFS, other than in S3, a file can only be written or renamed to a folder that exists."""
+    system = (fs.LocalFileSystem(), str(tmp_path))
+    monkeypatch.setattr("purgatory.pipeline.spark.folders.file_system_at", lambda _: system)
+    folder = RemoteFolder("hdfs://cluster/results")
+    folder.write_bytes("run=1/hour=1/a.parquet", b"a")
+    folder.rename("run=1/hour=1/a.parquet", "date=1/hour=1/b.parquet")
+    assert [file.path for file in folder.files("")] == ["date=1/hour=1/b.parquet"]
+    folder.replace("date=1", "old/date=1")
+    assert [file.path for file in folder.files("")] == ["old/date=1/hour=1/b.parquet"]
+    folder.delete("old", "gone")
+    assert folder.files("") == []
 
 
 @pytest.mark.parametrize(

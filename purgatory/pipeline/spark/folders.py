@@ -79,19 +79,25 @@ class RemoteFolder(Folder):
 
     def write_bytes(self, path: str, content: bytes) -> None:
         """Write or overwrite a file."""
-        self._called(self._write, self.path(path), content)
+
+        def write(target: str) -> None:
+            with self.file_system.open_output_stream(target) as stream:
+                stream.write(content)
+
+        self._called(self._into, write, path)
 
     def rename(self, path: str, target: str) -> None:
         """Rename a file, or overwrite one with it."""
-        self._called(self.file_system.move, self.path(path), self.path(target))
+        self._called(self._into, self.file_system.move, path, target)
 
     def replace(self, new: str, path: str) -> None:
         """Delete `path`, copy the files of the folder `new` to it, and delete `new`."""
         self.delete(path)
         for found in self._listed(new, recursive=True):
             if found.type is fs.FileType.File:
-                name = found.path.removeprefix(f"{self.path(new)}/")
-                self._called(self._copy, found.path, self.path(f"{path}/{name}"))
+                name = self._relative(found)
+                target = f"{path}{name.removeprefix(new)}"
+                self._called(self._into, self.file_system.copy_file, name, target)
         self.delete(new)
 
     def delete(self, *paths: str) -> None:
@@ -136,16 +142,13 @@ class RemoteFolder(Folder):
     def _relative(self, found: Any) -> str:
         return str(found.path).removeprefix(self._root).lstrip("/")
 
-    def _write(self, path: str, content: bytes) -> None:
+    def _into(self, function: Callable[..., object], *paths: str) -> None:
+        """Call `function` with paths, of which the last is to be in a folder that exists."""
+        places = [self.path(path) for path in paths]
+        # In S3 it would be an object of its own.
         if not isinstance(self.file_system, fs.S3FileSystem):
-            self.file_system.create_dir(path.rpartition("/")[0], recursive=True)
-        with self.file_system.open_output_stream(path) as stream:
-            stream.write(content)
-
-    def _copy(self, path: str, target: str) -> None:
-        if not isinstance(self.file_system, fs.S3FileSystem):
-            self.file_system.create_dir(target.rpartition("/")[0], recursive=True)
-        self.file_system.copy_file(path, target)
+            self.file_system.create_dir(places[-1].rpartition("/")[0], recursive=True)
+        function(*places)
 
     def _called(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         try:
