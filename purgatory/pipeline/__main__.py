@@ -30,7 +30,7 @@ from purgatory.pipeline.cli.run import (
 )
 from purgatory.pipeline.console import Progress
 from purgatory.pipeline.errors import NothingToReadError, way_out_of_system
-from purgatory.pipeline.spark.folders import folder_at
+from purgatory.pipeline.spark.folder import folder_at
 from purgatory.pipeline.spark.session import (
     DEFAULT_MASTER,
     DEFAULT_MEMORY,

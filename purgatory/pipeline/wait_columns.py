@@ -12,7 +12,7 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
-from purgatory.pipeline.spark.folders import Tables
+from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.sql.duck import address, attach, connected, parquet
 
 JOB = "waits"

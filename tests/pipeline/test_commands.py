@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline.__main__ import main
-from purgatory.pipeline.spark.folders import Tables
+from purgatory.pipeline.spark.tables import Tables
 from tests.pipeline.spark_servers import PLACE
 from tests.pipeline.synthetic import Written, write
 from tests.synthetic_journal import inject

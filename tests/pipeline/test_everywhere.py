@@ -22,7 +22,7 @@ from purgatory.jobs.sql import migrate
 from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.schedule import JobAddress
 from purgatory.pipeline.spark.folder import LocalFolder
-from purgatory.pipeline.spark.folders import Tables
+from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.sql.duck import connected
 from tests.house.imports import ROOT
 from tests.nightly import IS_NIGHTLY, NIGHTLY, by_night

@@ -10,8 +10,8 @@ from pyarrow import fs
 
 from purgatory.pipeline import OutputInUseError
 from purgatory.pipeline.errors import PipelineError
-from purgatory.pipeline.spark.folder import File, LocalFolder
-from purgatory.pipeline.spark.folders import RemoteFolder, Tables
+from purgatory.pipeline.spark.folder import File, Folder, LocalFolder
+from purgatory.pipeline.spark.tables import Tables
 
 
 def test_a_run_that_was_overtaken_puts_no_half_in_place(tmp_path: Path) -> None:
@@ -57,8 +57,8 @@ def test_folders_are_made_where_they_are_not_only_names(
 ) -> None:
     """In HDFS, other than in S3, a file can only be written or renamed to a folder that exists."""
     system = (fs.LocalFileSystem(), str(tmp_path))
-    monkeypatch.setattr("purgatory.pipeline.spark.folders.file_system_at", lambda _: system)
-    folder = RemoteFolder("hdfs://cluster/results")
+    monkeypatch.setattr("purgatory.pipeline.spark.folder.file_system_at", lambda _: system)
+    folder = Folder("hdfs://cluster/results")
     folder.write_bytes("run=1/hour=1/a.parquet", b"a")
     folder.rename("run=1/hour=1/a.parquet", "date=1/hour=1/b.parquet")
     assert [file.path for file in folder.files("")] == ["date=1/hour=1/b.parquet"]

@@ -15,7 +15,8 @@ from purgatory.pipeline import EVENT_SCHEMA, OutputInUseError, PipelineError
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.rollups.rollup_files import NodeFiles
 from purgatory.pipeline.source.data_source import PurgatoryDataSource
-from purgatory.pipeline.spark.folders import RemoteFolder, Tables, file_system_at
+from purgatory.pipeline.spark.folder import Folder, file_system_at
+from purgatory.pipeline.spark.tables import Tables
 from tests.pipeline.s3_server import BUCKET, needs_s3, s3_server
 from tests.pipeline.synthetic import TABLES, Written, write
 from tests.synthetic_journal import inject
@@ -62,9 +63,9 @@ def test_the_results_are_those_of_local_folders(
         assert sorted(rows[0], key=repr) == sorted(rows[1], key=repr)
     assert main(["outcomes", "--journal", journal, "--out", there]) == 0
     assert "0 records of 0 new files, 0 hours written" in capsys.readouterr().out
-    report = RemoteFolder(f"{there}/report")
+    report = Folder(f"{there}/report")
     assert report.read_text("report.html").startswith("<!doctype html>")
-    assert json.loads(RemoteFolder(there).read_text("advice/advice.json"))
+    assert json.loads(Folder(there).read_text("advice/advice.json"))
 
 
 def test_the_data_source_reads_and_adds_files(
@@ -79,16 +80,16 @@ def test_the_data_source_reads_and_adds_files(
     added = f"s3://{BUCKET}/added"
     writer: Any = PurgatoryDataSource({"path": added}).writer(EVENT_SCHEMA, overwrite=False)
     message = writer.write(iter([batches[0]]))
-    assert RemoteFolder(added).files(".parquet") == []
+    assert Folder(added).files(".parquet") == []
     writer.commit([message])
-    files = RemoteFolder(added).files(".parquet")
+    files = Folder(added).files(".parquet")
     rows = [pq.read_table(f"{BUCKET}/added/{file.path}", filesystem=s3).num_rows for file in files]
     assert sum(rows) == batches[0].num_rows
 
 
 def test_files_elsewhere_are_copied(s3: fs.S3FileSystem) -> None:
     """DuckDB reads and writes local copies of rollups, and only new ones are sent."""
-    folder = RemoteFolder(f"s3://{BUCKET}/elsewhere")
+    folder = Folder(f"s3://{BUCKET}/elsewhere")
     here, there = NodeFiles(folder), NodeFiles(folder)
     path = here.path("run=1/parts/one.parquet")
     path.parent.mkdir(parents=True)
@@ -106,17 +107,17 @@ def test_of_two_runs_that_publish_at_once_one_fails(
     s3: fs.S3FileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The later claim sees the earlier one; claims are removed."""
-    folder = RemoteFolder(f"s3://{BUCKET}/twice")
-    written = RemoteFolder.write_bytes
+    folder = Folder(f"s3://{BUCKET}/twice")
+    written = Folder.write_bytes
 
-    def overtaken(self: RemoteFolder, path: str, content: bytes) -> None:
+    def overtaken(self: Folder, path: str, content: bytes) -> None:
         written(self, path, content)
         if path.endswith(".claim"):
-            monkeypatch.setattr(RemoteFolder, "write_bytes", written)
+            monkeypatch.setattr(Folder, "write_bytes", written)
             with pytest.raises(OutputInUseError, match="run this one again"):
                 folder.write_new("manifests/1.json", "second")
 
-    monkeypatch.setattr(RemoteFolder, "write_bytes", overtaken)
+    monkeypatch.setattr(Folder, "write_bytes", overtaken)
     folder.write_new("manifests/1.json", "first")
     assert folder.names("manifests") == ["1.json"]
     assert folder.read_text("manifests/1.json") == "first"
@@ -138,5 +139,5 @@ def test_a_server_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     file_system_at.cache_clear()
     with pytest.raises(PipelineError, match=r"s3://logs/x: .*Check the address, and the cred"):
-        RemoteFolder("s3://logs/x").exists()
+        Folder("s3://logs/x").exists()
     file_system_at.cache_clear()

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from purgatory.pipeline import OutcomeTable
 from purgatory.pipeline.cli.run import Run
-from purgatory.pipeline.spark.folders import Tables
+from purgatory.pipeline.spark.tables import Tables
 from tests.benchmarks.pipeline.bench_journal import BenchJournal
 from tests.benchmarks.pipeline.checked_run import advised, differences
 from tests.benchmarks.pipeline.known_truth import KnownTruth

@@ -15,7 +15,7 @@ from purgatory.pipeline.advise.workers import Capacity, Minutes, WorkerAdvice, a
 from purgatory.pipeline.console import counted, duration, percent
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.schemas import JOB_KIND, STREAM_KIND
-from purgatory.pipeline.spark.folders import Tables
+from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.sql.values import text
 from purgatory.pipeline.statistics import (
     Step,

@@ -33,9 +33,9 @@ from purgatory.pipeline.rollups.wait_tables import (
     write_waits,
 )
 from purgatory.pipeline.schemas import OUTCOME_SCHEMA
-from purgatory.pipeline.spark.folder import Folder, LocalFolder
-from purgatory.pipeline.spark.folders import SCHEMES, Tables, folder_at, is_local
+from purgatory.pipeline.spark.folder import SCHEMES, Folder, LocalFolder, folder_at, is_local
 from purgatory.pipeline.spark.session import REMOTE_VARIABLE, spark_errors
+from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.sql.duck import DuckRunner, connected
 from purgatory.pipeline.sql.outcomes import waits_of
 from purgatory.pipeline.sql.runner import FEW_RECORDS

@@ -11,7 +11,7 @@ from purgatory.pipeline.outcomes.journal_files import OnBadFile
 from purgatory.pipeline.outcomes.manifest import Known, Manifest, check_has_hours, read_manifest
 from purgatory.pipeline.outcomes.update_run import Update, UpdateRun
 from purgatory.pipeline.schemas import OUTCOME_SCHEMA
-from purgatory.pipeline.spark.folders import folder_at
+from purgatory.pipeline.spark.folder import folder_at
 from purgatory.pipeline.sql.runner import Runner
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from purgatory.pipeline.advise.advice import is_job, survival_of_kinds
 from purgatory.pipeline.errors import NothingToReadError
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.schemas import JOB_KIND
-from purgatory.pipeline.spark.folders import Tables
+from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.sql.values import text
 from purgatory.pipeline.statistics import Step
 from purgatory.pipeline.wait_columns import JOB as WAITS

@@ -30,7 +30,7 @@ from purgatory.pipeline.report.charts import (
 from purgatory.pipeline.report.findings import Findings, Rows, findings
 from purgatory.pipeline.report.page import Part, page
 from purgatory.pipeline.report.verdict import verdict
-from purgatory.pipeline.spark.folders import Tables
+from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.sql.selection import Examples
 
 JOB = "report"

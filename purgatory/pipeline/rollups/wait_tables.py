@@ -10,7 +10,7 @@ import duckdb
 
 from purgatory.pipeline.console import OnProgress
 from purgatory.pipeline.rollups.rollup_files import NodeFiles, Part, Rollups
-from purgatory.pipeline.spark.folders import Tables
+from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.sql import waits as sql
 from purgatory.pipeline.sql.duck import parquet
 from purgatory.pipeline.sql.values import text

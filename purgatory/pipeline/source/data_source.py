@@ -22,7 +22,7 @@ from purgatory.pipeline.source.journal_source import (
 )
 from purgatory.pipeline.source.redis_stream import RedisStreamReader, RedisStreamWriter
 from purgatory.pipeline.source.rows import JOBS, SPARK_JOBS, chosen
-from purgatory.pipeline.spark.folders import folder_at
+from purgatory.pipeline.spark.folder import folder_at
 from purgatory.pipeline.spark.schemas import EVENT_SCHEMA, spark_schema
 
 NAME = "purgatory"

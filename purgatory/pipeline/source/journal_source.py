@@ -27,8 +27,7 @@ from purgatory.pipeline.outcomes.manifest import read_manifest
 from purgatory.pipeline.schemas import EVENT_SCHEMA as EVENTS
 from purgatory.pipeline.schemas import OUTCOME_SCHEMA
 from purgatory.pipeline.source.rows import arrow_expression, event_table, time_bounds
-from purgatory.pipeline.spark.folder import File, Folder
-from purgatory.pipeline.spark.folders import RemoteFolder, folder_at, is_local
+from purgatory.pipeline.spark.folder import File, Folder, folder_at, is_local
 
 logger = logging.getLogger("purgatory.pipeline")
 
@@ -150,16 +149,12 @@ def read_files(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the columns of `schema` of the rows that may match `filters`; files have `columns`."""
     folder = folder_at(files.folder)
-    remote = folder if isinstance(folder, RemoteFolder) else None
+    expression = arrow_expression(filters, columns)
     for path in files.paths:
         # The folder's date and hour are ignored: rows have their own times.
         dataset = ds.dataset(
-            folder.named(path) if remote is None else remote.path(path),
-            schema=columns,
-            format="parquet",
-            filesystem=None if remote is None else remote.file_system,
+            folder.path(path), columns, format="parquet", filesystem=folder.file_system
         )
-        expression = arrow_expression(filters, columns)
         for batch in dataset.to_batches(columns=schema.names, filter=expression):
             if batch.num_rows:
                 yield batch

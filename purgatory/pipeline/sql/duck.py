@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from purgatory.pipeline.schemas import COPY_SCHEMA, EVENT_SCHEMA
 from purgatory.pipeline.spark.folder import Folder, LocalFolder
-from purgatory.pipeline.spark.folders import RemoteFolder
 from purgatory.pipeline.sql import outcomes as sql
 from purgatory.pipeline.sql.runner import Merge, Place, Runner
 from purgatory.pipeline.sql.values import text, texts
@@ -48,7 +47,7 @@ def connected(
 
 def attach(connection: duckdb.DuckDBPyConnection, folder: Folder) -> Folder:
     """Let `connection` read and write the files of `folder`, and return it."""
-    if isinstance(folder, RemoteFolder):
+    if not isinstance(folder, LocalFolder):
         # Only needed here.
         from fsspec.implementations.arrow import ArrowFSWrapper
 
@@ -60,9 +59,9 @@ def attach(connection: duckdb.DuckDBPyConnection, folder: Folder) -> Folder:
 
 def address(folder: Folder, path: str) -> str:
     """Return `path` in `folder` as DuckDB names it, once `attach` was called."""
-    if isinstance(folder, RemoteFolder):
-        return f"{folder.file_system.type_name}://{folder.path(path)}"
-    return folder.named(path)
+    if isinstance(folder, LocalFolder):
+        return folder.named(path)
+    return f"{folder.file_system.type_name}://{folder.path(path)}"
 
 
 def parquet(paths: Iterable[str]) -> str:

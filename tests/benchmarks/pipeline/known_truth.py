@@ -17,7 +17,7 @@ from purgatory.pipeline.advise.advice import Advice
 from purgatory.pipeline.outcomes.manifest import missing_records
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable, Update
 from purgatory.pipeline.schemas import COMPLETIONS, OUTCOME_SCHEMA
-from purgatory.pipeline.spark.folders import Tables
+from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.sql.waits import PERCENTS
 from tests.benchmarks.pipeline.planted_advice import PlantedAdvice
 from tests.synthetic_journal import KINDS, Integers, KindTruth, Truth
