@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from purgatory.fastapi.watch.streams import ParkedStream
@@ -198,9 +197,7 @@ def test_jobs_are_not_parked_and_a_delay_is_no_timeout() -> None:
     ends = {"outcome": "fired", "bucket": 1_000, "count": 4_000}
     found = advise_settings(
         by_kind=[kind_row(*row) for row in kinds.items()],
-        survival=survival_of_kinds(
-            pa.Table.from_pylist([ends | {"kind": kind} for kind in ("park", "job:cancel")])
-        ),
+        survival=survival_of_kinds([ends | {"kind": kind} for kind in ("park", "job:cancel")]),
         parked=parked_minutes([*minutes_of("park", 2), *minutes_of("job:mail", 900)]),
         targets=Targets(),
         capacity=Capacity(),

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import pyarrow as pa
-
 from purgatory.pipeline.advise.targets import Targets
 from purgatory.pipeline.advise.workers import Capacity, Minutes, WorkerAdvice, advise_workers
 from purgatory.pipeline.console import counted, duration, percent
@@ -67,8 +65,8 @@ def advise_timeout(
     """
     advised = next((step for step in steps if step.survival <= chosen_share), None)
     # The lower band falls first: the earliest that the true timeout may be.
-    low_us = _first(step.time_us for step in steps if step.low <= chosen_share)
-    high_us = _first(step.time_us for step in steps if step.high <= chosen_share)
+    low_us = next((step.time_us for step in steps if step.low <= chosen_share), None)
+    high_us = next((step.time_us for step in steps if step.high <= chosen_share), None)
     is_thin, reason = _judged(ended, steps, advised, chosen_share)
     share_low, share_high = wilson_interval(ended["expired"], ended["operations"])
     return TimeoutAdvice(
@@ -123,10 +121,6 @@ def _direction(advised_us: int, timeout_us: int) -> str:
     return "Keep it."
 
 
-def _first(times: Iterable[int]) -> int | None:
-    return next(iter(times), None)
-
-
 JOB = "advice"
 FILE = "advice.json"
 
@@ -137,16 +131,10 @@ class Advice:
 
     timeouts: tuple[TimeoutAdvice, ...]
     workers: WorkerAdvice
-    survival: Mapping[str, Sequence[Step]]
-    """The survival curve of each kind, which the timeouts were read from."""
 
     def as_json(self) -> str:
-        """Return everything except the curves as JSON."""
-        content = {
-            "timeouts": [asdict(timeout) for timeout in self.timeouts],
-            "workers": asdict(self.workers),
-        }
-        return json.dumps(content, indent=2) + "\n"
+        """Return it as JSON."""
+        return json.dumps(asdict(self), indent=2) + "\n"
 
 
 def run(manifest: Manifest, tables: Tables, targets: Targets, capacity: Capacity) -> Advice:
@@ -156,7 +144,7 @@ def run(manifest: Manifest, tables: Tables, targets: Targets, capacity: Capacity
     """
     found = advise_settings(
         by_kind=tables.rows(WAITS, "by_kind"),
-        survival=tables.read(WAITS, "wait_counts", survival_of_kinds),
+        survival=survival_of(tables),
         parked=relation(tables, "parked"),
         targets=targets,
         capacity=capacity,
@@ -188,22 +176,27 @@ def advise_settings(
     """
     timeouts = [
         advise_timeout(row, survival.get(row["kind"], []), targets.expired)
-        for row in sorted(by_kind, key=lambda row: (-row["operations"], row["kind"]))
+        for row in by_kind
         if not is_job(row) and row["kind"] != STREAM_KIND
     ]
     waiting = parked.filter(f"NOT starts_with(kind, {text(JOB_KIND)})")
     minutes = minutes_of_kinds(waiting, sampling or {})
-    return Advice(
-        timeouts=tuple(timeouts),
-        workers=advise_workers(minutes, capacity),
-        survival=survival,
-    )
+    return Advice(tuple(timeouts), advise_workers(minutes, capacity))
 
 
-def survival_of_kinds(wait_counts: pa.Table) -> dict[str, list[Step]]:
+def survival_of(tables: Tables) -> Mapping[str, Sequence[Step]]:
+    """Return the survival curve of each kind. Raises NothingToReadError without `waits`."""
+
+    def read() -> Mapping[str, Sequence[Step]]:
+        return survival_of_kinds(tables.rows(WAITS, "wait_counts"))
+
+    return tables.known(WAITS, "wait_counts", survival_of, read)
+
+
+def survival_of_kinds(wait_counts: Iterable[Mapping[str, Any]]) -> dict[str, list[Step]]:
     """Return the survival curve of each kind, from the table wait_counts."""
     waits: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
-    for row in wait_counts.to_pylist():
+    for row in wait_counts:
         # How long others without an end were at risk is unknown.
         if row["bucket"] is not None:
             is_fired = row["outcome"] == "fired"

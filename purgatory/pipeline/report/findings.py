@@ -9,7 +9,7 @@ from typing import Any
 
 from purgatory.pipeline.advise.advice import FILE as ADVICE_FILE
 from purgatory.pipeline.advise.advice import JOB as ADVICE
-from purgatory.pipeline.advise.advice import is_job, survival_of_kinds
+from purgatory.pipeline.advise.advice import is_job, survival_of
 from purgatory.pipeline.errors import NothingToReadError
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.schemas import JOB_KIND
@@ -104,28 +104,23 @@ def findings(
 
     `failed_jobs` is only called if there are jobs: it reads their outcomes.
     """
-    wait_counts = tables.rows(WAITS, "wait_counts")
+    by_kind = tables.rows(WAITS, "by_kind")
     path = f"{ADVICE}/{ADVICE_FILE}"
     if not tables.folder.exists(path):
         raise NothingToReadError(f"No {path} in {tables.folder}: run the job `advise` first.")
-    by_kind = _most_first(tables.rows(WAITS, "by_kind"), "kind")
     failed = failed_jobs() if any(map(is_job, by_kind)) else ()
     return Findings(
         manifest=manifest,
         by_kind=by_kind,
-        polls=_most_first(tables.rows(WAITS, "polls"), "kind"),
-        by_key_prefix=_most_first(tables.rows(WAITS, "by_key_prefix"), "key_prefix"),
-        hot_keys=_most_first(tables.rows(WAITS, "hot_keys"), "key"),
+        polls=tables.rows(WAITS, "polls"),
+        by_key_prefix=tables.rows(WAITS, "by_key_prefix"),
+        hot_keys=tables.rows(WAITS, "hot_keys"),
         parked=relation(tables, "parked"),
         by_hour=relation(tables, "by_hour"),
         timeline=relation(tables, "timeline"),
-        wait_counts=wait_counts,
+        wait_counts=tables.rows(WAITS, "wait_counts"),
         lateness_counts=tables.rows(WAITS, "lateness_counts"),
-        survival=tables.read(WAITS, "wait_counts", survival_of_kinds),
+        survival=survival_of(tables),
         advice=json.loads(tables.folder.read_text(path)),
-        failed_jobs=sorted(failed, key=lambda row: (-row["jobs"], row["kind"])),
+        failed_jobs=failed,
     )
-
-
-def _most_first(rows: Rows, name: str) -> Rows:
-    return sorted(rows, key=lambda row: (-row["operations"], row[name]))

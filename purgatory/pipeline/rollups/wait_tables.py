@@ -23,14 +23,14 @@ _COLUMNS = ("kind", "jobs", "error")
 
 
 def failed_jobs(connection: duckdb.DuckDBPyConnection, rollups: Rollups) -> FailedJobs:
-    """Return the failed jobs, by kind."""
+    """Return the failed jobs by kind, most first."""
     rows = connection.execute(
         f"""
         SELECT kind, sum(count) FILTER (part = {Part.FAILED.value})::BIGINT,
                min_by(name, struct_pack(later := -number, name := name))
                    FILTER (part = {Part.ERROR.value})
         FROM {parquet(rollups.of_all())}
-        WHERE part IN ({Part.FAILED.value}, {Part.ERROR.value}) GROUP BY kind
+        WHERE part IN ({Part.FAILED.value}, {Part.ERROR.value}) GROUP BY kind ORDER BY 2 DESC, kind
         """  # `parquet` quotes the paths
     ).fetchall()
     return [dict(zip(_COLUMNS, row, strict=True)) for row in rows]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from purgatory.pipeline.errors import NothingToReadError
@@ -51,7 +50,7 @@ class Tables:
 
         Raises NothingToReadError if the job has not run.
         """
-        return self.read(job, name, pa.Table.to_pylist)
+        return self.known(job, name, list, lambda: list(self._read(job, name)))
 
     def paths(self, job: str, name: str) -> list[str]:
         """Return the files of a table. Raises NothingToReadError if the job has not run."""
@@ -61,10 +60,6 @@ class Tables:
             raise NothingToReadError(f"No {place} in {self.folder}: run the job `{job}` first.")
         return [file.path for file in files]
 
-    def read(self, job: str, name: str, of_table: Callable[[pa.Table], Found]) -> Found:
-        """Return what `of_table` makes of a table, once. Raises NothingToReadError."""
-        return self.known(job, name, of_table, lambda: of_table(self._table(job, name)))
-
     def known(self, job: str, name: str, what: object, make: Callable[[], Found]) -> Found:
         """Return what `make` makes of a table, once for each `what`."""
         place = (job, name, what)
@@ -73,13 +68,8 @@ class Tables:
         found: Found = self._known[place]
         return found
 
-    def _table(self, job: str, name: str) -> pa.Table:
+    def _read(self, job: str, name: str) -> Iterator[dict[str, Any]]:
         # Not by Spark: the table is small, and a job of Spark costs a second.
-        def read() -> pa.Table:
-            return pa.concat_tables(map(self._table_of, self.paths(job, name)))
-
-        return self.known(job, name, pa.Table, read)
-
-    def _table_of(self, path: str) -> pa.Table:
-        with self.folder.open(path) as file:
-            return pq.ParquetFile(file).read()
+        for path in self.paths(job, name):
+            with self.folder.open(path) as file:
+                yield from pq.ParquetFile(file).read().to_pylist()
