@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 import pytest
 
 from purgatory.pipeline.__main__ import main
-from purgatory.pipeline.advise.targets import Targets
+from purgatory.pipeline.advise.advice import Targets
 from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.report.changes import changes, summary_of
 from purgatory.pipeline.report.findings import Findings, findings
 from purgatory.pipeline.report.page import page as page_of
 from purgatory.pipeline.report.report_writer import parts_of
 from purgatory.pipeline.report.verdict import verdict
+from purgatory.pipeline.rollups.wait_tables import rows_of
 from purgatory.pipeline.sql.duck import connected
 from purgatory.pipeline.sql.values import texts
-from purgatory.pipeline.wait_columns import rows_of
 from tests.browser.chromium import needs_chromium
 from tests.browser.devtools import SCREENS, Page, browser
 from tests.synthetic_journal import KINDS, SyntheticJournal, inject

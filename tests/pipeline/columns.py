@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from purgatory.pipeline.wait_columns import PERCENTS, Relation
+from purgatory.pipeline.rollups.wait_tables import PERCENTS, Relation
 
 Rows = Iterable[Mapping[str, Any]]
 

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
 from purgatory.pipeline.outcomes.manifest import Hour, hour_file, publish, read_manifest
+from purgatory.pipeline.rollups.wait_tables import JOB
 from purgatory.pipeline.schemas import OUTCOME_SCHEMA
 from purgatory.pipeline.spark.folder import LocalFolder
 from purgatory.pipeline.sql.duck import connected
-from purgatory.pipeline.wait_columns import JOB
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
 

@@ -13,13 +13,13 @@ import pytest
 from purgatory.fastapi.watch.streams import ParkedStream
 from purgatory.pipeline.advise.advice import (
     LEAST_FIRED,
+    Targets,
     TimeoutAdvice,
     advise_settings,
     advise_timeout,
     minutes_of_kinds,
     survival_of_kinds,
 )
-from purgatory.pipeline.advise.targets import Targets
 from purgatory.pipeline.advise.workers import LEAST_OPERATIONS, Capacity, Minutes, advise_workers
 from purgatory.pipeline.statistics import Step, kaplan_meier, survival_at
 from tests.pipeline.columns import parked_minutes

@@ -14,13 +14,13 @@ from pyspark.sql import SparkSession
 
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.advise import advice
-from purgatory.pipeline.advise.targets import Targets
+from purgatory.pipeline.advise.advice import Targets
 from purgatory.pipeline.advise.workers import Capacity
 from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.rollups.rollup_files import Part
+from purgatory.pipeline.rollups.wait_tables import JOB
 from purgatory.pipeline.sql.duck import connected, parquet
-from purgatory.pipeline.wait_columns import JOB
 from tests.pipeline.synthetic import TABLES, Written, outcomes, write
 from tests.pipeline.test_bad_files import damage
 from tests.pipeline.test_everywhere import AHEAD

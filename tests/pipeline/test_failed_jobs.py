@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from purgatory.pipeline.__main__ import main
-from purgatory.pipeline.advise.targets import Targets
+from purgatory.pipeline.advise.advice import Targets
 from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.report.changes import changes, summary_of
 from purgatory.pipeline.report.verdict import verdict

@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.errors import NothingToReadError
+from purgatory.pipeline.rollups.wait_tables import JOB
 from purgatory.pipeline.schemas import OUTCOME_SCHEMA
 from purgatory.pipeline.sql.duck import connected
 from purgatory.pipeline.sql.outcomes import OF_POLLS
 from purgatory.pipeline.sql.selection import Selection
-from purgatory.pipeline.wait_columns import JOB
 from tests.pipeline.rolled import START, waits, write_outcomes
 from tests.pipeline.synthetic import Written, write
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory.pipeline.advise.targets import Targets
+from purgatory.pipeline.advise.advice import Targets
 from purgatory.pipeline.outcomes.event_summary import FutureRecords, WorkerStart
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.report.findings import Findings

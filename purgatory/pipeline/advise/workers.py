@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from purgatory.pipeline.console import counted, figure, percent
+from purgatory.pipeline.rollups.wait_tables import Floats, Integers
 from purgatory.pipeline.statistics import CONFIDENCE, exceedances, poisson_upper
-from purgatory.pipeline.wait_columns import Floats, Integers
 
 LEAST_OPERATIONS = 1_000
 LEAST_MINUTES = 20

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from purgatory.journal.labels import NAME
-from purgatory.pipeline import wait_columns
 from purgatory.pipeline.advise import advice
-from purgatory.pipeline.advise.targets import Targets
+from purgatory.pipeline.advise.advice import Targets
 from purgatory.pipeline.advise.workers import Capacity
 from purgatory.pipeline.cli import replay_command, schedule_command
 from purgatory.pipeline.cli.command import (
@@ -29,6 +28,7 @@ from purgatory.pipeline.outcomes.outcome_table import DEFAULT_GRACE_S
 from purgatory.pipeline.report import DEFAULT_TITLE, report_writer
 from purgatory.pipeline.report.changes import RunSummary, summary_of
 from purgatory.pipeline.report.findings import findings
+from purgatory.pipeline.rollups.wait_tables import JOB as WAITS
 from purgatory.pipeline.sql.selection import Selection
 
 _CAPACITY = Capacity()
@@ -83,7 +83,7 @@ def run_waits(run: Run) -> str:
     """Write the tables of waits; with a journal, update the outcomes first."""
     said = _after_outcomes(run)
     run.write_waits()
-    return f"{said}Tables are in {run.tables.folder}/{wait_columns.JOB}."
+    return f"{said}Tables are in {run.tables.folder}/{WAITS}."
 
 
 def run_advise(run: Run) -> str:

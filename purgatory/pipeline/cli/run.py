@@ -28,6 +28,7 @@ from purgatory.pipeline.outcomes.update_run import Update
 from purgatory.pipeline.rollups.rollup_files import RollupManifest, Rollups, read_rollup_manifest
 from purgatory.pipeline.rollups.rollups import FOLDER, RollupRun
 from purgatory.pipeline.rollups.wait_tables import (
+    JOB,
     FailedJobs,
     failed_jobs,
     write_waits,
@@ -40,7 +41,6 @@ from purgatory.pipeline.sql.duck import DuckRunner, connected
 from purgatory.pipeline.sql.outcomes import waits_of
 from purgatory.pipeline.sql.runner import FEW_RECORDS
 from purgatory.pipeline.sql.selection import Examples, Selection, tails_us
-from purgatory.pipeline.wait_columns import JOB
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,11 +10,11 @@ from operator import itemgetter
 from typing import Any, Final
 
 from purgatory.pipeline.report.findings import Findings
+from purgatory.pipeline.rollups.wait_tables import rows_of
 from purgatory.pipeline.schemas import COMPLETIONS
 from purgatory.pipeline.sql.values import texts
 from purgatory.pipeline.statistics import COARSE, Step, bucket_end, bucket_start
 from purgatory.pipeline.statistics import bucket as bucket_of
-from purgatory.pipeline.wait_columns import rows_of
 
 OUTCOME_SERIES: Final = {
     name: place

@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime
 from purgatory.pipeline.console import duration, figure, percent
 from purgatory.pipeline.report.chart_data import LEAST_US, OUTCOME_SERIES
 from purgatory.pipeline.report.findings import LISTED_KINDS, Findings
+from purgatory.pipeline.rollups.wait_tables import PERCENTS, Relation, rows_of
 from purgatory.pipeline.sql.values import texts
 from purgatory.pipeline.statistics import (
     COARSE,
@@ -19,7 +20,6 @@ from purgatory.pipeline.statistics import (
     time_of_survival,
 )
 from purgatory.pipeline.statistics import bucket as bucket_of
-from purgatory.pipeline.wait_columns import PERCENTS, Relation, rows_of
 
 SHOWN_DAYS = 31
 SHOWN_HOURS = 72

@@ -12,12 +12,12 @@ from purgatory.pipeline.advise.advice import JOB as ADVICE
 from purgatory.pipeline.advise.advice import is_job, survival_of
 from purgatory.pipeline.errors import NothingToReadError
 from purgatory.pipeline.outcomes.manifest import Manifest
+from purgatory.pipeline.rollups.wait_tables import JOB as WAITS
+from purgatory.pipeline.rollups.wait_tables import Relation, relation
 from purgatory.pipeline.schemas import JOB_KIND
 from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.sql.values import text
 from purgatory.pipeline.statistics import Step
-from purgatory.pipeline.wait_columns import JOB as WAITS
-from purgatory.pipeline.wait_columns import Relation, relation
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -35,8 +35,8 @@ from purgatory.pipeline.report.tables import (
 )
 from purgatory.pipeline.report.verdict import Verdict
 from purgatory.pipeline.rollups.rollup_files import hour_start
+from purgatory.pipeline.rollups.wait_tables import rows_of
 from purgatory.pipeline.sql.selection import Examples
-from purgatory.pipeline.wait_columns import rows_of
 
 _STYLES = ("uplot.css", "report.css")
 _SCRIPTS = ("uplot.js", "format.js", "counts.js", "charts.js", "heat_map.js", "report.js")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from purgatory.pipeline.advise.targets import Targets
+from purgatory.pipeline.advise.advice import Targets
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.report import DEFAULT_TITLE
 from purgatory.pipeline.report.changes import (

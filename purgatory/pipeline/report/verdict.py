@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from purgatory.pipeline.advise.advice import LONGER, is_job
-from purgatory.pipeline.advise.targets import LATE_JOB_US, LATE_US, Targets
+from purgatory.pipeline.advise.advice import LATE_JOB_US, LATE_US, LONGER, Targets, is_job
 from purgatory.pipeline.console import counted, duration, percent
 from purgatory.pipeline.outcomes.manifest import missing_records
 from purgatory.pipeline.report.findings import Findings

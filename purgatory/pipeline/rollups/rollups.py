@@ -29,6 +29,7 @@ from purgatory.pipeline.rollups.rollup_files import (
     node_path,
     prefix_path,
 )
+from purgatory.pipeline.rollups.wait_tables import step_width_s
 from purgatory.pipeline.schemas import OUTCOME_SCHEMA
 from purgatory.pipeline.spark.folder import Folder
 from purgatory.pipeline.spark.session import session_option
@@ -39,7 +40,6 @@ from purgatory.pipeline.sql.rollups import merged, parked, summed
 from purgatory.pipeline.sql.selection import Selection
 from purgatory.pipeline.sql.values import text
 from purgatory.pipeline.sql.waits import by_hour
-from purgatory.pipeline.wait_columns import step_width_s
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,4 +1,9 @@
-"""The job `waits`: writes the tables of waits from rollups."""
+"""The job `waits`: writes the tables of waits from rollups, and reads them.
+
+Large ones are relations of DuckDB: a year has millions of rows, too many for Python. They are read
+from files: to register a table of Arrow imports pandas, which takes longer than the rest of a
+report's imports.
+"""
 
 from __future__ import annotations
 
@@ -7,33 +12,49 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import duckdb
+import numpy as np
+from numpy.typing import NDArray
 
 from purgatory.pipeline.console import OnProgress
 from purgatory.pipeline.rollups.rollup_files import NodeFiles, Part, Rollups
 from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.sql import waits as sql
-from purgatory.pipeline.sql.duck import parquet
+from purgatory.pipeline.sql.duck import DuckRunner, address, attach, connected, parquet
 from purgatory.pipeline.sql.values import text
-from purgatory.pipeline.wait_columns import JOB, step_width_s
+
+JOB = "waits"
+
+_WIDTHS_S = (60, 300, 900, 3_600, 21_600, 86_400)
+_MOST_STEPS = 300
+
+
+def step_width_s(span_s: int) -> int:
+    """Return a width of the timeline's steps with which a chart of `span_s` has not too many."""
+    return next((width for width in _WIDTHS_S if span_s / width <= _MOST_STEPS), _WIDTHS_S[-1])
+
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Relation = duckdb.DuckDBPyRelation
+
+PERCENTS = ("p50", "p90", "p99")
 
 FailedJobs = Sequence[Mapping[str, Any]]
 """Rows of kind, jobs (their number), and error (of the one that failed last)."""
 
-_COLUMNS = ("kind", "jobs", "error")
-
 
 def failed_jobs(connection: duckdb.DuckDBPyConnection, rollups: Rollups) -> FailedJobs:
     """Return the failed jobs by kind, most first."""
-    rows = connection.execute(
+    return DuckRunner(connection).rows(
         f"""
-        SELECT kind, sum(count) FILTER (part = {Part.FAILED.value})::BIGINT,
+        SELECT kind, sum(count) FILTER (part = {Part.FAILED.value})::BIGINT AS jobs,
                min_by(name, struct_pack(later := -number, name := name))
-                   FILTER (part = {Part.ERROR.value})
+                   FILTER (part = {Part.ERROR.value}) AS error
         FROM {parquet(rollups.of_all())}
-        WHERE part IN ({Part.FAILED.value}, {Part.ERROR.value}) GROUP BY kind ORDER BY 2 DESC, kind
+        WHERE part IN ({Part.FAILED.value}, {Part.ERROR.value})
+        GROUP BY kind ORDER BY jobs DESC, kind
         """  # `parquet` quotes the paths
-    ).fetchall()
-    return [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
+    )
 
 
 _PARTS = "rollup_parts"
@@ -89,3 +110,25 @@ def _timeline(rollups: Rollups) -> str:
         return sql.timeline(_PARTS, width_s)
     files = rollups.of_days("parts") if width_s >= 3_600 else rollups.of_hours()
     return sql.timeline(parquet(files), width_s)
+
+
+def relation(tables: Tables, name: str) -> Relation:
+    """Return a table that `waits` wrote. Raises NothingToReadError if it has not run."""
+
+    def read() -> Relation:
+        # One thread adds numbers in the same order each time.
+        connection = connected(threads=1)
+        folder = attach(connection, tables.folder)
+        files = parquet(address(folder, path) for path in tables.paths(JOB, name))
+        # Read once: an object store would be asked for each query.
+        connection.execute(f"CREATE TEMP TABLE {name} AS SELECT * FROM {files}")
+        return connection.table(name)
+
+    return tables.known(JOB, name, Relation, read)
+
+
+def rows_of(table: Relation, query: str) -> list[Any]:
+    """Return the rows, as tuples, of a query over `found`, which is the table."""
+    result = table.query("found", query)
+    assert result is not None, "a query has rows"
+    return result.fetchall()

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from purgatory.pipeline.advise.advice import Advice, TimeoutAdvice
-from purgatory.pipeline.advise.targets import Targets
+from purgatory.pipeline.advise.advice import Advice, Targets, TimeoutAdvice
 from purgatory.pipeline.advise.workers import Capacity, PeakLoad
 from purgatory.pipeline.schemas import JOB_KIND
 from tests.synthetic_journal import Kind, Truth
