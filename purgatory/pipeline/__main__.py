@@ -21,15 +21,15 @@ from purgatory.pipeline.cli.command import (
     plain_interrupts,
 )
 from purgatory.pipeline.cli.commands import COMMANDS
-from purgatory.pipeline.cli.run import (
+from purgatory.pipeline.console import Progress
+from purgatory.pipeline.errors import NothingToReadError, way_out_of_system
+from purgatory.pipeline.run import (
     Run,
     correctable_errors,
     is_for_duckdb,
     is_short,
     open_duckdb,
 )
-from purgatory.pipeline.console import Progress
-from purgatory.pipeline.errors import NothingToReadError, way_out_of_system
 from purgatory.pipeline.spark.folder import folder_at
 from purgatory.pipeline.spark.session import (
     DEFAULT_MASTER,

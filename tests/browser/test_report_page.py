@@ -9,13 +9,13 @@ import pytest
 
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.advise.advice import Targets
-from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.report.changes import changes, summary_of
 from purgatory.pipeline.report.findings import Findings, findings
 from purgatory.pipeline.report.page import page as page_of
-from purgatory.pipeline.report.report_writer import parts_of
+from purgatory.pipeline.report.page import parts_of
 from purgatory.pipeline.report.verdict import verdict
 from purgatory.pipeline.rollups.wait_tables import rows_of
+from purgatory.pipeline.run import Run
 from purgatory.pipeline.sql.duck import connected
 from purgatory.pipeline.sql.values import texts
 from tests.browser.chromium import needs_chromium
@@ -89,9 +89,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Written:
     out = str(folder / "out")
     arguments = ["advise", "--engine", "duckdb", "--journal", str(folder / "journal")]
     assert main([*arguments, "--out", out]) == 0
-    run = Run(out, connected(threads=1))
-    manifest, tables = run.manifest, run.tables
-    found = findings(manifest, tables)
+    found = findings(Run(out, connected(threads=1)))
     now = summary_of(found, "history")
     before = replace(now, as_of="2026-11-20T00:00:00", operations=0, kinds={})
     file = folder / "report.html"

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
 from purgatory.pipeline.outcomes.manifest import Hour, hour_file, publish, read_manifest
 from purgatory.pipeline.rollups.wait_tables import JOB
+from purgatory.pipeline.run import Run
 from purgatory.pipeline.schemas import OUTCOME_SCHEMA
 from purgatory.pipeline.spark.folder import LocalFolder
 from purgatory.pipeline.sql.duck import connected

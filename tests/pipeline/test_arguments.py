@@ -14,8 +14,8 @@ from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.cli import command as cli_command
 from purgatory.pipeline.cli.command import heap, master, shown
 from purgatory.pipeline.cli.commands import COMMANDS
-from purgatory.pipeline.cli.run import machine_memory
 from purgatory.pipeline.errors import PipelineError
+from purgatory.pipeline.run import machine_memory
 from tests.house.imports import ROOT
 
 

@@ -17,7 +17,7 @@ from purgatory.pipeline.report.charts import (
     waits_chart,
 )
 from purgatory.pipeline.report.findings import LISTED_KINDS, SHOWN_KINDS, Findings
-from purgatory.pipeline.report.report_writer import charts
+from purgatory.pipeline.report.page import charts
 from purgatory.pipeline.report.sections import advice_section
 from purgatory.pipeline.report.tables import outcome_waits_table
 from purgatory.pipeline.schemas import OUTCOMES

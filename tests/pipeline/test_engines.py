@@ -16,10 +16,10 @@ from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.advise import advice
 from purgatory.pipeline.advise.advice import Targets
 from purgatory.pipeline.advise.workers import Capacity
-from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.rollups.rollup_files import Part
 from purgatory.pipeline.rollups.wait_tables import JOB
+from purgatory.pipeline.run import Run
 from purgatory.pipeline.sql.duck import connected, parquet
 from tests.pipeline.synthetic import TABLES, Written, outcomes, write
 from tests.pipeline.test_bad_files import damage
@@ -113,7 +113,7 @@ def both(
         written.journal.deliver_late()
         patch.undo()
         # On one machine the rollups would be DuckDB's.
-        patch.setattr("purgatory.pipeline.cli.run.is_for_one_process", lambda *_: False)
+        patch.setattr("purgatory.pipeline.run.is_for_one_process", lambda *_: False)
         patch.setattr("purgatory.pipeline.sql.rollups.KEPT_KEYS", 100)
         patch.setattr("purgatory.pipeline.sql.rollups.KEPT_PREFIXES", 2)
         updates = [run.update() for run in (of_spark, of_duckdb)]
@@ -214,8 +214,8 @@ def test_auto_counts_only_what_is_new(
         raise PipelineError("asked for Spark")
 
     monkeypatch.setattr("purgatory.pipeline.__main__.spark_session", session)
-    monkeypatch.setattr("purgatory.pipeline.cli.run.machine_memory", lambda: 20 * size - 1)
-    monkeypatch.setattr("purgatory.pipeline.cli.run._SHORT_BYTES", size)
+    monkeypatch.setattr("purgatory.pipeline.run.machine_memory", lambda: 20 * size - 1)
+    monkeypatch.setattr("purgatory.pipeline.run._SHORT_BYTES", size)
     assert main(arguments) == 1
     assert "asked for Spark" in capsys.readouterr().err
     assert main([*arguments, "--engine", "duckdb"]) == 0
@@ -224,7 +224,7 @@ def test_auto_counts_only_what_is_new(
     assert is_short == [False, True]
     shutil.rmtree(tmp_path / "out" / "rollups")
     assert main([*arguments, "--engine", "spark"]) == 1
-    monkeypatch.setattr("purgatory.pipeline.cli.run._SHORT_BYTES", 1)
+    monkeypatch.setattr("purgatory.pipeline.run._SHORT_BYTES", 1)
     assert main([*arguments, "--engine", "spark"]) == 1
     assert main(["outcomes", *arguments[1:], "--engine", "spark"]) == 1
     assert is_short[3:] == [False, True]

@@ -19,7 +19,7 @@ import pytest
 
 import purgatory
 from purgatory.jobs.sql import migrate
-from purgatory.pipeline.cli.run import Run
+from purgatory.pipeline.run import Run
 from purgatory.pipeline.schedule import JobAddress
 from purgatory.pipeline.spark.folder import LocalFolder
 from purgatory.pipeline.spark.tables import Tables

@@ -11,10 +11,10 @@ import pytest
 
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.advise.advice import Targets
-from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.report.changes import changes, summary_of
 from purgatory.pipeline.report.verdict import verdict
 from purgatory.pipeline.rollups.rollup_files import KEPT_ERROR
+from purgatory.pipeline.run import Run
 from purgatory.pipeline.sql.duck import connected
 from tests.pipeline.rolled import START, waits, write_outcomes
 from tests.pipeline.test_charts import NOTHING

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from purgatory.pipeline import OutcomeTable
-from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.rollups import rollups
+from purgatory.pipeline.run import Run
 from purgatory.pipeline.sql import rollups as sql
 from purgatory.pipeline.sql.duck import connected
 from tests.pipeline.rolled import START, waits, write_outcomes

@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline.__main__ import main
-from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.rollups.rollup_files import ALL, read_rollup_manifest
+from purgatory.pipeline.run import Run
 from purgatory.pipeline.spark.folder import File, LocalFolder
 from purgatory.pipeline.spark.session import REMOTE_VARIABLE
 from tests.pipeline.spark_servers import PLACE

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.rollups.rollups import FOLDER
+from purgatory.pipeline.run import Run
 from purgatory.pipeline.sql.duck import connected
 from tests.pipeline.rolled import waits
 from tests.pipeline.synthetic import TABLES, outcomes

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from purgatory.pipeline import BadFileError, OnBadFile, OutcomeTable
-from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.outcomes.manifest import missing_records
 from purgatory.pipeline.outcomes.update_run import Update
+from purgatory.pipeline.run import Run
 from purgatory.pipeline.sql.duck import DuckRunner, connected
 from tests.pipeline.synthetic import outcomes
 from tests.pipeline.test_bad_files import damage

@@ -13,7 +13,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline import OutcomeTable
-from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.errors import NothingToReadError, OutputInUseError
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
 from purgatory.pipeline.outcomes.manifest import publish
@@ -27,6 +26,7 @@ from purgatory.pipeline.rollups.rollup_files import (
 )
 from purgatory.pipeline.rollups.rollups import NODES, RollupRun, make_starts
 from purgatory.pipeline.rollups.wait_tables import write_waits
+from purgatory.pipeline.run import Run
 from purgatory.pipeline.spark.folder import LocalFolder
 from purgatory.pipeline.sql.duck import connected, parquet
 from purgatory.pipeline.sql.outcomes import waits_of

@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline.__main__ import main
-from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.errors import NothingToReadError
 from purgatory.pipeline.rollups.wait_tables import JOB
+from purgatory.pipeline.run import Run
 from purgatory.pipeline.schemas import OUTCOME_SCHEMA
 from purgatory.pipeline.sql.duck import connected
 from purgatory.pipeline.sql.outcomes import OF_POLLS
@@ -87,7 +87,7 @@ def test_both_engines_select_the_same_on_spark(
     """Tables of waits, late fires and the slowest waits, with prefixes of two segments."""
     out = labelled[1]
     # On one machine they would be DuckDB's.
-    monkeypatch.setattr("purgatory.pipeline.cli.run.is_for_one_process", lambda *_: False)
+    monkeypatch.setattr("purgatory.pipeline.run.is_for_one_process", lambda *_: False)
     found = []
     for engine in (connected(threads=1), spark):
         run = Run(str(out), engine).selected(BY_TENANT, "selected")

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline import OutcomeTable
-from purgatory.pipeline.cli.run import Run
+from purgatory.pipeline.run import Run
 from purgatory.pipeline.spark.tables import Tables
 from tests.benchmarks.pipeline.bench_journal import BenchJournal
 from tests.benchmarks.pipeline.checked_run import advised, differences

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from purgatory.log_text import redacted
-from purgatory.pipeline.cli.run import Run, machine_memory
 from purgatory.pipeline.outcomes.journal_files import OnBadFile
+from purgatory.pipeline.run import Run, machine_memory
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

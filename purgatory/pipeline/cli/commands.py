@@ -19,16 +19,16 @@ from purgatory.pipeline.cli.command import (
     number,
     whole,
 )
-from purgatory.pipeline.cli.run import EngineName, Run, check_engine
 from purgatory.pipeline.console import counted
 from purgatory.pipeline.errors import NothingToReadError, TargetsMissedError
 from purgatory.pipeline.outcomes.event_summary import DEFAULT_TOLERANCE_S, FutureRecords
 from purgatory.pipeline.outcomes.manifest import missing_records
 from purgatory.pipeline.outcomes.outcome_table import DEFAULT_GRACE_S
-from purgatory.pipeline.report import DEFAULT_TITLE, report_writer
+from purgatory.pipeline.report import page
 from purgatory.pipeline.report.changes import RunSummary, summary_of
 from purgatory.pipeline.report.findings import findings
 from purgatory.pipeline.rollups.wait_tables import JOB as WAITS
+from purgatory.pipeline.run import EngineName, Run, check_engine
 from purgatory.pipeline.sql.selection import Selection
 
 _CAPACITY = Capacity()
@@ -113,16 +113,7 @@ def run_report(run: Run) -> str:
         examples = run.examples()
     else:
         said = f"{run_advise(run)}\n" if run.journal else ""
-    where, missed = report_writer.run(
-        run.manifest,
-        run.tables,
-        options.targets or Targets(),
-        options.title,
-        options.journal,
-        failed_jobs=run.failed_jobs,
-        examples=examples,
-        against=against,
-    )
+    where, missed = page.write(run, examples, against)
     said += f"The report is {where}"
     if options.targets and missed:
         raise TargetsMissedError(f"{said}\nMissed: {'; '.join(missed)}")
@@ -159,7 +150,7 @@ def _against(run: Run, selection: Selection) -> tuple[str, RunSummary] | None:
         return None
     run_advise(found)
     name = "a week before" if asked in (None, _WEEK) else f"{asked}"
-    return name, summary_of(findings(found.manifest, found.tables, found.failed_jobs), None)
+    return name, summary_of(findings(found), None)
 
 
 def _after_outcomes(run: Run) -> str:
@@ -230,7 +221,7 @@ def _add_advise(parser: argparse.ArgumentParser) -> None:
 def _add_report(parser: argparse.ArgumentParser) -> None:
     _add_advise(parser)
     add = parser.add_argument
-    add("--title", default=DEFAULT_TITLE, help="of the page")
+    add("--title", default=page.DEFAULT_TITLE, help="of the page")
     of = "report on a part only, in selected/: operations that began to wait"
     add("--since", type=_time, metavar="TIME", help=f"{of} at TIME (ISO, UTC) or later")
     add("--until", type=_time, metavar="TIME", help=f"{of} before TIME")

@@ -15,7 +15,6 @@ from purgatory.pipeline.cli.command import (
     number,
     whole,
 )
-from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.console import counted, duration, figure, percent
 from purgatory.pipeline.replay.loads import (
     KAFKA_HIGH,
@@ -25,6 +24,7 @@ from purgatory.pipeline.replay.loads import (
     SyntheticLoad,
     WhatIf,
 )
+from purgatory.pipeline.run import Run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from purgatory.jobs import JobLimits
 from purgatory.jobs.model import OnConflict
 from purgatory.pipeline.cli.command import Command, add_numbers, shown, whole
-from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.console import counted
 from purgatory.pipeline.errors import OutputInUseError, PipelineError
+from purgatory.pipeline.run import Run
 from purgatory.pipeline.spark.folder import Folder
 
 if TYPE_CHECKING:

@@ -3,6 +3,3 @@
 Here: the page, its sections and tables, and what changed since the previous report; `charts` draws.
 Not here: statistics and advice, which are read from what `waits` and `advise` wrote.
 """
-
-DEFAULT_TITLE = "What waited, and for how long"
-"""Of the page."""

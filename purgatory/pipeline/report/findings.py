@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from purgatory.pipeline.advise.advice import FILE as ADVICE_FILE
 from purgatory.pipeline.advise.advice import JOB as ADVICE
@@ -15,9 +15,11 @@ from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.rollups.wait_tables import JOB as WAITS
 from purgatory.pipeline.rollups.wait_tables import Relation, relation
 from purgatory.pipeline.schemas import JOB_KIND
-from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.sql.values import text
 from purgatory.pipeline.statistics import Step
+
+if TYPE_CHECKING:
+    from purgatory.pipeline.run import Run
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -97,20 +99,15 @@ class Findings:
         return sum(row[column] for row in self.by_kind)
 
 
-def findings(
-    manifest: Manifest, tables: Tables, failed_jobs: Callable[[], Rows] = tuple
-) -> Findings:
-    """Read the input. Raises NothingToReadError, which names the job that has not run.
-
-    `failed_jobs` is only called if there are jobs: it reads their outcomes.
-    """
+def findings(run: Run) -> Findings:
+    """Read the input. Raises NothingToReadError, which names the job that has not run."""
+    tables = run.tables
     by_kind = tables.rows(WAITS, "by_kind")
     path = f"{ADVICE}/{ADVICE_FILE}"
     if not tables.folder.exists(path):
         raise NothingToReadError(f"No {path} in {tables.folder}: run the job `advise` first.")
-    failed = failed_jobs() if any(map(is_job, by_kind)) else ()
     return Findings(
-        manifest=manifest,
+        manifest=run.manifest,
         by_kind=by_kind,
         polls=tables.rows(WAITS, "polls"),
         by_key_prefix=tables.rows(WAITS, "by_key_prefix"),
@@ -122,5 +119,6 @@ def findings(
         lateness_counts=tables.rows(WAITS, "lateness_counts"),
         survival=survival_of(tables),
         advice=json.loads(tables.folder.read_text(path)),
-        failed_jobs=failed,
+        # Without jobs, rollups are not read for them.
+        failed_jobs=run.failed_jobs() if any(map(is_job, by_kind)) else (),
     )

@@ -1,20 +1,40 @@
-"""The page: one self-contained HTML file."""
+"""The job `report`: writes the page, one self-contained HTML file."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from html import escape
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
+from purgatory.pipeline.advise.advice import Targets
 from purgatory.pipeline.console import duration, percent
-from purgatory.pipeline.report.changes import Changes
+from purgatory.pipeline.report.changes import (
+    Changes,
+    RunSummary,
+    as_json,
+    changes,
+    previous_of,
+    summary_of,
+)
 from purgatory.pipeline.report.chart_data import as_script, chart_data
-from purgatory.pipeline.report.charts import Chart, HourlyLoad
-from purgatory.pipeline.report.findings import LISTED_KINDS, Findings
+from purgatory.pipeline.report.charts import (
+    Chart,
+    HourlyLoad,
+    hourly_load,
+    lateness_chart,
+    outcomes_chart,
+    parked_chart,
+    percentiles_chart,
+    survival_chart,
+    wait_heat_map,
+    waits_chart,
+)
+from purgatory.pipeline.report.findings import LISTED_KINDS, Findings, findings
 from purgatory.pipeline.report.sections import (
     advice_section,
     changes_section,
@@ -33,10 +53,19 @@ from purgatory.pipeline.report.tables import (
     table,
     waits_table,
 )
-from purgatory.pipeline.report.verdict import Verdict
+from purgatory.pipeline.report.verdict import Verdict, verdict
 from purgatory.pipeline.rollups.rollup_files import hour_start
 from purgatory.pipeline.rollups.wait_tables import rows_of
+from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.sql.selection import Examples
+
+if TYPE_CHECKING:
+    from purgatory.pipeline.run import Run
+
+JOB = "report"
+PAGE = "report.html"
+SUMMARY = "summary.json"
+DEFAULT_TITLE = "What waited, and for how long"
 
 _STYLES = ("uplot.css", "report.css")
 _SCRIPTS = ("uplot.js", "format.js", "counts.js", "charts.js", "heat_map.js", "report.js")
@@ -228,3 +257,70 @@ def _keys(findings: Findings) -> str:
     jobs = f"<h3>Hot keys of jobs</h3>{hot_keys_table(of_jobs)}" if of_jobs else ""
     find = '<p class="find" hidden></p>'
     return f"<h3>Hot keys</h3>{find}{hot}{jobs}<h3>Key prefixes</h3>{by_prefix}"
+
+
+def write(
+    run: Run, examples: Examples | None = None, against: tuple[str, RunSummary] | None = None
+) -> tuple[str, list[str]]:
+    """Write the report of a run; return its path, and what misses the targets.
+
+    It is compared with the one that it replaces, or with the summary and the name in `against`.
+    `examples` are those of the selection that it is on.
+
+    Raises NothingToReadError if an earlier job has not run.
+    """
+    options, tables = run.options, run.tables
+    found = findings(run)
+    now = summary_of(found, options.journal)
+    before = against[1] if against else _previous(tables, now)
+    if options.journal is None and before is not None:
+        now = replace(now, journal=before.journal)
+    compared = None if before is None else changes(now, before, against[0] if against else "")
+    judged = verdict(found, options.targets or Targets())
+    content = page(
+        *(found, judged, list(parts_of(found)), compared),
+        title=options.title,
+        journal=now.journal,
+        examples=examples,
+    )
+
+    def fill(new: str) -> None:
+        tables.folder.write_bytes(f"{new}/{PAGE}", content.encode())
+        tables.folder.write_bytes(f"{new}/{SUMMARY}", as_json(now, before).encode())
+
+    tables.fill(JOB, fill)
+    return tables.folder.named(f"{JOB}/{PAGE}"), list(map(str, judged.missed))
+
+
+def parts_of(found: Findings) -> Iterator[Part]:
+    """Return the parts of the report that have operations."""
+    for is_jobs, name, title in (
+        (False, "requests", "Parked requests"),
+        (True, "jobs", "Delayed jobs"),
+    ):
+        of_part = found.part(jobs=is_jobs)
+        if of_part.by_kind or not is_jobs:
+            load = hourly_load(of_part)
+            yield Part(name, title, of_part, load, charts(of_part, load, is_jobs=is_jobs))
+
+
+def charts(found: Findings, load: HourlyLoad, *, is_jobs: bool) -> list[Chart]:
+    """Return the charts of a part that have data.
+
+    What jobs wait for is not cut short by a timeout, so they have no curve of survival.
+    """
+    drawn = (
+        outcomes_chart(found),
+        percentiles_chart(found),
+        wait_heat_map(found),
+        parked_chart(found, load),
+        waits_chart(found),
+        None if is_jobs else survival_chart(found),
+        lateness_chart(found),
+    )
+    return [chart for chart in drawn if chart is not None]
+
+
+def _previous(tables: Tables, now: RunSummary) -> RunSummary | None:
+    path = f"{JOB}/{SUMMARY}"
+    return previous_of(tables.folder.read_text(path) if tables.folder.exists(path) else None, now)

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from purgatory.pipeline import spark_session
 from purgatory.pipeline.advise import advice
 from purgatory.pipeline.advise.advice import Advice
-from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.console import OnProgress, Progress
+from purgatory.pipeline.run import Run
 from purgatory.pipeline.sql.duck import connected
 from tests.benchmarks.pipeline.bench_journal import BenchJournal
 from tests.benchmarks.pipeline.known_truth import KnownTruth

@@ -14,9 +14,9 @@ from pathlib import Path
 import duckdb
 
 from purgatory.pipeline import spark_session
-from purgatory.pipeline.cli.run import Run
 from purgatory.pipeline.console import Progress
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
+from purgatory.pipeline.run import Run
 from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.sql.duck import connected
 from tests.benchmarks.pipeline.spark_memory import SparkMemory
