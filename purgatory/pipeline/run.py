@@ -117,8 +117,8 @@ class Run:
         self.on_progress = on_progress
         self.tables = Tables(out)
         """The results other than outcomes and rollups."""
-        self.selection: Selection | None = None
-        """The part of the outcomes that it is on; None for all."""
+        self.selection = Selection()
+        """The part of the outcomes that it is on."""
         self._outcomes = folder_at(f"{out}/outcomes")
         self._rolled = folder_at(f"{out}/{FOLDER}")
         self._manifest: Manifest | None = None
@@ -161,8 +161,7 @@ class Run:
         """The valid manifest of the outcomes."""
         known = self._manifest
         if known is None or known.run != newest_run(self._outcomes):
-            known = read_manifest(self._outcomes)
-            self._manifest = known = self.selection.manifest(known) if self.selection else known
+            self._manifest = known = self.selection.manifest(read_manifest(self._outcomes))
         return known
 
     def selected(self, selection: Selection, place: str) -> Run:
@@ -196,7 +195,6 @@ class Run:
 
     def examples(self) -> Examples:
         """Return the slowest operations of the selection, and the fires that ended them."""
-        assert self.selection is not None
         tails = tails_us(self.tables.rows(JOB, "wait_counts"))
         return Examples(
             selection=self.selection,

@@ -62,11 +62,14 @@ class OutcomeTable:
         limit = (now or datetime.now(UTC)) + timedelta(seconds=tolerance_s)
         place = folder_at(journal)
         return UpdateRun(
-            *(self.runner, self.folder, place, on_progress),
+            runner=self.runner,
+            table=self.folder,
+            journal=place,
+            on_progress=on_progress,
             limit=limit,
             grace_s=grace_s,
             on_bad_file=on_bad_file,
-            known=known,
+            listed=known or Known.of(self.manifest(), place),
         ).update()
 
     def manifest(self) -> Manifest:

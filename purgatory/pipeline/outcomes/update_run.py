@@ -85,35 +85,26 @@ class Update:
 Read = tuple[File, Footer]
 
 
+@dataclass(kw_only=True, eq=False)
 class UpdateRun:
     """One run of `OutcomeTable.update`."""
 
-    def __init__(
-        self,
-        runner: Runner,
-        table: Folder,
-        journal: Folder,
-        on_progress: OnProgress,
-        *,
-        limit: datetime,
-        grace_s: float,
-        on_bad_file: OnBadFile,
-        known: Known | None = None,
-    ) -> None:
-        self._runner = runner
-        self._table = table
-        self._journal = journal
-        self._on_progress = on_progress
-        self._listed = known or Known.of(read_manifest(table), journal)
-        self._before = self._listed.manifest
+    runner: Runner
+    table: Folder
+    journal: Folder
+    on_progress: OnProgress
+    limit: datetime
+    """Later records are in the future."""
+    grace_s: float
+    on_bad_file: OnBadFile
+    listed: Known
+
+    def __post_init__(self) -> None:
+        self._before = self.listed.manifest
         self._name = run_name(self._before.run + 1)
-        # Later records are in the future.
-        self._limit = limit
-        self._grace_s = grace_s
-        self._on_bad_file = on_bad_file
-        self._bad: dict[str, str] = {}
         as_of = self._before.as_of_time()
-        self._is_repair = as_of is not None and as_of > limit
+        self._is_repair = as_of is not None and as_of > self.limit
+        self._bad: dict[str, str] = {}
         # Of new files: those that replace others, by path.
         self._earlier: dict[str, FileContent] = {}
         # Files that are known from now on, though nothing of them is merged.
@@ -122,7 +113,7 @@ class UpdateRun:
         self._moved: list[str] = []
 
     def _why_empty(self) -> str:
-        if not self._journal.exists():
+        if not self.journal.exists():
             return "there is no such folder."
         return (
             "there is no .parquet file. A service completes its first one after a minute "
@@ -131,13 +122,13 @@ class UpdateRun:
 
     def update(self) -> Update:
         """Update the table; see `OutcomeTable.update`."""
-        sweep(self._table, self._before)
-        known, new = self._listed.known_files, self._listed.new
+        sweep(self.table, self._before)
+        known, new = self.listed.known_files, self.listed.new
         if not known and not new and not self._before.run:
-            raise NothingToReadError(f"No journal in {self._journal}: {self._why_empty()}")
-        self._on_progress(f"{counted(known + len(new), 'file')} in the journal, {len(new):,} new")
+            raise NothingToReadError(f"No journal in {self.journal}: {self._why_empty()}")
+        self.on_progress(f"{counted(known + len(new), 'file')} in the journal, {len(new):,} new")
         good = self._looked_at(new)
-        self._note(self._listed.bad)
+        self._note(self.listed.bad)
         good = self._with_new_rows(good)
         try:
             return self._merged_but_for_damaged(good)
@@ -152,7 +143,7 @@ class UpdateRun:
             except (*spark_errors(), *DUCK_ERRORS) as error:
                 damaged = self._damage(error, [file.path for file, _ in good])
                 self._note(damaged)
-                self._on_progress(f"skipped {counted(len(damaged), 'damaged file')}")
+                self.on_progress(f"skipped {counted(len(damaged), 'damaged file')}")
                 # Remembered, as to find it takes a merge.
                 self._unmerged += (item for item in good if item[0].path in damaged)
                 good = [(file, footer) for file, footer in good if file.path not in damaged]
@@ -160,17 +151,17 @@ class UpdateRun:
     def _damage(self, error: Exception, paths: Sequence[str]) -> dict[str, str]:
         """Return the damaged files of the journal, and why; raise an error of another cause."""
         # Another run that published in between has deleted files that this one reads.
-        check_is_newest(self._table, self._before.run)
+        check_is_newest(self.table, self._before.run)
         found: dict[str, str] = {}
         is_of_file = isinstance(error, DUCK_ERRORS) or "FAILED_READ_FILE" in str(error)
         if is_of_file and not way_out_of_system(error):
             # All of them: each that is left would cost another merge.
-            reasons = self._runner.each(partial(damage, self._journal), paths)
+            reasons = self.runner.each(partial(damage, self.journal), paths)
             found = {path: why for path, why in zip(paths, reasons, strict=True) if why}
             if not found and re.search("FAILED_READ_FILE|^IO Error|^Invalid Input", str(error)):
                 raise BadFileError(
                     f"{error_message(error)}. It belongs to the outcomes, not to the journal: "
-                    f"restore {self._table} from a backup, or, if the journal still has all of its "
+                    f"restore {self.table} from a backup, or, if the journal still has all of its "
                     "files, delete it and run again."
                 ) from error
         if not found:
@@ -179,14 +170,14 @@ class UpdateRun:
 
     def _remove_unpublished(self) -> None:
         # It may fill the disk, and then no later run could publish and delete it.
-        if self._name not in read_manifest(self._table).runs():
+        if self._name not in read_manifest(self.table).runs():
             folders = (of(self._name) for of in (run_folder, future_folder, copy_folder))
-            self._table.delete(*self._moved, *folders)
+            self.table.delete(*self._moved, *folders)
 
     def _looked_at(self, files: Sequence[File]) -> list[Read]:
         """Return the good files with their footers, and note why the others are bad."""
         good: list[Read] = []
-        footers = self._runner.each(partial(checked_footer, self._journal), files)
+        footers = self.runner.each(partial(checked_footer, self.journal), files)
         for file, found in zip(files, footers, strict=True):
             if isinstance(found, Footer):
                 good.append((file, found))
@@ -194,12 +185,12 @@ class UpdateRun:
                 self._note({file.path: found})
         if self._bad:
             # By number only: the caller has their names, for its result.
-            self._on_progress(f"skipped {counted(len(self._bad), 'file')} that cannot be read")
+            self.on_progress(f"skipped {counted(len(self._bad), 'file')} that cannot be read")
         return good
 
     def _with_new_rows(self, files: list[Read]) -> list[Read]:
         """Return the files that have not been read under their names with the same content."""
-        others, changed = self._listed.others(), []
+        others, changed = self.listed.others(), []
         for file, footer in files:
             folder = file.path.rpartition("/")[0]
             before = others.pop((folder, footer.content.name), None)
@@ -211,15 +202,15 @@ class UpdateRun:
                 self._earlier[file.path] = before
                 changed.append((file, footer))
         # In an empty journal nothing was deleted: a disk is not mounted.
-        if self._listed.files or files:
+        if self.listed.files or files:
             gone = (content.last for content in others.values())
             self._deleted_until = max(self._deleted_until, *gone, -1)
         return changed
 
     def _note(self, bad: Mapping[str, str]) -> None:
-        for path, reason in sorted(bad.items()) if self._on_bad_file is OnBadFile.REFUSE else ():
+        for path, reason in sorted(bad.items()) if self.on_bad_file is OnBadFile.REFUSE else ():
             raise BadFileError(
-                f"{self._journal.named(path)}: {reason}. "
+                f"{self.journal.named(path)}: {reason}. "
                 "Nothing was written. Repair or remove it, or skip it: --on-bad-file skip"
             )
         self._bad |= bad
@@ -229,12 +220,12 @@ class UpdateRun:
         rows = sum(footer.content.rows for _, footer in good)
         rebuilt, replaced = self._rebuilt(good)
         self._read_events([file.path for file, _ in good], rows, rebuilt)
-        found = summary_of_rows(self._runner.rows(sql.summary(self._limit)))
+        found = summary_of_rows(self.runner.rows(sql.summary(self.limit)))
         as_of = self._as_of(found)
-        overdue = _overdue(before, as_of, self._grace_s)
+        overdue = _overdue(before, as_of, self.grace_s)
         hours = found.hours.keys() | overdue | rebuilt
         if self._is_repair:
-            self._on_progress("repairing: the outcomes have records dated in the future")
+            self.on_progress("repairing: the outcomes have records dated in the future")
             hours |= set(before.hours)
         manifest = self._with_files(good, as_of)
         manifest.future, manifest.future_run = found.future, self._future_run(found)
@@ -244,20 +235,20 @@ class UpdateRun:
         written: dict[str, Hour] = {}
         if hours:
             of_all = counted(len(hours | before.hours.keys()), "hour")
-            self._on_progress(f"{counted(rows, 'new record')}; writing {len(hours):,} of {of_all}")
+            self.on_progress(f"{counted(rows, 'new record')}; writing {len(hours):,} of {of_all}")
             added = set() if self._is_repair else self._added(found.hours, overdue | rebuilt)
-            written = self._written(hours, rebuilt, added, rows, as_of or self._limit)
+            written = self._written(hours, rebuilt, added, rows, as_of or self.limit)
             others = {name: hour for name, hour in before.hours.items() if name not in hours}
             manifest.hours = others | written
             kept = {*manifest.paths(hours)}
             manifest.replaced = [path for path in before.paths(hours) if path not in kept]
         if manifest != before:
             manifest.run = before.run + 1
-            publish(self._table, manifest)
+            publish(self.table, manifest)
         operations = sum(hour.operations for hour in manifest.hours.values())
         return Update(
             new_files=len(good),
-            known_files=self._listed.known_files,
+            known_files=self.listed.known_files,
             bad=self._bad,
             rows=rows,
             unknown_rows=found.unknown,
@@ -271,7 +262,7 @@ class UpdateRun:
 
     def _with_files(self, good: list[Read], as_of: datetime | None) -> Manifest:
         before = self._before
-        files = {folder: dict(known) for folder, known in self._listed.files.items()}
+        files = {folder: dict(known) for folder, known in self.listed.files.items()}
         for file, footer in (*good, *self._unmerged):
             folder, place = identity(file)
             files.setdefault(folder, {})[place] = str(footer.content)
@@ -279,7 +270,7 @@ class UpdateRun:
         return replace(
             before,
             as_of=as_of.isoformat() if as_of else None,
-            grace_s=self._grace_s,
+            grace_s=self.grace_s,
             # Deleted files are forgotten: if one comes back, it changes nothing. An empty journal
             # means a disk that is not mounted.
             files=files or before.files,
@@ -306,9 +297,9 @@ class UpdateRun:
         if found.future == self._before.future:
             return self._before.future_run
         records = sum(of_worker.records for of_worker in found.future.values())
-        self._on_progress(f"setting aside {counted(records, 'record')}, dated in the future")
-        query = sql.future_events(self._limit)
-        self._runner.write(query, self._table, future_folder(self._name))
+        self.on_progress(f"setting aside {counted(records, 'record')}, dated in the future")
+        query = sql.future_events(self.limit)
+        self.runner.write(query, self.table, future_folder(self._name))
         return self._name
 
     def _rebuilt(self, good: list[Read]) -> tuple[set[str], dict[str, str]]:
@@ -331,23 +322,23 @@ class UpdateRun:
 
         The others are those of hours that are `rebuilt`.
         """
-        before, runner, relations = self._before, self._runner, [sql.NEW]
+        before, runner, relations = self._before, self.runner, [sql.NEW]
         parts = ["read_events"]
         self._read_files(parts[0], paths, rows)
         if before.future_run is not None:
-            place = (self._table, [future_folder(before.future_run)])
+            place = (self.table, [future_folder(before.future_run)])
             rows += sum(of_worker.records for of_worker in before.future.values())
             runner.read("earlier_events", EVENT_SCHEMA, place, rows=rows)
             parts.append("earlier_events")
         if self._is_repair:
             self._read_known(set(before.hours))
-            runner.define("future_ends", sql.events_of_outcomes(self._limit))
+            runner.define("future_ends", sql.events_of_outcomes(self.limit))
             parts.append("future_ends")
         runner.define(sql.NEW, sql.all_of(parts))
         if rebuilt:
             spans = joined([[number, number] for number in map(number_of_hour, rebuilt)])
             others = self._merged_files(spans)
-            runner.read("other_events", EVENT_SCHEMA, (self._journal, others), rows=rows)
+            runner.read("other_events", EVENT_SCHEMA, (self.journal, others), rows=rows)
             runner.define("events_again", sql.in_hours("other_events", spans))
             relations.append("events_again")
         runner.define(sql.EVENTS, sql.all_of(relations))
@@ -358,21 +349,21 @@ class UpdateRun:
         Each query would open them again. The copy is deleted with the folders of failed runs.
         """
         if len(paths) < _MANY_FILES or rows >= len(paths) * _SMALL_FILE:
-            self._runner.read(name, EVENT_SCHEMA, (self._journal, paths), rows=rows)
+            self.runner.read(name, EVENT_SCHEMA, (self.journal, paths), rows=rows)
             return
-        self._on_progress(f"copying {counted(len(paths), 'small file')} to one")
+        self.on_progress(f"copying {counted(len(paths), 'small file')} to one")
         duck, place = DuckRunner(connected()), copy_folder(self._name)
-        duck.read(name, EVENT_SCHEMA, (self._journal, paths), rows=rows)
-        duck.write(f"FROM {name}", self._table, place)
-        self._runner.read(name, COPY_SCHEMA, (self._table, [place]), rows=rows)
+        duck.read(name, EVENT_SCHEMA, (self.journal, paths), rows=rows)
+        duck.write(f"FROM {name}", self.table, place)
+        self.runner.read(name, COPY_SCHEMA, (self.table, [place]), rows=rows)
 
     def _merged_files(self, spans: Spans) -> list[str]:
         """Return the files that are there as they were, with operations of spans of hours."""
         found = []
-        for file in self._journal.files(".parquet"):
+        for file in self.journal.files(".parquet"):
             folder, place = identity(file)
-            text = self._listed.files.get(folder, {}).get(place)
-            if text is not None and file.path not in self._listed.bad:
+            text = self.listed.files.get(folder, {}).get(place)
+            if text is not None and file.path not in self.listed.bad:
                 content = FileContent.of(text)
                 if any(low <= content.last and content.first <= high for low, high in spans):
                     found.append(file.path)
@@ -383,13 +374,13 @@ class UpdateRun:
         paths = self._before.paths(hours)
         if paths:
             rows = sum(hour.operations for hour in self._before.hours.values())
-            self._runner.read(sql.KNOWN, OUTCOME_SCHEMA, (self._table, paths), rows=rows)
+            self.runner.read(sql.KNOWN, OUTCOME_SCHEMA, (self.table, paths), rows=rows)
         return bool(paths)
 
     def _latest_known(self) -> datetime | None:
         """Return the latest event in the table that is not in the future."""
         self._read_known(set(self._before.hours))
-        micros = self._runner.rows(sql.latest(self._limit))[0]["last_us"]
+        micros = self.runner.rows(sql.latest(self.limit))[0]["last_us"]
         return None if micros is None else from_micros(micros)
 
     def _added(self, records: Mapping[str, int], others: set[str]) -> set[str]:
@@ -406,7 +397,7 @@ class UpdateRun:
         if not self._read_known({*few}):
             return set()
         spans = joined([[number, number] for number in few.values()])
-        changed = {row["hour"] for row in self._runner.rows(sql.changed_hours(spans))}
+        changed = {row["hour"] for row in self.runner.rows(sql.changed_hours(spans))}
         return {name for name, number in few.items() if number not in changed}
 
     def _written(
@@ -417,21 +408,21 @@ class UpdateRun:
         New events are merged with what is known, unless that was `rebuilt`, or stays and they are
         `added` to it. Reading them verifies them, too.
         """
-        before, runner, folder = self._before, self._runner, run_folder(self._name)
+        before, runner, folder = self._before, self.runner, run_folder(self._name)
         has_known = self._read_known(hours - rebuilt - added)
         if has_known and self._is_repair:
-            runner.define("past_outcomes", sql.past_outcomes(self._limit))
+            runner.define("past_outcomes", sql.past_outcomes(self.limit))
         rows += sum(before.hours[hour].operations for hour in (hours - added) & before.hours.keys())
         merge = Merge(
             known=("past_outcomes" if self._is_repair else sql.KNOWN) if has_known else None,
-            limit=self._limit,
+            limit=self.limit,
             as_of=as_of,
-            grace_s=self._grace_s,
+            grace_s=self.grace_s,
             hours=len(hours),
             records=rows,
         )
-        runner.write_outcomes(self._table, folder, merge)
-        runner.read("written", OUTCOME_SCHEMA, (self._table, [folder]), rows=rows)
+        runner.write_outcomes(self.table, folder, merge)
+        runner.read("written", OUTCOME_SCHEMA, (self.table, [folder]), rows=rows)
         described = runner.rows(sql.described("written"))
         sizes, found = self._move(folder), {}
         for row in described:
@@ -445,15 +436,15 @@ class UpdateRun:
 
     def _move(self, folder: str) -> dict[str, list[int]]:
         """Move the files in the folder of this run to their hours, and return their sizes."""
-        check_is_newest(self._table, self._before.run)
+        check_is_newest(self.table, self._before.run)
         # The folder stays until it is published, by which the next run knows the files.
-        self._table.write_bytes(f"{folder}/_moving", b"")
+        self.table.write_bytes(f"{folder}/_moving", b"")
         sizes: dict[str, list[int]] = {}
-        for file in self._table.files(".parquet", folder):
+        for file in self.table.files(".parquet", folder):
             name = hour_of_number(int(file.path.split("/")[1].partition("=")[2]))
             of_hour = sizes.setdefault(name, [])
             self._moved.append(hour_file(name, self._name, len(of_hour)))
-            self._table.rename(file.path, self._moved[-1])
+            self.table.rename(file.path, self._moved[-1])
             of_hour.append(file.size)
         return sizes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, groupby
 from pathlib import Path
@@ -59,55 +59,46 @@ _MONTH_MINUTES = 360
 _DAY_MINUTES = 1_440
 
 
+@dataclass(eq=False)
 class RollupRun:
-    """One run that brings rollups up to date.
+    """One run that brings rollups up to date, from the manifests of both tables.
 
     DuckDB merges them and aggregates the hours, unless there is a session of Spark for the hours.
     """
 
-    def __init__(
-        self,
-        connection: duckdb.DuckDBPyConnection,
-        folder: Folder,
-        table: Folder,
-        outcomes: Manifest,
-        on_progress: OnProgress,
-        before: RollupManifest,
-        *,
-        spark: SparkSession | None = None,
-        selection: Selection | None = None,
-    ) -> None:
-        """Use the `folder` of rollups, the outcomes in `table`, and the manifests of both.
+    connection: duckdb.DuckDBPyConnection
+    folder: Folder
+    """Of the rollups."""
+    table: Folder
+    """Of the outcomes."""
+    outcomes: Manifest
+    on_progress: OnProgress
+    before: RollupManifest
+    spark: SparkSession | None = None
+    selection: Selection = field(default_factory=Selection)
+    """The part of the outcomes that the rollups are of."""
 
-        With a `selection`, the rollups are of that part of the outcomes.
-        """
-        self._selection = selection or Selection()
-        self._connection = connection
-        self._spark = spark
-        self._folder = folder
-        self._table = attach(connection, table)
-        self._files = NodeFiles(folder)
-        self._outcomes = outcomes
-        self._on_progress = on_progress
-        self._before = before
-        self._name = run_name(self._before.run + 1)
+    def __post_init__(self) -> None:
+        attach(self.connection, self.table)
+        self._files = NodeFiles(self.folder)
+        self._name = run_name(self.before.run + 1)
 
     def update(self) -> Rollups:
         """Aggregate the hours that changed, and merge the days and months with them.
 
         Raises OutputInUseError if another run published in between.
         """
-        before, outcomes = self._before, self._outcomes
+        before, outcomes = self.before, self.outcomes
         stale = dict(sorted(before.stale_hours(outcomes).items()))
         gone = before.hours.keys() - outcomes.hours.keys()
         if not stale and not gone:
             return Rollups(self._files, before)
-        sweep(self._folder, before)
+        sweep(self.folder, before)
         all_hours = counted(len(outcomes.hours), "hour")
-        self._on_progress(f"rollups: {len(stale):,} of {all_hours} changed")
+        self.on_progress(f"rollups: {len(stale):,} of {all_hours} changed")
         hours = {name: hour for name, hour in before.hours.items() if name not in gone}
         if stale:
-            (self._write_hours if self._spark is None else self._write_by_spark)(stale)
+            (self._write_hours if self.spark is None else self._write_by_spark)(stale)
             hours |= {
                 name: before.hours[name].with_more(hour) if stale[name] else hour
                 for name, hour in self._described(stale).items()
@@ -127,40 +118,40 @@ class RollupRun:
             for name, prefix in before.prefixes.items()
             if manifest.prefixes.get(name) != prefix
         )
-        publish(self._folder, manifest)
+        publish(self.folder, manifest)
         return Rollups(self._files, manifest)
 
     def _write_hours(self, hours: dict[str, int]) -> None:
         """Write the rollups of these hours of outcomes, each to its `hour_path` of this run."""
         place = f"run={self._name}/hours"
-        make_starts(self._connection, self._outcomes.starts)
+        make_starts(self.connection, self.outcomes.starts)
         for batch in self._batches(hours):
-            relation = parquet(address(self._table, path) for path in self._read_with(batch))
+            relation = parquet(address(self.table, path) for path in self._read_with(batch))
             source = sql.source(f"({self._chosen(relation, batch)})", self._as_of)
             # A table: each part of the rollups would read the files, and find polls, again.
-            self._connection.execute(f"CREATE OR REPLACE TEMP TABLE rollup_source AS {source}")
-            rows = sql.hour_rows("rollup_source", self._selection.depth)
+            self.connection.execute(f"CREATE OR REPLACE TEMP TABLE rollup_source AS {source}")
+            rows = sql.hour_rows("rollup_source", self.selection.depth)
             period = f"strftime(make_timestamp(hour * {HOUR_US}), '%Y-%m-%dT%H') AS period"
             query = f"SELECT *, {period} FROM ({rows})"
-            copy_by_period(self._connection, query, str(self._files.path(place)))
-            self._connection.execute("DROP TABLE rollup_source")
+            copy_by_period(self.connection, query, str(self._files.path(place)))
+            self.connection.execute("DROP TABLE rollup_source")
         self._files.publish(place)
 
     def _write_by_spark(self, hours: dict[str, int]) -> None:
         # DuckDB alone may be installed.
         from purgatory.pipeline.sql.spark import frame, frame_of, hour_rows
 
-        assert self._spark is not None
-        outcomes = self._outcomes
-        known = frame_of(self._spark, OUTCOME_SCHEMA, (self._table, self._read_with(hours)))
+        assert self.spark is not None
+        outcomes = self.outcomes
+        known = frame_of(self.spark, OUTCOME_SCHEMA, (self.table, self._read_with(hours)))
         rows = hour_rows(
-            frame(self._spark, self._chosen("known", hours), known=known),
+            frame(self.spark, self._chosen("known", hours), known=known),
             starts=outcomes.starts,
             as_of=self._as_of,
-            depth=self._selection.depth,
+            depth=self.selection.depth,
         )
-        place = self._folder.at(f"run={self._name}/hours")
-        with session_option(self._spark, *_TASK_SIZE):
+        place = self.folder.at(f"run={self._name}/hours")
+        with session_option(self.spark, *_TASK_SIZE):
             rows.write.partitionBy("period").option("compression", "zstd").parquet(place)
 
     def _batches(self, hours: Mapping[str, int]) -> Iterator[dict[str, int]]:
@@ -168,7 +159,7 @@ class RollupRun:
         operations = 0
         for hour, done in hours.items():
             batch[hour] = done
-            operations += self._outcomes.hours[hour].operations
+            operations += self.outcomes.hours[hour].operations
             if operations >= _OPERATIONS:
                 yield batch
                 batch, operations = {}, 0
@@ -177,21 +168,21 @@ class RollupRun:
 
     def _read_with(self, hours: dict[str, int]) -> list[str]:
         """Return the files of outcomes to read for `hours`: those beside them, too, for polls."""
-        beside = hours_beside(hours) if self._outcomes.has_polls(hours) else ()
-        return self._outcomes.paths(dict.fromkeys(beside, 0) | hours)
+        beside = hours_beside(hours) if self.outcomes.has_polls(hours) else ()
+        return self.outcomes.paths(dict.fromkeys(beside, 0) | hours)
 
     def _chosen(self, relation: str, hours: Collection[str]) -> str:
         """Return the outcomes of `hours` in the selection, from what `_read_with` names."""
-        has_polls = self._outcomes.has_polls(hours)
+        has_polls = self.outcomes.has_polls(hours)
         found = f"({waits_of(relation, has_polls=has_polls)})"
         if has_polls:
             spans = joined([[number, number] for number in map(number_of_hour, hours)])
             found = f"({in_hours(found, spans)})"
-        return self._selection.query(found)
+        return self.selection.query(found)
 
     @property
     def _as_of(self) -> datetime:
-        as_of = self._outcomes.as_of_time()
+        as_of = self.outcomes.as_of_time()
         assert as_of is not None, "a published table has an event"
         return as_of
 
@@ -200,7 +191,7 @@ class RollupRun:
         files = self._files.fetch(hour_path(self._name, hour) for hour in hours)
         if not files:
             return {}
-        rows = self._connection.execute(
+        rows = self.connection.execute(
             f"""
             SELECT strftime(make_timestamp(hour * 3600000000), '%Y-%m-%dT%H'),
                    min(number) FILTER ({is_start}), max(number) FILTER ({is_start}),
@@ -209,12 +200,12 @@ class RollupRun:
             FROM {parquet(files)} GROUP BY hour
             """
         ).fetchall()
-        starts, known = self._outcomes.starts, self._outcomes.hours
+        starts, known = self.outcomes.starts, self.outcomes.hours
         return {
             name: RolledHour(
                 runs=[self._name],
                 outcomes_runs=[*known[name].runs],
-                as_of=self._outcomes.as_of if known[name].open else None,
+                as_of=self.outcomes.as_of if known[name].open else None,
                 crashes={start: starts[start].last_at for start in sorted(crashed or ())},
                 first_s=first_s,
                 last_s=last_s,
@@ -227,7 +218,7 @@ class RollupRun:
         return {
             day
             for hour in changed
-            for known in (self._before.hours, hours)
+            for known in (self.before.hours, hours)
             if hour in known
             for day in days_of(hour, known[hour])
         }
@@ -239,7 +230,7 @@ class RollupRun:
             last = first + timedelta(days=len(chunk))
             inside, overlapping = self._hours_between(manifest, first, last)
             if len(chunk) > 1 or not days:
-                self._on_progress(f"rollups: days from {chunk[0]}")
+                self.on_progress(f"rollups: days from {chunk[0]}")
             if inside:
                 relation = parquet(self._files.fetch(inside))
                 self._copy("days/by_hour", by_hour(relation))
@@ -298,7 +289,7 @@ class RollupRun:
         The prefix has all that did not change. It is that of the last run and what has settled
         since, so it is seldom made from more than one period.
         """
-        prefix = self._before.prefix_of(name, periods)
+        prefix = self.before.prefix_of(name, periods)
         members = prefix.members if prefix else {}
         settled = {
             period: run
@@ -324,7 +315,7 @@ class RollupRun:
     def _copy(self, node: str, query: str) -> None:
         """Write the rows of a query, by their `period`."""
         place = f"run={self._name}/{node}"
-        copy_by_period(self._connection, query, str(self._files.path(place)))
+        copy_by_period(self.connection, query, str(self._files.path(place)))
         self._files.publish(place)
 
 
