@@ -24,47 +24,45 @@ class Counts {
     return Array.from({ length: this.count }, (_, step) => this.timeOf(step + within));
   }
 
-  // Call visit(step, bucket, count) for the cells of a selection; a bucket below 0 has no wait.
-  visit(series, visit) {
-    let step = 0;
-    const numbers = series.numbers;
-    for (let place = 0; place < numbers.length; place += 3) {
-      step += numbers[place];
-      visit(step, numbers[place + 1] < 0 ? -1 : numbers[place + 1] - this.first, numbers[place + 2]);
+  // Call visit(step, bucket, count, outcome) for the cells of a selection; a bucket below 0 has no
+  // wait.
+  visit(isChosen, visit) {
+    for (const { numbers, outcome } of this.series.filter(isChosen)) {
+      let step = 0;
+      for (let place = 0; place < numbers.length; place += 3) {
+        step += numbers[place];
+        const bucket = numbers[place + 1] < 0 ? -1 : numbers[place + 1] - this.first;
+        visit(step, bucket, numbers[place + 2], outcome);
+      }
     }
   }
 
   // The number of operations of each step, by the outcome.
   outcomes(isChosen) {
     const found = new Map();
-    for (const series of this.series.filter(isChosen)) {
-      if (!found.has(series.outcome)) found.set(series.outcome, new Array(this.count).fill(0));
-      const counts = found.get(series.outcome);
-      this.visit(series, (step, bucket, many) => (counts[step] += many));
-    }
+    this.visit(isChosen, (step, bucket, many, outcome) => {
+      if (!found.has(outcome)) found.set(outcome, new Array(this.count).fill(0));
+      found.get(outcome)[step] += many;
+    });
     return found;
   }
 
   // Histograms of the waits, one for each step, in one array.
   byStep(isChosen) {
     const found = new Float64Array(this.count * this.buckets);
-    for (const series of this.series.filter(isChosen)) {
-      this.visit(series, (step, bucket, many) => {
-        if (bucket >= 0) found[step * this.buckets + bucket] += many;
-      });
-    }
+    this.visit(isChosen, (step, bucket, many) => {
+      if (bucket >= 0) found[step * this.buckets + bucket] += many;
+    });
     return found;
   }
 
   // One histogram of the waits that began between two times.
   histogram(isChosen, [low, high]) {
     const found = new Float64Array(this.buckets);
-    for (const series of this.series.filter(isChosen)) {
-      this.visit(series, (step, bucket, many) => {
-        const at = this.timeOf(step);
-        if (bucket >= 0 && at + this.width > low && at < high) found[bucket] += many;
-      });
-    }
+    this.visit(isChosen, (step, bucket, many) => {
+      const at = this.timeOf(step);
+      if (bucket >= 0 && at + this.width > low && at < high) found[bucket] += many;
+    });
     return found;
   }
 

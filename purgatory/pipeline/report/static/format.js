@@ -44,15 +44,6 @@ function share(value) {
   return `${figure(100 * value)} %`;
 }
 
-function twoDigits(number) {
-  return String(number).padStart(2, "0");
-}
-
-function clock(seconds) {
-  const at = new Date(seconds * 1000);
-  return `${twoDigits(at.getUTCHours())}:${twoDigits(at.getUTCMinutes())}`;
-}
-
 function day(seconds) {
   const at = new Date(seconds * 1000);
   return `${DAYS[at.getUTCDay()]} ${at.getUTCDate()}`;
@@ -83,8 +74,7 @@ function timeLabel(seconds, increment) {
   const month = MONTHS[at.getUTCMonth()];
   if (increment >= 28 * 86400) return [month, at.getUTCFullYear()];
   if (increment >= 86400) return [day(seconds), month];
-  if (increment >= 60) return [clock(seconds), day(seconds)];
-  return [`${clock(seconds)}:${twoDigits(Math.round(seconds) % 60)}`, day(seconds)];
+  return [at.toISOString().slice(11, increment >= 60 ? 16 : 19), day(seconds)];
 }
 
 // As many ticks of a logarithmic axis as it has room for.

@@ -18,14 +18,12 @@ function heatCells(section, width) {
   const perColumn = Math.max(1, Math.ceil((visible * HEAT_COLUMN_PX) / width));
   const perRow = 8 / HEAT_ROWS_PER_DOUBLING;
   const cells = new Map();
-  for (const series of counts.series.filter(section.isChosen)) {
-    counts.visit(series, (step, bucket, many) => {
-      if (bucket < 0) return;
-      const row = Math.floor((bucket + counts.first) / perRow);
-      const key = `${Math.floor(step / perColumn)} ${row}`;
-      cells.set(key, (cells.get(key) ?? 0) + many);
-    });
-  }
+  counts.visit(section.isChosen, (step, bucket, many) => {
+    if (bucket < 0) return;
+    const row = Math.floor((bucket + counts.first) / perRow);
+    const key = `${Math.floor(step / perColumn)} ${row}`;
+    cells.set(key, (cells.get(key) ?? 0) + many);
+  });
   const found = [...cells].map(([key, many]) => [...key.split(" ").map(Number), many]);
   return { perColumn, perRow, found, most: Math.max(1, ...cells.values()), cells };
 }
