@@ -25,13 +25,8 @@ from purgatory.pipeline.sql.selection import Examples
 
 def advice_section(advice: Mapping[str, Any]) -> str:
     """Return the whole advice."""
-    return "".join(
-        f'<div class="card">{part}</div>'
-        for part in (
-            _timeouts(advice["timeouts"]),
-            _workers(advice["workers"]),
-        )
-    )
+    parts = _timeouts(advice["timeouts"]), _workers(advice["workers"])
+    return "".join(f'<div class="card">{part}</div>' for part in parts)
 
 
 def _timeouts(timeouts: Sequence[Mapping[str, Any]]) -> str:
@@ -288,8 +283,7 @@ def _compared(
     # A share of nothing has no ratio.
     ratio = (new + 1e-9) / (old + 1e-9) if is_marked else 1.0
     mark = "worse" if ratio > 1 + _MARKED else "better" if ratio < 1 - _MARKED else "same"
-    arrow = {"worse": "&#9650;", "better": "&#9660;", "same": ""}[mark]
-    word = {"worse": "up", "better": "down", "same": ""}[mark]
+    arrow, word = {"worse": ("&#9650;", "up"), "better": ("&#9660;", "down")}.get(mark, ("", ""))
     sign = f'<i aria-hidden="true">{arrow}</i><span class="hidden">{word}</span>' if word else ""
     return f'<td class="{mark}">{sign}{escape(since)}<small>was {escape(before)}</small></td>'
 

@@ -18,6 +18,3 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 EVENT_SCHEMA: Final = spark_schema(schemas.EVENT_SCHEMA)
 """One row for each event of an operation, as `purgatory.journal` writes it."""
-
-OUTCOME_SCHEMA: Final = spark_schema(schemas.OUTCOME_SCHEMA)
-"""One row for each operation; docs/pipeline/index.md says what each column means."""

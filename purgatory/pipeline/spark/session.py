@@ -93,14 +93,10 @@ def examined(java: Path) -> tuple[int | None, list[str]]:
         except (OSError, subprocess.SubprocessError):
             continue
         missing = re.findall(r"WARNING: package (\S+) not in java\.base", done.stderr)
-        return _version_in(done.stderr), missing
+        # Java 8 called itself 1.8.
+        version = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
+        return int(version[1]) if version else None, missing
     return None, []
-
-
-def _version_in(said: str) -> int | None:
-    # Java 8 called itself 1.8.
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
-    return int(found[1]) if found else None
 
 
 def wrapped(java: Path, missing: Iterable[str] = ()) -> Path:
@@ -331,7 +327,10 @@ def _local_options(memory: str, is_short: bool) -> dict[str, str]:
     if is_short:
         java_options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     return {
-        **_same_path(),
+        # A worker is started by `python -m`, which searches the current folder first. If this
+        # process does not (`python -P`), the workers could run another purgatory: the sources of a
+        # checkout rather than the compiled package on PYTHONPATH.
+        **({"spark.executorEnv.PYTHONSAFEPATH": "1"} if sys.flags.safe_path else {}),
         "spark.driver.memory": memory,
         "spark.driver.extraJavaOptions": " ".join(java_options),
         "spark.driver.host": "127.0.0.1",
@@ -345,10 +344,3 @@ def _local_options(memory: str, is_short: bool) -> dict[str, str]:
         # A task has one or two hours of rows, which need not be sorted by hour to be written.
         "spark.sql.maxConcurrentOutputFileWriters": "3",
     }
-
-
-def _same_path() -> dict[str, str]:
-    # A worker is started by `python -m`, which searches the current folder first. If this process
-    # does not (`python -P`), the workers could run another purgatory: the sources of a checkout
-    # rather than the compiled package on PYTHONPATH.
-    return {"spark.executorEnv.PYTHONSAFEPATH": "1"} if sys.flags.safe_path else {}
