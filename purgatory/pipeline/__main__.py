@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import gc
+import logging
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,7 +20,6 @@ from purgatory.pipeline.cli.command import (
     folder_address,
     heap,
     master,
-    plain_interrupts,
 )
 from purgatory.pipeline.cli.commands import COMMANDS
 from purgatory.pipeline.console import Progress
@@ -43,6 +44,9 @@ from purgatory.pipeline.spark.session import (
 _DESCRIPTION = """Jobs over the journal of operations. outcomes, waits, advise and report run on
 DuckDB in this process, without Java, if folders are local and the new files fit into memory, else
 on Spark; --engine chooses. The others run on Spark."""
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,6 +93,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if output:
         sys.stdout.write(f"{output}\n")
     return 0
+
+
+@contextmanager
+def plain_interrupts() -> Iterator[list[int]]:
+    """Let SIGINT and SIGTERM raise KeyboardInterrupt, and nothing else, until the end of a `with`.
+
+    Yields the signals so far: DuckDB raises an error of its own instead. What is temporary is then
+    removed as at any end of the process.
+
+    Spark's own handler asks the JVM to cancel its jobs in the middle of another call to it: both
+    fail then, and py4j logs a trace of each. py4j's logs of the interrupt itself are suppressed, as
+    it is raised besides. Cancelling jobs is up to the caller. Does nothing outside the main thread,
+    the only one that receives signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield []
+        return
+    received: list[int] = []
+
+    def interrupt(number: int, _: object) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    before = [(number, signal.signal(number, interrupt)) for number in _SIGNALS]
+    root, py4j = logging.getLogger(), logging.getLogger("py4j")
+    level = py4j.level
+    root.addFilter(_is_of_others)
+    py4j.setLevel(logging.CRITICAL)
+    try:
+        yield received
+    finally:
+        py4j.setLevel(level)
+        root.removeFilter(_is_of_others)
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    # py4j logs interrupts to the root logger rather than to its own.
+    return record.module != "java_gateway"
 
 
 def _start(run: Run) -> None:

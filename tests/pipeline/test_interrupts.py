@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from purgatory.pipeline.cli.command import plain_interrupts
+from purgatory.pipeline.__main__ import plain_interrupts
 from tests.synthetic_journal import SyntheticJournal
 
 

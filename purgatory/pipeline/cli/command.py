@@ -1,63 +1,15 @@
-"""Commands of the pipeline: their options, and Ctrl-C while Spark works."""
+"""Commands of the pipeline, and the types of their options."""
 
 from __future__ import annotations
 
 import argparse
-import logging
 import math
 import re
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from purgatory.log_text import redacted
-from purgatory.pipeline.outcomes.journal_files import OnBadFile
 from purgatory.pipeline.run import Run, machine_memory
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-@contextmanager
-def plain_interrupts() -> Iterator[list[int]]:
-    """Let SIGINT and SIGTERM raise KeyboardInterrupt, and nothing else, until the end of a `with`.
-
-    Yields the signals so far: DuckDB raises an error of its own instead. What is temporary is then
-    removed as at any end of the process.
-
-    Spark's own handler asks the JVM to cancel its jobs in the middle of another call to it: both
-    fail then, and py4j logs a trace of each. py4j's logs of the interrupt itself are suppressed, as
-    it is raised besides. Cancelling jobs is up to the caller. Does nothing outside the main thread,
-    the only one that receives signals.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield []
-        return
-    received: list[int] = []
-
-    def interrupt(number: int, _: object) -> None:
-        received.append(number)
-        raise KeyboardInterrupt
-
-    before = [(number, signal.signal(number, interrupt)) for number in _SIGNALS]
-    root, py4j = logging.getLogger(), logging.getLogger("py4j")
-    level = py4j.level
-    root.addFilter(_is_of_others)
-    py4j.setLevel(logging.CRITICAL)
-    try:
-        yield received
-    finally:
-        py4j.setLevel(level)
-        root.removeFilter(_is_of_others)
-        for number, handler in before:
-            signal.signal(number, handler)
-
-
-def _is_of_others(record: logging.LogRecord) -> bool:
-    # py4j logs interrupts to the root logger rather than to its own.
-    return record.module != "java_gateway"
-
 
 LEAST_HEAP_MIB = 512
 """Spark itself refuses to start with much less."""
@@ -77,24 +29,6 @@ def add_numbers(parser: argparse.ArgumentParser, *options: NumberOption) -> None
         parser.add_argument(
             flag, type=parse, metavar=unit, default=default, help=f"{text} (default {shown})"
         )
-
-
-def add_journal(parser: argparse.ArgumentParser, *, is_required: bool = False) -> None:
-    """Add --journal, and how to treat those of its files that cannot be read."""
-    parser.add_argument(
-        "--journal",
-        type=folder_address,
-        required=is_required,
-        metavar="DIR",
-        help="folder of the journal, or any address that Spark can read",
-    )
-    parser.add_argument(
-        "--on-bad-file",
-        type=OnBadFile,
-        choices=list(OnBadFile),
-        default=OnBadFile.SKIP,
-        help="skip and name files that cannot be read, or fail (default %(default)s)",
-    )
 
 
 def folder_address(text: str) -> str:
@@ -169,10 +103,6 @@ def heap(text: str) -> str:
     return text
 
 
-def no_check(options: argparse.Namespace) -> None:
-    """Accept all `options`."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """One job as a command: `python -m purgatory.pipeline NAME`.
@@ -187,5 +117,5 @@ class Command:
     for errors that the user can correct."""
     add_arguments: Callable[[argparse.ArgumentParser], None]
     """Adds the options that not all commands have."""
-    check: Callable[[argparse.Namespace], object] = field(default=no_check)
+    check: Callable[[argparse.Namespace], object]
     """Raises ValueError for options that contradict each other, before Spark is started."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 
 from purgatory.journal.labels import NAME
 from purgatory.pipeline.advise import advice
@@ -14,14 +15,15 @@ from purgatory.pipeline.cli import replay_command, schedule_command
 from purgatory.pipeline.cli.command import (
     POSITIVE,
     Command,
-    add_journal,
     add_numbers,
+    folder_address,
     number,
     whole,
 )
 from purgatory.pipeline.console import counted
 from purgatory.pipeline.errors import NothingToReadError, TargetsMissedError
 from purgatory.pipeline.outcomes.event_summary import DEFAULT_TOLERANCE_S, FutureRecords
+from purgatory.pipeline.outcomes.journal_files import OnBadFile
 from purgatory.pipeline.outcomes.manifest import missing_records
 from purgatory.pipeline.outcomes.outcome_table import DEFAULT_GRACE_S
 from purgatory.pipeline.report import page
@@ -157,31 +159,30 @@ def _after_outcomes(run: Run) -> str:
     return f"{run_outcomes(run)}\n" if run.journal else ""
 
 
-def _add_engine(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def _add_waits(parser: argparse.ArgumentParser, *, needs_rollups: bool = True) -> None:
+    parser.set_defaults(needs_rollups=needs_rollups)
+    add = parser.add_argument
+    add(
         "--engine",
         choices=list(EngineName),
         default=EngineName.AUTO,
         help="what computes the tables; auto is duckdb for local folders whose new files fit into "
         "memory, else spark (default %(default)s)",
     )
-
-
-def _add_outcomes(parser: argparse.ArgumentParser) -> None:
-    _add_engine(parser)
-    parser.set_defaults(needs_rollups=False)
-    add_journal(parser, is_required=True)
-    _add_times(parser)
-
-
-def _add_waits(parser: argparse.ArgumentParser) -> None:
-    _add_engine(parser)
-    parser.set_defaults(needs_rollups=True)
-    add_journal(parser)
-    _add_times(parser)
-
-
-def _add_times(parser: argparse.ArgumentParser) -> None:
+    add(
+        "--journal",
+        type=folder_address,
+        required=not needs_rollups,
+        metavar="DIR",
+        help="folder of the journal, or any address that Spark can read",
+    )
+    add(
+        "--on-bad-file",
+        type=OnBadFile,
+        choices=list(OnBadFile),
+        default=OnBadFile.SKIP,
+        help="skip and name files that cannot be read, or fail (default %(default)s)",
+    )
     seconds = number("of 0 or more", lambda found: found >= 0)
     until = "after its deadline, until an operation without an end is lost"
     ahead = "that a record may be dated after the present, before it is set aside"
@@ -267,7 +268,7 @@ COMMANDS = (
         name="outcomes",
         help="one row for each operation, updated from the journal",
         run=run_outcomes,
-        add_arguments=_add_outcomes,
+        add_arguments=partial(_add_waits, needs_rollups=False),
         check=check_engine,
     ),
     Command(
