@@ -20,7 +20,7 @@
     |   +-- LeaseLostError (RuntimeError)    the lease has ended: acquire the name again
     |   +-- OwnershipUnavailableError (ConnectionError)  the lease store is out of reach
     |   +-- OwnershipNotReadyError (RuntimeError)        the lease store lacks a setting
-    +-- JobError                             of delayed jobs; all are in purgatory.jobs.model
+    +-- JobError                             of delayed jobs; all are in purgatory.job_errors
         +-- InvalidJobError (ValueError)     a handler's name, keys, policy or attempts
         +-- InvalidPayloadError (ValueError) a payload that is not JSON, or too large
         +-- InvalidDeadlineError (ValueError) past, too far ahead, or without a zone

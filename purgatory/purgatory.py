@@ -60,7 +60,7 @@ if TYPE_CHECKING:
         OptionalFunction,
         OptionalJobFunction,
     )
-    from purgatory.jobs.model import JobOptions
+    from purgatory.jobs.model.spec import JobOptions
     from purgatory.jobs.stores.protocol import StoredFire
     from purgatory.signals.redis import RedisSignals
 
@@ -803,10 +803,10 @@ class Purgatory:
         processes die; unless the job is cancelled, or a key fires with `on_fire="cancel"`, or it is
         missed with `misfire="skip"`.
 
-        The options are those of `purgatory.jobs.model.JobOptions`: `delay` or `at`; `keys`, `until`
-        and `on_fire`; `dedupe_key` and `on_conflict`; `concurrency_key`, `max_attempts`, `misfire`,
-        `ceiling` and `idempotency_key`. With the last, `handle.added.is_repeat` is True for a call
-        that repeats an earlier one.
+        The options are those of `purgatory.jobs.model.spec.JobOptions`: `delay` or `at`; `keys`,
+        `until` and `on_fire`; `dedupe_key` and `on_conflict`; `concurrency_key`, `max_attempts`,
+        `misfire`, `ceiling` and `idempotency_key`. With the last, `handle.added.is_repeat` is True
+        for a call that repeats an earlier one.
 
         `since` is a cursor from `Purgatory.cursor` or an outcome, or one for some of the keys: what
         fired since then counts, in any process that shares the signals. Without it, what fires once

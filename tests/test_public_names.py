@@ -38,7 +38,6 @@ ROOMS = [
     "purgatory.jobs.callbacks",
     "purgatory.jobs.clients",
     "purgatory.jobs.handlers",
-    "purgatory.jobs.model",
     "purgatory.jobs.stores",
     "purgatory.jobs.worker",
     "purgatory.operations",

@@ -24,7 +24,8 @@ from purgatory.cli.output import (
 from purgatory.cli.session import Session, json_argument, session_of
 from purgatory.client import Job
 from purgatory.jobs.handlers.handler import MARK
-from purgatory.jobs.model import JobState, Misfire, OnConflict, OnFire
+from purgatory.jobs.model.job import JobState, Misfire, OnFire
+from purgatory.jobs.model.spec import OnConflict
 
 jobs = typer.Typer(no_args_is_help=True, help="List, show, cancel, run, retry and pause jobs.")
 

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from purgatory.background import cancel_until_done
 from purgatory.errors import PurgatoryClosedError, PurgatoryError, check_type
-from purgatory.jobs.model import JobCounts
+from purgatory.jobs.model.job import JobCounts
 from purgatory.metrics import catalog
 from purgatory.metrics.families import WorkerFiles, empty_families, families
 from purgatory.metrics.measure import HandlerJobs, JobEnds, RunningTotals, Series, Snapshot, measure

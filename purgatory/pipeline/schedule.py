@@ -19,7 +19,8 @@ from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 from purgatory.errors import PurgatoryError
 from purgatory.job_errors import StoreReadOnlyError
 from purgatory.jobs import JobError, JobLimits, JobStore, StoreUnavailableError
-from purgatory.jobs.model import Add, Added, JobSpec
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import Add, Added
 from purgatory.json_value import decode_document
 from purgatory.log_text import REDIS_SCHEMES
 from purgatory.pipeline.errors import PipelineError

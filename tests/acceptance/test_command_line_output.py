@@ -30,7 +30,9 @@ from purgatory.environment import KNOWN, unknown_variables
 from purgatory.fastapi import ALLOW_ANYONE, install
 from purgatory.jobs import JobContext, MemoryJobStore, RetryJobError
 from purgatory.jobs.clients import JobClient
-from purgatory.jobs.model import Bounds, Claim, JobSpec, Start
+from purgatory.jobs.model.limits import Bounds
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import Claim, Start
 from purgatory.jobs.sql import migrate
 from tests.acceptance.thread_server import KINDS, ThreadServer, serve
 from tests.patience import PATIENCE_S, until

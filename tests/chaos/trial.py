@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from purgatory.jobs import Job, JobStore
-from purgatory.jobs.model import JobFilter
+from purgatory.jobs.model.job import JobFilter
 from tests.chaos.ledger import RunBook
 from tests.chaos.machines import Machine, PostgresMachine, SqliteMachine, ValkeyMachine
 from tests.chaos.service import make_store

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from purgatory.jobs.model import JobSpec
+from purgatory.jobs.model.spec import JobSpec
 from purgatory.timer import SystemClock
 from tests.step_methods import SqlSteps
 

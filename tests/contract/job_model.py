@@ -9,22 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from purgatory.jobs import Job, JobLimits, JobOutcome, JobState
-from purgatory.jobs.model import (
-    Added,
-    AddStatus,
-    Bounds,
-    Deadline,
-    Finish,
-    GiveBack,
-    HandlerState,
-    JobClaim,
-    JobCounts,
-    JobSpec,
-    OnConflict,
-    OnFire,
-    WaitAgain,
-)
-from purgatory.jobs.model.job import BlockedBy
+from purgatory.jobs.model.deadline import Deadline
+from purgatory.jobs.model.job import BlockedBy, HandlerState, JobClaim, JobCounts, OnFire
+from purgatory.jobs.model.limits import Bounds
+from purgatory.jobs.model.spec import JobSpec, OnConflict
+from purgatory.jobs.model.steps import Added, AddStatus, Finish, GiveBack, WaitAgain
 
 
 class JobModel:

@@ -11,7 +11,8 @@ from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 
 from purgatory.jobs import Job
-from purgatory.jobs.model import Added, JobSpec
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import Added
 from tests.step_methods import RedisSteps
 
 LEASE_MS = 30_000

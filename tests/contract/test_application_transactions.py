@@ -28,7 +28,7 @@ from purgatory.jobs import (
     StoreUnavailableError,
     owed_fires,
 )
-from purgatory.jobs.model import Added
+from purgatory.jobs.model.steps import Added
 from purgatory.jobs.sql import SqlJobStore, migrate
 from purgatory.jobs.sql.application import call_on_commit, connection_of
 from purgatory.jobs.sql.job_transaction import JobTransaction

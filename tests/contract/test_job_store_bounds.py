@@ -8,13 +8,9 @@ from typing import Any
 import pytest
 
 from purgatory.jobs import Job, JobState
-from purgatory.jobs.model import (
-    Bounds,
-    Claim,
-    Deadline,
-    Finish,
-    Start,
-)
+from purgatory.jobs.model.deadline import Deadline
+from purgatory.jobs.model.limits import Bounds
+from purgatory.jobs.model.steps import Claim, Finish, Start
 from tests.contract.conftest import ALIKE, STORES
 from tests.contract.job_stores import ContractStore, MakeJobStores
 from tests.contract.redis_job_stores import RedisJobStores

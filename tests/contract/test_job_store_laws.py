@@ -24,19 +24,17 @@ from hypothesis.stateful import (
 )
 
 from purgatory.jobs import Job, JobError, JobLimits, JobOutcome, JobState
-from purgatory.jobs.model import (
+from purgatory.jobs.model.deadline import Deadline
+from purgatory.jobs.model.job import JobClaim, JobFilter, OnFire
+from purgatory.jobs.model.limits import Bounds
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import (
     Added,
-    Bounds,
     Claim,
-    Deadline,
     Finish,
     Fire,
     FireJob,
     GiveBack,
-    JobClaim,
-    JobFilter,
-    JobSpec,
-    OnFire,
     Pause,
     Paused,
     Resume,

@@ -11,18 +11,9 @@ import pytest
 
 from purgatory import PurgatoryClosedError
 from purgatory.jobs import Job, JobLimits, JobState, MemoryJobStore
-from purgatory.jobs.model import (
-    Claim,
-    Deadline,
-    Fire,
-    HandlerState,
-    JobCounts,
-    JobFilter,
-    OnFire,
-    Pause,
-    WaitAgain,
-)
-from purgatory.jobs.model.job import owned_dedupe_key
+from purgatory.jobs.model.deadline import Deadline
+from purgatory.jobs.model.job import HandlerState, JobCounts, JobFilter, OnFire, owned_dedupe_key
+from purgatory.jobs.model.steps import Claim, Fire, Pause, WaitAgain
 from purgatory.jobs.redis import reader as redis_reader
 from purgatory.jobs.sql import store as sql_store
 from purgatory.limits import MAX_JSON_DEPTH

@@ -18,17 +18,16 @@ from purgatory.jobs import (
     JobOutcome,
     JobState,
 )
-from purgatory.jobs.model import (
+from purgatory.jobs.model.deadline import Deadline
+from purgatory.jobs.model.job import Misfire, OnFire
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import (
     Added,
     AddStatus,
     Claim,
-    Deadline,
     Finish,
     Fire,
     GiveBack,
-    JobSpec,
-    Misfire,
-    OnFire,
     Pause,
     Paused,
     Resume,

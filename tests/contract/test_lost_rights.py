@@ -12,7 +12,8 @@ from redis import Redis
 from purgatory import Limits, Purgatory
 from purgatory.errors import PurgatoryError, SignalsError
 from purgatory.jobs import JobState
-from purgatory.jobs.model import Finish, Fire, JobFilter, Pause, Prune, Resume
+from purgatory.jobs.model.job import JobFilter
+from purgatory.jobs.model.steps import Finish, Fire, Pause, Prune, Resume
 from purgatory.ownership.lease import (
     LeaseRecord,
     LeaseStep,

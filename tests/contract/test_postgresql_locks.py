@@ -14,7 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from purgatory.job_errors import StoreBusyError
 from purgatory.jobs import JobState
-from purgatory.jobs.model import Added, JobSpec
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import Added
 from purgatory.jobs.sql import batch_runner
 from purgatory.jobs.sql.engine import make_engine
 from purgatory.jobs.sql.statements import Statements

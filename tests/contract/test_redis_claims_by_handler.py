@@ -12,7 +12,7 @@ from redis import Redis
 
 from purgatory import Purgatory
 from purgatory.jobs import Job, JobLimits, JobState
-from purgatory.jobs.model import Claim
+from purgatory.jobs.model.steps import Claim
 from purgatory.jobs.redis import RedisJobStore
 from tests.contract.job_stores import ContractStore, MakeJobStores
 from tests.contract.world import LEASE_MS, World

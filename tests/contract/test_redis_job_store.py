@@ -13,17 +13,10 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from purgatory.job_errors import StoreFullError, StoreNotReadyError, StoreReadOnlyError
 from purgatory.jobs import Job, JobState, StoreUnavailableError
-from purgatory.jobs.model import (
-    Finish,
-    Fire,
-    HandlerState,
-    JobCounts,
-    JobFilter,
-    JobLimits,
-    JobSpec,
-    Pause,
-    Resume,
-)
+from purgatory.jobs.model.job import HandlerState, JobCounts, JobFilter
+from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import Finish, Fire, Pause, Resume
 from purgatory.jobs.redis.changes import ChangeSubscription
 from purgatory.redis_server.server import RedisServer
 from tests.contract.opened_redis_stores import LEASE_MS, Heard, added, claimed, opened, spec

@@ -11,7 +11,8 @@ from redis.asyncio.cluster import RedisCluster
 
 from purgatory.job_errors import IdempotencyConflictError, StoreNotReadyError
 from purgatory.jobs import JobState
-from purgatory.jobs.model import Finish, Fire, JobFilter
+from purgatory.jobs.model.job import JobFilter
+from purgatory.jobs.model.steps import Finish, Fire
 from tests.contract.opened_redis_stores import LEASE_MS, Heard, added, claimed, opened, spec
 from tests.patience import PATIENCE_S
 from tests.step_methods import RedisSteps

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from purgatory.job_errors import IdempotencyConflictError
-from purgatory.jobs.model import Added, AddStatus, JobSpec
-from purgatory.jobs.model.spec import MAX_REQUESTS
+from purgatory.jobs.model.spec import MAX_REQUESTS, JobSpec
+from purgatory.jobs.model.steps import Added, AddStatus
 from tests.cases import cases
 from tests.contract.world import World
 

@@ -20,7 +20,7 @@ from sqlalchemy.util import await_only
 from purgatory import Purgatory
 from purgatory.job_errors import StoreNotReadyError
 from purgatory.jobs import JobContext, JobLimits, StoreUnavailableError
-from purgatory.jobs.model import JobSpec
+from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.sql import SqlJobStore, migrate
 from purgatory.jobs.sql.database import Database
 from purgatory.jobs.sql.statements import Statements

@@ -14,7 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from purgatory.job_errors import StoreOutOfSpaceError, StoreReadOnlyError
 from purgatory.jobs import JobLimits, JobState, StoreUnavailableError
-from purgatory.jobs.model import Added, Finish, Fire, JobClaim, JobFilter, JobSpec, KeyFired, Pause
+from purgatory.jobs.model.job import JobClaim, JobFilter
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import Added, Finish, Fire, KeyFired, Pause
 from purgatory.jobs.sql import migrate
 from purgatory.jobs.sql import statements as sql_statements
 from purgatory.jobs.sql.statements import Dialect, Statements

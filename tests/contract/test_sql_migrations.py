@@ -33,7 +33,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from purgatory.job_errors import StoreNotReadyError, StoreReadOnlyError
-from purgatory.jobs.model import JobSpec
+from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.sql import VERSION_TABLE, metadata, migrate, migrate_in, migrations_path
 from purgatory.jobs.sql.__main__ import main
 from tests.contract.postgresql_server import PostgresqlServer

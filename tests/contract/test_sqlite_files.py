@@ -17,7 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from purgatory import Purgatory
 from purgatory.job_errors import StoreNotReadyError
 from purgatory.jobs import StoreUnavailableError
-from purgatory.jobs.model import Fire, JobSpec
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import Fire
 from purgatory.jobs.sql import engine as sql_engine
 from purgatory.jobs.sql import migrate, migrate_in
 from purgatory.timer import SystemClock

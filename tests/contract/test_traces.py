@@ -18,8 +18,9 @@ from purgatory import Limits, Purgatory
 from purgatory.event_loop.parking import MAX_UNSLICED
 from purgatory.jobs import Job, JobContext, JobState
 from purgatory.jobs.clients import JobClient, SyncJobClient
-from purgatory.jobs.model import Deadline, Finish, GiveBack, Retry, WaitAgain
+from purgatory.jobs.model.deadline import Deadline
 from purgatory.jobs.model.job import OnFire
+from purgatory.jobs.model.steps import Finish, GiveBack, Retry, WaitAgain
 from purgatory.jobs.sql import SqlJobStore, migrate
 from purgatory.signals.redis import RedisSignals
 from purgatory.timer import SystemClock

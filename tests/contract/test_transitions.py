@@ -8,23 +8,25 @@ from typing import Any
 import pytest
 
 from purgatory.jobs import Job, JobError, JobState
-from purgatory.jobs.model import (
+from purgatory.jobs.model.deadline import Deadline
+from purgatory.jobs.model.job import JobClaim, OnFire
+from purgatory.jobs.model.limits import Bounds
+from purgatory.jobs.model.steps import (
+    STEPS,
     Add,
     Added,
     AddStatus,
-    Bounds,
     Cancel,
     CancelForKey,
     Claim,
-    Deadline,
     Finish,
     Fire,
     FireJob,
     GiveBack,
-    JobClaim,
+    HolderStep,
+    JobStep,
     KeyFired,
     Miss,
-    OnFire,
     Pause,
     Prune,
     Renew,
@@ -34,9 +36,9 @@ from purgatory.jobs.model import (
     RunNow,
     Start,
     Step,
+    VersionedStep,
     WaitAgain,
 )
-from purgatory.jobs.model.steps import STEPS, HolderStep, JobStep, VersionedStep
 from purgatory.jobs.model.transitions import TRANSITIONS, Phase, applied, changed_by
 from tests.cases import cases
 from tests.contract.world import LEASE_MS, World

@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from purgatory.jobs import Job, JobError, JobLimits
-from purgatory.jobs.model import Added, Fire, JobClaim, JobSpec
+from purgatory.jobs.model.job import JobClaim
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import Added, Fire
 from tests.contract.job_stores import ContractStore, JobStores, MakeJobStores
 
 START_MS = 1_800_000_000_000

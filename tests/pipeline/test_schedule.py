@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.jobs import InvalidDeadlineError, Job, JobLimits
-from purgatory.jobs.model import JobFilter, JobSpec
+from purgatory.jobs.model.job import JobFilter
+from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.sql import migrate
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.schedule import JobAdder, JobAddress, JobRows, opened

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual
 from pyspark.sql.types import StructType
 
 from purgatory.jobs import JobState
-from purgatory.jobs.model import Cancel, Claim, Finish, RunNow, Start
+from purgatory.jobs.model.steps import Cancel, Claim, Finish, RunNow, Start
 from purgatory.jobs.sql import migrate
 from purgatory.journal import ParquetFiles
 from purgatory.pipeline import EVENT_SCHEMA, job_events, operation_outcomes

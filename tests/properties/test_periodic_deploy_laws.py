@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from purgatory.jobs import Job
 from purgatory.jobs.handlers.handler import run_time
-from purgatory.jobs.model import JobFilter
+from purgatory.jobs.model.job import JobFilter
 from tests.promises.kit import START_MS, Bench, Process, now_ms
 from tests.properties.test_scheduler_laws import in_virtual_time, new_bench
 

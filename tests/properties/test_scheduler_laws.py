@@ -22,7 +22,8 @@ from purgatory.jobs import (
     StoreUnavailableError,
 )
 from purgatory.jobs.handlers.fair_slots import FairSlots, Lane
-from purgatory.jobs.model import Fire, JobSpec
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import Fire
 from purgatory.testing import AutojumpEventLoop
 from tests.promises.kit import START_MS, Bench, Database, Link, Process, loop_clock, now_ms
 

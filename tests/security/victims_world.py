@@ -20,20 +20,19 @@ from purgatory import Purgatory
 from purgatory.fastapi import AccessesDep, create_health_router, install
 from purgatory.fastapi.access import Scope
 from purgatory.jobs import Job, JobNotFoundError, JobState, JobStore, MemoryJobStore
-from purgatory.jobs.model import (
+from purgatory.jobs.model.job import JobCounts, JobFilter, JobPage
+from purgatory.jobs.model.steps import (
     Claim,
     Finish,
     GiveBack,
-    JobCounts,
-    JobFilter,
-    JobPage,
     Miss,
     Prune,
     Renew,
+    Result,
     RunNow,
     Start,
+    Step,
 )
-from purgatory.jobs.model.steps import Result, Step
 from tests.acceptance.client import Connection, Reply
 from tests.acceptance.thread_server import KINDS, serve
 from tests.patience import until

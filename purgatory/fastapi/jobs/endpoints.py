@@ -40,8 +40,9 @@ from purgatory.fastapi.routing.endpoints import joined_in_turns
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
 from purgatory.jobs import DuplicateJobError, InvalidPayloadError, Job, JobNotFoundError, JobState
 from purgatory.jobs.callbacks import CALLBACK, Callback
-from purgatory.jobs.model import Added, AddStatus, JobOptions, JobSpec
 from purgatory.jobs.model.job import owned_dedupe_key, owner_of, shown_dedupe_key
+from purgatory.jobs.model.spec import JobOptions, JobSpec
+from purgatory.jobs.model.steps import Added, AddStatus
 from purgatory.purgatory import Purgatory
 
 # As `new_job_id` makes them.

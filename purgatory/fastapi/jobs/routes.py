@@ -40,7 +40,8 @@ from purgatory.fastapi.routing.endpoints import EndpointContext, Sending
 from purgatory.fastapi.routing.routes import add_handler, response_header
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
 from purgatory.jobs import JobLimits
-from purgatory.jobs.model import Added, AddStatus, JobSpec
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import Added, AddStatus
 from purgatory.turn_budget import TurnBudget
 
 MAX_JOB_LINES: Final = 10_000

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from purgatory.jobs import JobLimits
-from purgatory.jobs.model import OnConflict
+from purgatory.jobs.model.spec import OnConflict
 from purgatory.pipeline.cli.command import Command, add_numbers, shown, whole
 from purgatory.pipeline.console import counted
 from purgatory.pipeline.errors import OutputInUseError, PipelineError

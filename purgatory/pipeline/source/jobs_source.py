@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 )
 
 from purgatory.jobs import JobState, JobStore
-from purgatory.jobs.model import JobFilter
+from purgatory.jobs.model.job import JobFilter
 from purgatory.pipeline.console import counted
 from purgatory.pipeline.errors import RefusedRowsError
 from purgatory.pipeline.schedule import CHUNK, JobAdder, JobAddress, add_batches, opened

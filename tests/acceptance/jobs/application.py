@@ -13,8 +13,7 @@ from purgatory.fastapi import ALLOW_ANYONE, create_health_router, install
 from purgatory.jobs import JobContext, MemoryJobStore
 from purgatory.jobs.callbacks import CALLBACK
 from purgatory.jobs.callbacks.webhook import Webhook
-from purgatory.jobs.model import Add, Fire, Step
-from purgatory.jobs.model.steps import Result
+from purgatory.jobs.model.steps import Add, Fire, Result, Step
 from tests.acceptance.client import Connection, Reply
 
 JOBS = "/purgatory/jobs"

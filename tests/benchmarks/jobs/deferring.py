@@ -12,8 +12,9 @@ from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from purgatory.jobs import JobStore
-from purgatory.jobs.model import Add, Added, JobSpec
 from purgatory.jobs.model.job import new_job_id
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import Add, Added
 from purgatory.jobs.redis.shards import StepBatches
 from purgatory.jobs.sql.tables import jobs, record_of
 from purgatory.timer import SystemClock

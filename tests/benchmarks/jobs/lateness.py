@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 
 from purgatory import Purgatory
 from purgatory.jobs import JobContext
-from purgatory.jobs.model import Add, Added, JobSpec
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import Add, Added
 from tests.benchmarks.comparison.process import cpu_ns
 from tests.benchmarks.comparison.row import Samples
 from tests.benchmarks.jobs.databases import Database

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from purgatory import Purgatory
 from purgatory.jobs import JobContext
-from purgatory.jobs.model import Add, Added, JobSpec
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import Add, Added
 from tests.benchmarks.comparison.process import resident_bytes, wall_ns
 from tests.benchmarks.comparison.row import Samples
 from tests.benchmarks.jobs.databases import Database

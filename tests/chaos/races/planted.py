@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from unittest.mock import patch
 
 from purgatory.jobs import Jobs
-from purgatory.jobs.model import Add, Added, FireJob, JobSpec
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import Add, Added, FireJob
 from purgatory.jobs.worker.signals_since import AddResult
 
 

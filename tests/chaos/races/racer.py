@@ -14,7 +14,8 @@ from typing import Any
 from purgatory import FireResult, Purgatory
 from purgatory.errors import SignalsUnavailableError
 from purgatory.jobs import Job, JobOutcome, JobsNotFiredError, JobStore, StoreUnavailableError
-from purgatory.jobs.model import Added, JobSpec, Prune
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import Added, Prune
 from tests.chaos.races.peer import Orders, Peer, Reply
 from tests.patience import PATIENCE_S
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from purgatory.jobs import Again, JobContext, JobLimits, JobState
-from purgatory.jobs.model import Claim, Pause
+from purgatory.jobs.model.steps import Claim, Pause
 from tests.promises.kit import (
     HOUR_S,
     LEASE_S,

@@ -6,7 +6,10 @@ import asyncio
 
 import pytest
 
-from purgatory.jobs.model import Deadline, JobSpec, OnFire, WaitAgain
+from purgatory.jobs.model.deadline import Deadline
+from purgatory.jobs.model.job import OnFire
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import WaitAgain
 from tests.promises.kit import HOUR_S, Bench, Process, now_ms
 
 

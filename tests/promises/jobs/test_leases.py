@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from purgatory.jobs import FailJobError, JobState, StoreError
-from purgatory.jobs.model import GiveBack
+from purgatory.jobs.model.steps import GiveBack
 from tests.patience import PATIENCE_S, until_in_turns
 from tests.promises.kit import LEASE_S, Bench, Process, loop_clock, now_ms
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from purgatory.jobs import JobLimits, JobOutcome, JobState
-from purgatory.jobs.model import Cancel
+from purgatory.jobs.model.steps import Cancel
 from tests.promises.kit import HOUR_S, LEASE_S, Bench, Database, Process, now_ms
 
 

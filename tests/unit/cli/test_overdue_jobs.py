@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from purgatory.cli.findings import overdue_warnings
-from purgatory.jobs.model import JobSpec
+from purgatory.jobs.model.spec import JobSpec
 from purgatory.testing import MockClock
 from tests.step_methods import MemorySteps
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from purgatory import InvalidKeyError
 from purgatory.jobs import InvalidDeadlineError, InvalidJobError, InvalidPayloadError, JobLimits
-from purgatory.jobs.model import Deadline, JobSpec
+from purgatory.jobs.model.deadline import Deadline
 from purgatory.jobs.model.job import bounded_error, new_job_id
-from purgatory.jobs.model.spec import NAME_LENGTH
+from purgatory.jobs.model.spec import NAME_LENGTH, JobSpec
 from tests.cases import cases
 
 LIMITS = JobLimits(max_payload_bytes=100, max_keys=2, max_attempts=5)

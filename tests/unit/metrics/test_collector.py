@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as prometheu
 from purgatory import LimitReachedError, Limits, Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, install
 from purgatory.jobs import Again, JobContext, JobState, MemoryJobStore
-from purgatory.jobs.model import HandlerState
+from purgatory.jobs.model.job import HandlerState
 from purgatory.metrics import PurgatoryCollector, catalog
 from purgatory.metrics.families import STALE_MS, WorkerFiles
 from purgatory.metrics.measure import Snapshot

@@ -19,7 +19,7 @@ from purgatory.jobs import (
     UnknownHandlerError,
 )
 from purgatory.jobs.clients import JobClient
-from purgatory.jobs.model import JobSpec
+from purgatory.jobs.model.spec import JobSpec
 from tests.promises.kit import Log, now_ms
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.runs import Make, leap, on_time

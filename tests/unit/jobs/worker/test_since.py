@@ -12,8 +12,7 @@ import pytest
 from purgatory import BadCursorError, CursorExpiredError, Limits, Purgatory
 from purgatory.job_errors import StoreUnavailableError
 from purgatory.jobs import DuplicateJobError, InvalidJobError, JobOutcome, JobState, MemoryJobStore
-from purgatory.jobs.model import Add, FireJob, Step
-from purgatory.jobs.model.steps import Result
+from purgatory.jobs.model.steps import Add, FireJob, Result, Step
 from purgatory.jobs.worker.signals_since import MissedFires
 from tests.promises.kit import Log, now_ms
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
