@@ -11,24 +11,6 @@ from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
-from opentelemetry.context import Context
-from opentelemetry.trace import (
-    INVALID_SPAN,
-    Link,
-    NonRecordingSpan,
-    Span,
-    SpanContext,
-    SpanKind,
-    TraceFlags,
-    Tracer,
-    TracerProvider,
-    format_span_id,
-    format_trace_id,
-    get_current_span,
-    get_tracer,
-    use_span,
-)
-
 from purgatory.errors import check_type
 from purgatory.event_loop.inspection import Inspection
 from purgatory.jobs import Job
@@ -36,6 +18,29 @@ from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.operations.operation_listeners import kind_of
 from purgatory.outcome import Status
 from purgatory.purgatory import Purgatory
+
+try:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import (
+        INVALID_SPAN,
+        Link,
+        NonRecordingSpan,
+        Span,
+        SpanContext,
+        SpanKind,
+        TraceFlags,
+        Tracer,
+        TracerProvider,
+        format_span_id,
+        format_trace_id,
+        get_current_span,
+        get_tracer,
+        use_span,
+    )
+except ImportError as exc:
+    raise ImportError(
+        "this needs opentelemetry-api: pip install 'fastapi-purgatory[tracing]'"
+    ) from exc
 
 __all__ = ["PurgatoryTracing", "SpanPropagation", "trace_id"]
 
@@ -201,11 +206,3 @@ class PurgatoryTracing:
 
 def _note_deferred(job_id: str) -> None:
     get_current_span().set_attribute("purgatory.job.id", job_id)
-
-
-try:
-    import opentelemetry.trace as _trace  # noqa: F401  # only to say which extra is missing
-except ImportError as exc:
-    raise ImportError(
-        "this needs opentelemetry-api: pip install 'fastapi-purgatory[tracing]'"
-    ) from exc

@@ -1,8 +1,6 @@
 """The journal: what an operation's life leaves, and what happens where writing does not."""
 
 import logging
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -233,31 +231,6 @@ def test_a_journal_that_is_open_is_not_opened_and_has_a_sink(sink: ListSink) -> 
     assert (repr(journal), journal.flush()) == ("<Journal to list>", False)
     with journal, pytest.raises(RuntimeError, match="is open already: close it first"):
         journal.open()
-
-
-_WITHOUT = """
-import sys
-sys.modules[{missing!r}] = None
-try:
-    import {module}
-except ImportError as exc:
-    print(exc)
-"""
-
-
-@cases(
-    "missing, module, extra",
-    [
-        ("pyarrow", "purgatory.journal", "journal"),
-        ("redis", "purgatory.journal.redis_stream", "redis"),
-    ],
-)
-def test_without_its_vendor_it_names_the_extra(missing: str, module: str, extra: str) -> None:
-    """And how to install that."""
-    script = _WITHOUT.format(missing=missing, module=module)
-    command = [sys.executable, "-c", script]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert f"pip install 'fastapi-purgatory[{extra}]'" in printed
 
 
 def test_the_docs_name_every_column() -> None:
