@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import httpx
 
-from purgatory.client.flows import Flow, Flows
-from purgatory.client.follow import FollowFlow, check_keys
+from purgatory.client.flows import Flow, Flows, FollowFlow
 from purgatory.client.requests import (
     DEFAULT_PREFIX,
     Command,
@@ -22,6 +21,7 @@ from purgatory.client.requests import (
     Sleep,
     auth_headers,
     base_url,
+    check_keys,
     cursors_of,
     follow_cursor,
     reply_of,

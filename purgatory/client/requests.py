@@ -132,6 +132,15 @@ def address_of(error: Exception) -> str | None:
     return None if url is None else f"{url.scheme}://{url.netloc.decode('ascii')}"
 
 
+def check_keys(keys: Sequence[str]) -> None:
+    """Raise ValueError for no keys, TypeError for a key that is not a string."""
+    if not keys:
+        raise ValueError("no keys: give at least one, as in follow('order:42')")
+    for key in keys:
+        if not isinstance(key, str):
+            raise TypeError(f"key is {key!r}: give each key as a string of its own")
+
+
 def cursors_of(
     keys: Sequence[str], cursor: str | Mapping[str, str | None] | None
 ) -> Mapping[str, str | None]:

@@ -21,8 +21,7 @@ from purgatory.client import (
     ServerUnavailableError,
     Signal,
 )
-from purgatory.client.flows import Flow, Flows
-from purgatory.client.follow import MAX_BUFFER, Event, EventReader, FollowFlow
+from purgatory.client.flows import MAX_BUFFER, Event, EventReader, Flow, Flows, FollowFlow
 from purgatory.client.requests import (
     Emit,
     Failure,
