@@ -325,7 +325,7 @@ def test_doctor_warns_of_jobs_that_no_worker_starts(
         return found["result"], found["detail"]
 
     assert job_store()[0] == "ok"
-    monkeypatch.setattr("purgatory.cli.findings.MAX_OVERDUE_S", 0)
+    monkeypatch.setattr("purgatory.cli.doctor.MAX_OVERDUE_S", 0)
     result, detail = job_store()
     assert result == "warning" and "such as of 'remindd': no worker runs, or none has" in detail
 

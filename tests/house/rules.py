@@ -59,7 +59,6 @@ VENDORS: dict[str, set[str]] = {
     "duckdb": {"purgatory.pipeline"},
     "httpx": {
         "purgatory.cli.doctor",
-        "purgatory.cli.findings",
         "purgatory.client",
         "purgatory.jobs.callbacks.webhook",
         "purgatory.testing",

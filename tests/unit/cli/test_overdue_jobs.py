@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory.cli.findings import overdue_warnings
+from purgatory.cli.doctor import overdue_warnings
 from purgatory.jobs.model.spec import JobSpec
 from purgatory.testing import MockClock
 from tests.step_methods import MemorySteps
