@@ -7,10 +7,9 @@ import logging
 import math
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from datetime import tzinfo
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 
 from purgatory.errors import (
@@ -249,12 +248,7 @@ class Purgatory:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         """Close the purgatory: callers still parked get an outcome with status "drained"."""
         await self.close()
 
@@ -400,15 +394,12 @@ class Purgatory:
 
     async def _close(self) -> None:
         try:
-            try:
+            async with AsyncExitStack() as stack:
+                if self.shared_signals is not None:
+                    stack.push_async_callback(self.shared_signals.close)
+                if self._jobs is not None:
+                    stack.push_async_callback(self._jobs.close)
                 await self.drain()
-            finally:
-                try:
-                    if self._jobs is not None:
-                        await self._jobs.close()
-                finally:
-                    if self.shared_signals is not None:
-                        await self.shared_signals.close()
         except Exception as exc:
             exc.add_note(f"purgatory {self.name!r} is closed all the same, and can be opened again")
             raise

@@ -9,7 +9,6 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Hashable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from purgatory.journal.event_rows import EventRows, KeyRule, RecordedJob
@@ -111,12 +110,7 @@ class Journal:
         self.open()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         """Close the journal."""
         self.close()
 
@@ -125,12 +119,7 @@ class Journal:
         await asyncio.to_thread(self.open)
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         """Close the journal, off the event loop."""
         await asyncio.to_thread(self.close)
 

@@ -99,27 +99,18 @@ def remove_leftover(temporary: Path) -> None:
     """Delete and log an incomplete file, unless its writer is alive; raises OSError."""
     try:
         with temporary.open("rb") as file:
-            if not _is_abandoned(file):
-                return
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             size = temporary.stat().st_size
             temporary.unlink()
-    except FileNotFoundError:
-        return  # Another starting process was faster.
+    except (BlockingIOError, FileNotFoundError):
+        # Its writer is alive and holds the lock, or another starting process was faster.
+        return
     logger.warning(
         "removed %s (%d bytes): its writer died before the file was complete",
         temporary,
         size,
         extra={"action": "journal-leftover-removed"},
     )
-
-
-def _is_abandoned(temporary: IO[bytes]) -> bool:
-    """Lock a temporary file; return False if its writer is alive and holds the lock."""
-    try:
-        fcntl.flock(temporary, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _create_locked(path: Path) -> IO[bytes]:

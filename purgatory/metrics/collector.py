@@ -10,7 +10,7 @@ from contextvars import Context
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
+from types import SimpleNamespace
 from typing import Final, Self
 
 from prometheus_client import Metric
@@ -89,12 +89,7 @@ class PurgatoryCollector(Collector):
             self._publishing = asyncio.create_task(self._publish(), name="purgatory-metrics")
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         """Write the last snapshot, and leave the place to another worker."""
         self._entered -= 1
         if self._entered:
@@ -109,8 +104,8 @@ class PurgatoryCollector(Collector):
             snapshot.has_ended = True
             try:
                 files.write(snapshot, number)
-            except OSError as exc_of_write:
-                _log_unwritten(exc_of_write)
+            except OSError as exc:
+                _log_unwritten(exc)
             files.release()
 
     @property
@@ -151,8 +146,9 @@ class PurgatoryCollector(Collector):
         self, number: int, snapshot: Snapshot, job_counts: JobCounts | None, accept: str
     ) -> tuple[bytes, str]:
         encode, content_type = choose_encoder(accept)
-        found = list(self._families(number, snapshot, job_counts))
-        return encode(_Collected(found)), content_type
+        found = self._families(number, snapshot, job_counts)
+        # All that an encoder uses of a registry.
+        return encode(SimpleNamespace(collect=lambda: found)), content_type
 
     def _collect_elsewhere(self) -> Iterable[Metric]:
         """Collect on a thread without an event loop, such as that of `start_http_server`."""
@@ -227,16 +223,6 @@ class PurgatoryCollector(Collector):
                     _log_unwritten(exc)
                 is_failing = True
             await asyncio.sleep(PUBLISH_S)
-
-
-class _Collected:
-    """A registry as an encoder uses it."""
-
-    def __init__(self, found: list[Metric]) -> None:
-        self._found = found
-
-    def collect(self) -> list[Metric]:
-        return self._found
 
 
 def _job_series(counts: JobCounts) -> dict[Series, int]:

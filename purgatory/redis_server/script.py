@@ -223,16 +223,12 @@ async def _call(client: Client, command: tuple[Any, ...], fsync_ms: int | None) 
     # On the same connection: WAITAOF waits for what that has written.
     assert isinstance(client, Redis)
     reply, synced = await execute_together(client, [command, ("WAITAOF", 1, 0, fsync_ms)])
-    _require_synced(synced, fsync_ms, reply)
-    return reply
-
-
-def _require_synced(synced: Any, fsync_ms: int, *replies: Any) -> None:
-    for result in (*replies, synced):
+    for result in (reply, synced):
         if isinstance(result, Exception):
             raise result
     if synced[0] < 1:
         raise FsyncTimeoutError(f"Redis did not write to disk within {fsync_ms} ms")
+    return reply
 
 
 def netstrings(reply: bytes) -> Iterator[bytes]:
