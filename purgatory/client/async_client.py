@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -171,60 +171,46 @@ class AsyncClient:
 
     async def _run(self, flow: Flow[T]) -> T:
         result: Result = None
-        while True:
-            try:
-                command = flow.send(result)
-            except StopIteration as finished:
-                value: T = finished.value
-                return value
-            result = await self._result(command)
-
-    async def _result(self, command: Command) -> Result:
-        if isinstance(command, Sleep):
-            await asyncio.sleep(command.seconds)
-            return None
-        assert isinstance(command, Request)
-        try:
-            response = await self._http.send(self._built(command))
-        except httpx.TransportError as exc:
-            return Failure(exc)
-        return reply_of(response, response.content)
+        async with AsyncExitStack() as stack:
+            while True:
+                try:
+                    command = flow.send(result)
+                except StopIteration as finished:
+                    value: T = finished.value
+                    return value
+                result = await self._result(command, stack)
 
     async def _stream(self, flow: Flow[None]) -> AsyncGenerator[Any, None]:
         result: Result = None
         async with AsyncExitStack() as stack:
-            pieces: AsyncIterator[bytes] | None = None
             while True:
                 try:
                     command = flow.send(result)
                 except StopIteration:
                     return
+                result = await self._result(command, stack)
                 if isinstance(command, Emit):
                     yield command.value
-                    result = None
-                elif isinstance(command, Read):
-                    assert pieces is not None
-                    result = await _next(pieces)
-                elif isinstance(command, Request) and command.is_stream:
-                    await stack.aclose()
-                    result, pieces = await self._open(command, stack)
-                else:
-                    result = await self._result(command)
 
-    async def _open(
-        self, request: Request, stack: AsyncExitStack
-    ) -> tuple[Result, AsyncIterator[bytes] | None]:
+    async def _result(self, command: Command, stack: AsyncExitStack) -> Result:
+        """Carry out a command; `stack` closes the response at the next request, or at the end."""
         try:
-            response = await self._http.send(self._built(request), stream=True)
-            stack.push_async_callback(response.aclose)
-            if response.status_code == 200:
-                return reply_of(response, b""), response.aiter_raw()
-            return reply_of(response, await response.aread()), None
+            if isinstance(command, Sleep):
+                await asyncio.sleep(command.seconds)
+            elif isinstance(command, Read):
+                return await anext(command.pieces, b"")
+            elif isinstance(command, Request):
+                await stack.aclose()
+                arguments = send_arguments(command, self._base, self._headers)
+                request = self._http.build_request(**arguments)
+                response = await self._http.send(request, stream=True)
+                stack.push_async_callback(response.aclose)
+                if command.is_stream and response.status_code == 200:
+                    return reply_of(response, b"", response.aiter_raw())
+                return reply_of(response, await response.aread())
         except httpx.TransportError as exc:
-            return Failure(exc), None
-
-    def _built(self, request: Request) -> httpx.Request:
-        return self._http.build_request(**send_arguments(request, self._base, self._headers))
+            return Failure(exc)
+        return None
 
 
 class AsyncJobHandle:
@@ -255,13 +241,3 @@ class AsyncJobHandle:
     async def wait(self, timeout: Seconds | None = None) -> Job:
         """Return the job once it is done, failed or cancelled; raise TimeoutError."""
         return await self._client._run(self._client._flows.job_end(self.id, timeout))
-
-
-async def _next(pieces: AsyncIterator[bytes]) -> bytes | Failure:
-    try:
-        async for piece in pieces:
-            if piece:
-                return piece
-    except httpx.TransportError as exc:
-        return Failure(exc)
-    return b""

@@ -299,7 +299,7 @@ class FollowFlow:
         while not self._has_ended:
             reply = yield self._request()
             if isinstance(reply, Reply) and reply.status == 200:
-                yield from self._read()
+                yield from self._read(reply)
             elif isinstance(reply, Reply) and reply.status == 204:
                 return
             elif isinstance(reply, Reply) and reply.status not in UNAVAILABLE:
@@ -323,10 +323,10 @@ class FollowFlow:
             is_stream=True,
         )
 
-    def _read(self) -> Flow[None]:
+    def _read(self, reply: Reply) -> Flow[None]:
         reader = EventReader()
         while True:
-            data = yield Read()
+            data = yield Read(reply.pieces)
             if not isinstance(data, bytes) or not data:
                 if isinstance(data, Failure):
                     self._failures += 1

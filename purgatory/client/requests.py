@@ -50,6 +50,8 @@ class Reply:
     headers: Mapping[str, str]
     """Names are found in any case."""
     body: bytes
+    pieces: Any = None
+    """The iterator over the body of a stream, for `Read`."""
 
     @property
     def is_json(self) -> bool:
@@ -117,9 +119,9 @@ def send_arguments(request: Request, base: str, headers: Mapping[str, str]) -> d
     }
 
 
-def reply_of(response: httpx.Response, body: bytes) -> Reply:
+def reply_of(response: httpx.Response, body: bytes, pieces: Any = None) -> Reply:
     """Return a response of httpx as a reply."""
-    return Reply(response.status_code, response.headers, body)
+    return Reply(response.status_code, response.headers, body, pieces)
 
 
 def address_of(error: Exception) -> str | None:
@@ -207,6 +209,9 @@ def retry_after_s(reply: Reply) -> float:
 @dataclass(frozen=True, slots=True)
 class Read:
     """The next bytes of the stream; gets bytes, empty at its end, or a Failure."""
+
+    pieces: Any
+    """Those of its reply."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Made of `async_client.py` by `.build/sync_client.py`: change that, then `make fo
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -172,58 +172,46 @@ class Client:
 
     def _run(self, flow: Flow[T]) -> T:
         result: Result = None
-        while True:
-            try:
-                command = flow.send(result)
-            except StopIteration as finished:
-                value: T = finished.value
-                return value
-            result = self._result(command)
-
-    def _result(self, command: Command) -> Result:
-        if isinstance(command, Sleep):
-            threading.Event().wait(command.seconds)
-            return None
-        assert isinstance(command, Request)
-        try:
-            response = self._http.send(self._built(command))
-        except httpx.TransportError as exc:
-            return Failure(exc)
-        return reply_of(response, response.content)
+        with ExitStack() as stack:
+            while True:
+                try:
+                    command = flow.send(result)
+                except StopIteration as finished:
+                    value: T = finished.value
+                    return value
+                result = self._result(command, stack)
 
     def _stream(self, flow: Flow[None]) -> Generator[Any, None, None]:
         result: Result = None
         with ExitStack() as stack:
-            pieces: Iterator[bytes] | None = None
             while True:
                 try:
                     command = flow.send(result)
                 except StopIteration:
                     return
+                result = self._result(command, stack)
                 if isinstance(command, Emit):
                     yield command.value
-                    result = None
-                elif isinstance(command, Read):
-                    assert pieces is not None
-                    result = _next(pieces)
-                elif isinstance(command, Request) and command.is_stream:
-                    stack.close()
-                    result, pieces = self._open(command, stack)
-                else:
-                    result = self._result(command)
 
-    def _open(self, request: Request, stack: ExitStack) -> tuple[Result, Iterator[bytes] | None]:
+    def _result(self, command: Command, stack: ExitStack) -> Result:
+        """Carry out a command; `stack` closes the response at the next request, or at the end."""
         try:
-            response = self._http.send(self._built(request), stream=True)
-            stack.callback(response.close)
-            if response.status_code == 200:
-                return reply_of(response, b""), response.iter_raw()
-            return reply_of(response, response.read()), None
+            if isinstance(command, Sleep):
+                threading.Event().wait(command.seconds)
+            elif isinstance(command, Read):
+                return next(command.pieces, b"")
+            elif isinstance(command, Request):
+                stack.close()
+                arguments = send_arguments(command, self._base, self._headers)
+                request = self._http.build_request(**arguments)
+                response = self._http.send(request, stream=True)
+                stack.callback(response.close)
+                if command.is_stream and response.status_code == 200:
+                    return reply_of(response, b"", response.iter_raw())
+                return reply_of(response, response.read())
         except httpx.TransportError as exc:
-            return Failure(exc), None
-
-    def _built(self, request: Request) -> httpx.Request:
-        return self._http.build_request(**send_arguments(request, self._base, self._headers))
+            return Failure(exc)
+        return None
 
 
 class JobHandle:
@@ -254,13 +242,3 @@ class JobHandle:
     def wait(self, timeout: Seconds | None = None) -> Job:
         """Return the job once it is done, failed or cancelled; raise TimeoutError."""
         return self._client._run(self._client._flows.job_end(self.id, timeout))
-
-
-def _next(pieces: Iterator[bytes]) -> bytes | Failure:
-    try:
-        for piece in pieces:
-            if piece:
-                return piece
-    except httpx.TransportError as exc:
-        return Failure(exc)
-    return b""
