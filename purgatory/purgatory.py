@@ -180,7 +180,9 @@ class Purgatory:
             raise wrong_type("signals", signals, 'RedisSignals("redis://...")')
         self.shared_signals: RedisSignals | None = signals
         self.signals: MemorySignals = (
-            self._signals_in_memory() if signals is None else signals.bind(self.clock, self.limits)
+            MemorySignals(clock=self.clock, limits=self.limits)
+            if signals is None
+            else signals.bind(self.clock, self.limits)
         )
         self._timer = SystemTimer(tick_ms=tick_ms, wheel_size=wheel_size, clock=self.clock)
         self._listeners = listeners = tuple(listeners)
@@ -202,15 +204,6 @@ class Purgatory:
         self._thread_calls = ThreadCalls(name)
         self._handlers: JobHandlers | None = None
         self._jobs: Jobs | None = None if jobs is None else self._jobs_of(jobs, job_settings)
-
-    def _signals_in_memory(self) -> MemorySignals:
-        return MemorySignals(
-            clock=self.clock,
-            max_signals_per_key=self.limits.max_signals_per_key,
-            max_signals=self.limits.max_signals,
-            max_bytes=self.limits.max_signal_bytes,
-            max_value_bytes=self.limits.max_value_bytes,
-        )
 
     def _jobs_of(self, store: JobStore, settings: WorkerSettings | None) -> Jobs:
         # Here: an application without jobs would import a hundred modules that it never uses. Not

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from purgatory.errors import BadCursorError, CursorExpiredError, SignalsUnavailableError
+from purgatory.limits import Limits
 from purgatory.signals.memory import MemorySignals, Signal
 from purgatory.signals.model import (
     CURSOR,
@@ -64,25 +65,9 @@ class LogReplica(MemorySignals):
     `count` apart, from `index` on.
     """
 
-    def __init__(
-        self,
-        *,
-        clock: Clock,
-        index: int = 0,
-        count: int = 1,
-        max_signals_per_key: int,
-        max_signals: int,
-        max_bytes: int,
-        max_value_bytes: int,
-    ) -> None:
-        """Create the empty copy of log number `index` of `count`."""
-        super().__init__(
-            clock=clock,
-            max_signals_per_key=max_signals_per_key,
-            max_signals=max_signals,
-            max_bytes=max_bytes,
-            max_value_bytes=max_value_bytes,
-        )
+    def __init__(self, *, clock: Clock, limits: Limits, index: int = 0, count: int = 1) -> None:
+        """Create the empty copy of log number `index` of `count`; `limits` are those of one."""
+        super().__init__(clock=clock, limits=limits)
         self.share()
         self._index = index
         self._stride = count

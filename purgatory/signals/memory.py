@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from purgatory.errors import CursorExpiredError
 from purgatory.json_value import VALUE, encode_json, stored_value
+from purgatory.limits import Limits
 from purgatory.signals.model import (
     BEFORE_RESTART,
     CURSOR,
@@ -137,33 +138,27 @@ class MemorySignals:
     # needs no object besides the signal.
     # Invariant: _count == sum(history.count for history in _histories.values()), and so for _bytes.
     # And _count == _unowned.count + sum(share.count for share in _shares.values()), none of them 0.
-    def __init__(
-        self,
-        *,
-        clock: Clock,
-        max_signals_per_key: int = 1_000,
-        max_signals: int = 100_000,
-        max_bytes: int = 64 * 1024 * 1024,
-        max_value_bytes: int = 64 * 1024,
-    ) -> None:
-        """Create an empty history. Above a maximum, old signals are trimmed.
+    def __init__(self, *, clock: Clock, limits: Limits | None = None) -> None:
+        """Create an empty history. Above a maximum of `limits`, old signals are trimmed.
 
-        Raises ValueError if `max_bytes` is less than `max_value_bytes`.
+        Raises ValueError if `max_signal_bytes` is less than `max_value_bytes`.
         """
-        if max_bytes < max_value_bytes:
+        limits = Limits() if limits is None else limits
+        if limits.max_signal_bytes < limits.max_value_bytes:
             raise ValueError(
-                f"max_bytes is {max_bytes} and max_value_bytes {max_value_bytes}: at least one "
-                "value must fit, or its signal would be trimmed before it is read"
+                f"max_signal_bytes is {limits.max_signal_bytes} and max_value_bytes "
+                f"{limits.max_value_bytes}: at least one value must fit, or its signal would be "
+                "trimmed before it is read"
             )
         self._clock = clock
         # The compiled form reads the system's clock without a call of Python.
         self._is_system: bool = type(clock) is SystemClock
-        self._max_signals_per_key = max_signals_per_key
-        self._max_signals = max_signals
-        self._max_bytes = max_bytes
-        self._max_value_bytes = max_value_bytes
+        self._max_signals_per_key = limits.max_signals_per_key
+        self._max_signals = limits.max_signals
+        self._max_bytes = limits.max_signal_bytes
+        self._max_value_bytes = limits.max_value_bytes
         # Enough for every key with signals, and for as many keys without.
-        self._max_histories = 2 * max_signals
+        self._max_histories = 2 * limits.max_signals
         self._epoch = secrets.token_hex(6)
         self._prefix = self._epoch + "-"
         self._head = 0
@@ -186,7 +181,7 @@ class MemorySignals:
         self._forgotten_seq = 0
         # The signal whose value was fired or decoded last, and that value, which all its readers
         # share. Only one: a value can take twenty times the memory of its JSON, whose bytes are
-        # what `max_bytes` bounds. Invariant: its end runs no code, as it is JSON.
+        # what `max_signal_bytes` bounds. Invariant: its end runs no code, as it is JSON.
         self._decoded: Signal | None = None
         self._value: Any = None
         # The last cursor: the signal of a fire and the waits that it ends have the same.

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from purgatory.limits import Limits
 from purgatory.signals import MemorySignals
 from purgatory.testing import MockClock
 
@@ -25,9 +26,8 @@ def test_each_owner_keeps_its_part(
     fired: list[tuple[str | None, int, int]], flood: int, in_all: int, in_bytes: int
 ) -> None:
     """The newest of its own signals, as many as make an equal part of both limits, or all."""
-    signals = MemorySignals(
-        clock=MockClock(), max_signals=in_all, max_bytes=in_bytes, max_value_bytes=MAX_VALUE
-    )
+    limits = Limits(max_signals=in_all, max_signal_bytes=in_bytes, max_value_bytes=MAX_VALUE)
+    signals = MemorySignals(clock=MockClock(), limits=limits)
     by_owner: dict[str | None, list[int]] = {owner: [] for owner in OWNERS}
     for owner, number, size in fired + [("eve", number, 0) for number in range(flood)]:
         signals.append(f"{owner}:{number}", "x" * size, owner)
@@ -56,7 +56,7 @@ def test_each_owner_keeps_its_part(
 @given(fired=fires, in_all=st.integers(1, 8))
 def test_owners_are_counted(fired: list[tuple[str | None, int, int]], in_all: int) -> None:
     """Also where several fire the same keys; one without signals takes no memory."""
-    signals = MemorySignals(clock=MockClock(), max_signals=in_all)
+    signals = MemorySignals(clock=MockClock(), limits=Limits(max_signals=in_all))
     for owner, number, size in fired:
         signals.append(str(number), "x" * size, owner)
     signals.drop("0")

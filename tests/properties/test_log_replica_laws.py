@@ -26,6 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from purgatory import CursorExpiredError
 from purgatory.errors import SignalsUnavailableError
+from purgatory.limits import Limits
 from purgatory.signals.log_replica import LogReplica
 from purgatory.signals.model import EntryType, LogEntry
 from purgatory.signals.redis.follower import Follower
@@ -57,13 +58,13 @@ class Process:
 
     def __init__(self, machine: LogMachine, log: LogModel) -> None:
         self.machine = machine
-        self.replica = LogReplica(
-            clock=MockClock(),
+        limits = Limits(
             max_signals_per_key=log.per_key,
             max_signals=max(log.in_all, len(KEYS)),
-            max_bytes=10_000,
+            max_signal_bytes=10_000,
             max_value_bytes=10_000,
         )
+        self.replica = LogReplica(clock=MockClock(), limits=limits)
         fake: Any = log
         self.follower = Follower(
             fake, self.replica, shards=1, has_key=lambda key: True, on_change=lambda: None

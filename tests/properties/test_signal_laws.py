@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from purgatory import CursorExpiredError
+from purgatory.limits import Limits
 from purgatory.signals import MemorySignals, Signal
 from purgatory.testing import MockClock
 
@@ -52,13 +53,13 @@ class SignalMachine(RuleBasedStateMachine):
     )
     def start(self, per_key: int, in_all: int, in_bytes: int) -> None:
         self.per_key, self.in_all, self.in_bytes = per_key, in_all, in_bytes
-        self.signals = MemorySignals(
-            clock=MockClock(),
+        limits = Limits(
             max_signals_per_key=per_key,
             max_signals=in_all,
-            max_bytes=in_bytes,
+            max_signal_bytes=in_bytes,
             max_value_bytes=10,
         )
+        self.signals = MemorySignals(clock=MockClock(), limits=limits)
         self.histories = {key: History() for key in KEYS}
         self.readers: list[Reader] = []
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory import Status
+from purgatory.limits import Limits
 from purgatory.operations import DelayedOperationPurgatory
 from purgatory.signals import Condition, MemorySignals, WaitOperation
 from purgatory.testing import MockClock
@@ -97,7 +98,8 @@ def test_a_wait_ends_at_the_signal_that_meets_its_condition(
 def test_a_signal_that_made_way_counts(case: Case, after: list[str]) -> None:
     """With room for one signal of each key, no wait is longer than with room for every one."""
     clock = MockClock()
-    small = MemorySignals(clock=clock, max_signals=len(KEYS), max_signals_per_key=1)
+    limits = Limits(max_signals=len(KEYS), max_signals_per_key=1)
+    small = MemorySignals(clock=clock, limits=limits)
     large = MemorySignals(clock=clock)
     waits = [make_wait(case, signals) for signals in (small, large)]
     for key in after:

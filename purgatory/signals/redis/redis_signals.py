@@ -8,6 +8,7 @@ import logging
 from asyncio import Future
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 from zlib import crc32
@@ -151,16 +152,13 @@ class RedisSignals:
                 "these RedisSignals belong to another purgatory: make one for each purgatory"
             )
         shards = self._shards
+        limits_of_one = replace(
+            limits,
+            max_signals=limits.max_signals // shards or 1,
+            max_signal_bytes=max(limits.max_signal_bytes // shards, limits.max_value_bytes),
+        )
         for index in range(shards):
-            replica = LogReplica(
-                clock=clock,
-                index=index,
-                count=shards,
-                max_signals_per_key=limits.max_signals_per_key,
-                max_signals=limits.max_signals // shards or 1,
-                max_bytes=max(limits.max_signal_bytes // shards, limits.max_value_bytes),
-                max_value_bytes=limits.max_value_bytes,
-            )
+            replica = LogReplica(clock=clock, limits=limits_of_one, index=index, count=shards)
             log = ShardLog(
                 f"{{{self._prefix}:signals:{index}}}:",
                 self._server,

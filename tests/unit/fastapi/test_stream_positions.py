@@ -13,6 +13,7 @@ from purgatory.fastapi.watch.streams import (
     positions_of_cursor,
     unread_signals,
 )
+from purgatory.limits import Limits
 from purgatory.signals.log_replica import LogReplica, ShardedSignals
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.model import Epoch
@@ -43,10 +44,7 @@ def made(fired: Iterable[int]) -> Counted:
             clock=clock,
             index=index,
             count=LOGS,
-            max_signals_per_key=1000,
-            max_signals=10_000,
-            max_bytes=1_000_000,
-            max_value_bytes=1000,
+            limits=Limits(max_signals=10_000, max_signal_bytes=1_000_000, max_value_bytes=1000),
         )
         for index in range(LOGS)
     ]

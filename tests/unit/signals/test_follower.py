@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from purgatory.errors import CursorExpiredError
+from purgatory.limits import Limits
 from purgatory.signals.log_replica import LogReplica
 from purgatory.signals.model import EntryType, LogEntry
 from purgatory.signals.redis.entry_applier import MAX_OWN
@@ -261,13 +262,10 @@ async def _refuse(follower: Follower, entry: bytes) -> None:
 
 
 def _follower(log: Any, ends: int = 0, watched: Sequence[str] = ()) -> Follower:
-    replica = LogReplica(
-        clock=MockClock(),
-        max_signals_per_key=10,
-        max_signals=10,
-        max_bytes=1_000,
-        max_value_bytes=1_000,
+    limits = Limits(
+        max_signals_per_key=10, max_signals=10, max_signal_bytes=1_000, max_value_bytes=1_000
     )
+    replica = LogReplica(clock=MockClock(), limits=limits)
     follower = Follower(log, replica, shards=1, has_key=lambda key: True, on_change=lambda: None)
     listener: Any = _Listener(ends, watched)
     follower.applier.listener = listener

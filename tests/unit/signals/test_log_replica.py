@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from purgatory.errors import BadCursorError, CursorExpiredError, SignalsUnavailableError
+from purgatory.limits import Limits
 from purgatory.signals.log_replica import (
     MAX_AHEAD,
     MAX_EPOCHS,
@@ -32,15 +33,10 @@ def _epochs(**starts: int) -> list[Epoch]:
 
 
 def _unread_replica(index: int = 0, count: int = 1) -> LogReplica:
-    return LogReplica(
-        clock=MockClock(),
-        index=index,
-        count=count,
-        max_signals_per_key=10,
-        max_signals=10,
-        max_bytes=1_000,
-        max_value_bytes=100,
+    limits = Limits(
+        max_signals_per_key=10, max_signals=10, max_signal_bytes=1_000, max_value_bytes=100
     )
+    return LogReplica(clock=MockClock(), limits=limits, index=index, count=count)
 
 
 def _replica(index: int = 0, count: int = 1, epoch: str = A, *, applied: int = 0) -> LogReplica:

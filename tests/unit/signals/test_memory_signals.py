@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from purgatory import CursorExpiredError, InvalidValueError, Status
+from purgatory.limits import Limits
 from purgatory.operations import DelayedOperationPurgatory
 from purgatory.operations.wait_histograms import WaitTimes
 from purgatory.signals import Condition, MemorySignals, Signal, WaitOperation
@@ -23,7 +24,7 @@ from tests.cases import cases
 @pytest.fixture
 def make(clock: MockClock) -> Callable[..., MemorySignals]:
     def make_signals(**bounds: int) -> MemorySignals:
-        return MemorySignals(clock=clock, **bounds)
+        return MemorySignals(clock=clock, limits=Limits(**bounds))
 
     return make_signals
 
@@ -131,12 +132,12 @@ def test_a_copy_of_a_signal_is_that_of_one(
 
 
 def bounded(**bounds: int) -> MemorySignals:
-    return MemorySignals(clock=MockClock(), **bounds)
+    return MemorySignals(clock=MockClock(), limits=Limits(**bounds))
 
 
 def test_a_dropped_value_takes_no_memory() -> None:
     """Not even if it was the last one that was fired or read."""
-    signals = bounded(max_bytes=10_000_000, max_value_bytes=10_000_000)
+    signals = bounded(max_signal_bytes=10_000_000, max_value_bytes=10_000_000)
     tracemalloc.start()
     try:
         signals.append("k", "x" * 5_000_000)
