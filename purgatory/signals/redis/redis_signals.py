@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 from zlib import crc32
 
-from purgatory.background import cancel_until_done
+from purgatory.background import Uncancelled, cancel_until_done
 from purgatory.errors import (
     SignalsConflictError,
     SignalsError,
@@ -125,7 +125,7 @@ class RedisSignals:
         """Records of fires whose jobs are not decided, kept beside the log for any process."""
         self._appended = 0
         # Batches over several logs that are under way.
-        self._batches: set[asyncio.Task[Any]] = set()
+        self._batches = Uncancelled("purgatory-signals-batch")
         # One at a time, as many batches of one client would delay all others.
         self._heavy: GroupCommit[_Append] = GroupCommit(
             self._append_next,
@@ -246,8 +246,7 @@ class RedisSignals:
             self._hurrying.cancel()
         await self.peers.stop()
         await self._heavy.join()
-        while self._batches:
-            await asyncio.wait(self._batches)
+        await self._batches.join()
         await self._claims.drain()
         await self.pending_fires.drain()
         for follower in self._followers:
@@ -380,10 +379,7 @@ class RedisSignals:
             return [await self._append_to(*requests[0])]
         # A task of its own: a server may run the first step of its caller outside any. `close`
         # waits for it as well.
-        in_turn = asyncio.create_task(self._append_in_turn(requests, home, until_s))
-        self._batches.add(in_turn)
-        in_turn.add_done_callback(self._batches.discard)
-        return await in_turn
+        return await self._batches.run(self._append_in_turn(requests, home, until_s))
 
     async def _append_to(
         self, follower: Follower, request: AppendRequest
