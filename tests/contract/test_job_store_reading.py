@@ -14,7 +14,7 @@ from purgatory.jobs import Job, JobLimits, JobState, MemoryJobStore
 from purgatory.jobs.model.deadline import Deadline
 from purgatory.jobs.model.job import HandlerState, JobCounts, JobFilter, OnFire, owned_dedupe_key
 from purgatory.jobs.model.steps import Claim, Fire, Pause, WaitAgain
-from purgatory.jobs.redis import reader as redis_reader
+from purgatory.jobs.redis import store as redis_store
 from purgatory.jobs.sql import store as sql_store
 from purgatory.limits import MAX_JSON_DEPTH
 from tests.contract.job_stores import ContractStore, MakeJobStores
@@ -76,7 +76,7 @@ async def test_a_database_with_very_many_jobs_does_not_count_them_by_handler(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would have to read a row, or a record, for each; memory has the counts."""
-    for reader in (sql_store, redis_reader):
+    for reader in (sql_store, redis_store):
         monkeypatch.setattr(reader, "MAX_COUNTED", 2)
     for _ in range(2):
         await world.add()
