@@ -6,7 +6,7 @@ import asyncio
 import logging
 from binascii import crc32
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from importlib.resources import files
 from itertools import islice
 from operator import itemgetter
@@ -50,13 +50,15 @@ _READ_ONLY = {
 def no_reply_error(exc: BaseException, *, is_read: bool = False) -> StoreError:
     """Return the error for a reply that did not come, to a request that only reads or another."""
     # A client reports what the server replied to its login as a lost connection.
-    for reason in _reasons(exc):
+    reason: BaseException | None = exc
+    while reason is not None:
         if isinstance(reason, AuthenticationError | AuthorizationError):
             return StoreNotReadyError(
                 f"Redis refuses the login ({reason}): check the user and the password in its URL"
             )
         if isinstance(reason, ResponseError) and not isinstance(reason, NoScriptError):
             return reply_error(reply_text(reason))
+        reason = reason.__cause__ or reason.__context__
     # Nothing is uncertain after a read, such as the one with which a store is opened.
     way_out = (
         "check the server and its address"
@@ -64,12 +66,6 @@ def no_reply_error(exc: BaseException, *, is_read: bool = False) -> StoreError:
         else "the step may or may not be done, and the same call can be made again"
     )
     return StoreUnavailableError(f"Redis did not reply ({type(exc).__name__}: {exc}): {way_out}")
-
-
-def _reasons(exc: BaseException | None) -> Iterator[BaseException]:
-    while exc is not None:
-        yield exc
-        exc = exc.__cause__ or exc.__context__
 
 
 def reply_error(message: str) -> StoreError:
@@ -117,6 +113,8 @@ class StepBatches:
         self._commit: GroupCommit[Sequence[bytes]] = GroupCommit(
             self._send_batch, weigh=_weight, max_weight=MAX_STEPS
         )
+        self.drain = self._commit.join
+        """Wait for the round trip under way."""
 
     def run(self, steps: Sequence[bytes]) -> Awaitable[list[bytes]]:
         """Return the results of `steps`; raise what `send` raises."""
@@ -129,10 +127,6 @@ class StepBatches:
         # Queued together: they stay in order, and callers that come meanwhile wait behind them.
         several = await asyncio.gather(*map(self._commit.submit, chunks))
         return [result for results in several for result in results]
-
-    async def drain(self) -> None:
-        """Wait for the round trip under way."""
-        await self._commit.join()
 
     async def _send_batch(self, batch: list[Sequence[bytes]]) -> list[list[bytes]]:
         if len(batch) == 1:
@@ -189,21 +183,17 @@ class RedisShard:
         self._settings = settings
         self._server = server
         self._on_reply = on_reply
-        self._commit = StepBatches(self._send)
-
-    def run(self, steps: list[bytes]) -> Awaitable[list[bytes]]:
+        batches = StepBatches(self._send)
+        self.run = batches.run
         """Return the result of each step, in order. Raises StoreError.
 
         A step that failed has a result that `is_error`.
         """
-        return self._commit.run(steps)
-
-    async def drain(self) -> None:
+        self.drain = batches.drain
         """Wait for the round trip under way."""
-        await self._commit.drain()
 
     async def _send(self, steps: list[bytes]) -> list[bytes]:
-        is_read = all(map(_is_read, steps))
+        is_read = all(step.startswith(_READS) for step in steps)
         fsync_ms = None if is_read else self._server.fsync_ms
         arguments = [self._settings(self.channel), *steps]
         try:
@@ -221,17 +211,9 @@ class RedisShard:
         changed = changes.decode("utf-8", "replace").split("\1") if changes else []
         if soonest or changed:
             self._on_reply(int(soonest) if soonest else None, changed)
-        if any(map(_is_read_only, results)):
+        if any(is_error(result) and b"READONLY" in result for result in results):
             await self._server.note_moved()
         return results
-
-
-def _is_read(step: bytes) -> bool:
-    return step.startswith(_READS)
-
-
-def _is_read_only(result: bytes) -> bool:
-    return is_error(result) and b"READONLY" in result
 
 
 def is_error(result: bytes) -> bool:
@@ -291,7 +273,8 @@ class RedisShards:
             results = await self.all[0].run(steps)
         else:
             rows = await asyncio.gather(*(shard.run(steps) for shard in self.all))
-            results = [_the_one(column) for column in zip(*rows, strict=True)]
+            # That of the shard which has the job; empty if none has.
+            results = [next(filter(None, column), b"") for column in zip(*rows, strict=True)]
         for result in results:
             if is_error(result):
                 raise step_error(result)
@@ -347,8 +330,3 @@ def timed_ids(reply: bytes) -> list[tuple[int, str]]:
     """Return the times and the ids in a reply to `peek_due` or `first_finished`."""
     pairs = (line.partition(b"\0") for line in reply.split(b"\1") if line)
     return [(int(ms), job_id.decode("utf-8", "backslashreplace")) for ms, _, job_id in pairs]
-
-
-def _the_one(column: tuple[bytes, ...]) -> bytes:
-    """Return the result of the shard that has the job; an empty one, if none has."""
-    return next(filter(None, column), b"")

@@ -922,15 +922,19 @@ function steps.next_due_ms(step)
   return job and tostring(job[DUE]) or ''
 end
 
--- Returns a step of the worker that holds a job; the result is '' if its claim is lost.
-local function of_holder(decide)
+-- Returns a step of a worker on a job that no other has claimed since; else the result is ''.
+local function of_claim(decide)
   return function(step)
     local job = read(step[2])
-    if not job or job[EPOCH] ~= tonumber(step[3]) or job[LEASE] == 0 then
-      return ''
-    end
-    return decide(job, step)
+    return job and job[EPOCH] == tonumber(step[3]) and decide(job, step) or ''
   end
+end
+
+-- Returns a step of the worker that holds a job; the result is '' if its claim is lost.
+local function of_holder(decide)
+  return of_claim(function(job, step)
+    return job[LEASE] > 0 and decide(job, step)
+  end)
 end
 
 steps.renew = of_holder(function(job, step)
@@ -967,27 +971,19 @@ steps.start = of_holder(function(job, step)
   return found(job)
 end)
 
-function steps.finish(step)
-  local job = read(step[2])
-  if not job or job[EPOCH] ~= tonumber(step[3]) then
-    return ''
-  end
+steps.finish = of_claim(function(job, step)
   if job[STATE] == 'running' and job[LEASE] > 0 then
     finish(job, {[STATE] = step[4], [ERROR] = step[5] == '' and job[ERROR] or step[5]})
   end
-  return job[STATE] == step[4] and '1' or ''
-end
+  return job[STATE] == step[4] and '1'
+end)
 
-function steps.miss(step)
-  local job = read(step[2])
-  if not job or job[EPOCH] ~= tonumber(step[3]) then
-    return ''
-  end
+steps.miss = of_claim(function(job)
   if is_undecided(job) and job[LEASE] > 0 then
     finish(job, {[STATE] = 'cancelled', [OUTCOME] = 'missed'})
   end
-  return job[OUTCOME] == 'missed' and '1' or ''
-end
+  return job[OUTCOME] == 'missed' and '1'
+end)
 
 steps.give_back = of_holder(function(job, step)
   local due = step[4] == '' and job[DUE] or now + step[4]
@@ -1157,12 +1153,7 @@ end
 local results = {}
 for index = 2, #ARGV do
   local text = ARGV[index]
-  local step
-  if sub(text, 1, 4) == 'add\0' then
-    step = unpack_fields(ADD, text)
-  else
-    step = split(text)
-    end
+  local step = sub(text, 1, 4) == 'add\0' and unpack_fields(ADD, text) or split(text)
   -- The failure of a step, such as a lack of memory, leaves the others alone.
   local is_done, result = pcall(run, step)
   if not is_done then
