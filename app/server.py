@@ -22,7 +22,7 @@ from app.json_log import json_line
 from app.log_format import log_config
 from app.main import create_app
 from app.settings import Settings, service_url
-from purgatory.jobs.handlers.handler import DaemonThreads
+from purgatory.jobs.handlers.threads import DaemonThreads
 from purgatory.timer import Clock, SystemClock
 
 # As uvicorn exits; older ones have no public name for it.

@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from purgatory.errors import PurgatoryError
-from purgatory.jobs.handlers.handler import DaemonThreads
+from purgatory.jobs.handlers.threads import DaemonThreads
 from purgatory.purgatory import Purgatory
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from purgatory.job_errors import RetryJobError
 from purgatory.jobs.handlers.fair_slots import Lane
-from purgatory.jobs.handlers.handler import DaemonThreads, ThreadLeftError
+from purgatory.jobs.handlers.threads import DaemonThreads, ThreadLeftError
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 

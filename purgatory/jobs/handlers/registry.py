@@ -48,7 +48,7 @@ class JobHandlers:
         """The periodic handlers."""
         self.on_series: Callable[[], object] | None = None
         """Called after one of them was added."""
-        self.around: Callable[[Job], AbstractContextManager[object]] = _nothing_around
+        self.around: Callable[[Job], AbstractContextManager[object]] = lambda _: _NOTHING
         """Entered around each run of a handler, for tracing."""
         self.propagation: TracePropagation | None = None
         """Reads the trace context of what is deferred, and of fires that are stored."""
@@ -160,10 +160,6 @@ class JobHandlers:
         async with AsyncExitStack() as stack:
             for handler in self._handlers.values():
                 stack.push_async_callback(handler.close)
-
-
-def _nothing_around(job: Job) -> AbstractContextManager[object]:
-    return _NOTHING
 
 
 def handler_name(function: Callable[..., Any]) -> str:

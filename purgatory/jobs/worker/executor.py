@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from purgatory.errors import SignalsError
 from purgatory.job_errors import InvalidJobError
-from purgatory.jobs.handlers.handler import DaemonThreads, ThreadLeftError
 from purgatory.jobs.handlers.job_context import UNCHANGED, Again
 from purgatory.jobs.handlers.registry import JobHandlers
+from purgatory.jobs.handlers.threads import DaemonThreads, ThreadLeftError
 from purgatory.jobs.model.deadline import Deadline
 from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.spec import checked_keys, needed_keys, on_fire_on

@@ -11,8 +11,8 @@ from purgatory.errors import PurgatoryClosedError
 from purgatory.group_commit import CLOSE_S
 from purgatory.job_errors import JobError
 from purgatory.job_statistics import JobStatistics
-from purgatory.jobs.handlers.handler import DaemonThreads
 from purgatory.jobs.handlers.registry import JobHandlers
+from purgatory.jobs.handlers.threads import DaemonThreads
 from purgatory.jobs.model.job import JobClaim
 from purgatory.jobs.model.steps import GiveBack
 from purgatory.jobs.worker.claiming import Claimer, ExcessJobs, JobRecovery, prune_history

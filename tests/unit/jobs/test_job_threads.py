@@ -11,7 +11,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from purgatory.jobs.handlers.handler import DaemonThreads, ThreadLeftError
+from purgatory.jobs.handlers.threads import DaemonThreads, ThreadLeftError
 from tests.garbage import without_collector
 from tests.patience import PATIENCE_S, until
 
