@@ -221,8 +221,6 @@ class JobRecovery:
         return job.state is JobState.RUNNING and job.attempt >= max_starts
 
     async def _skip(self, jobs: list[Job]) -> int:
-        if not jobs:
-            return 0
         done = await self._store.run([Miss(job.claim) for job in jobs])
         skipped = [job for job, is_missed in zip(jobs, done, strict=True) if is_missed]
         for job in skipped:
@@ -230,8 +228,6 @@ class JobRecovery:
         return len(skipped)
 
     async def _spread(self, jobs: list[Job]) -> int:
-        if not jobs:
-            return 0
         spread_ms = self._settings.spread_ms
         return sum(
             await self._store.run(
@@ -240,8 +236,6 @@ class JobRecovery:
         )
 
     async def _fail(self, jobs: list[Job]) -> None:
-        if not jobs:
-            return
         results = [Finish(job.claim, JobState.FAILED, self._reason(job)) for job in jobs]
         for job, is_recorded in zip(jobs, await self._reporter.fail(jobs, results), strict=True):
             if is_recorded:
@@ -389,7 +383,7 @@ class Claimer:
 
     async def _has_to_claim(self) -> bool:
         """Return False if there is nothing to claim; asking the store is cheaper than claiming."""
-        if self._store.hears_others or self._claimed_ns is None or self._is_full:
+        if self._store.store.hears_others or self._claimed_ns is None or self._is_full:
             return True
         since_ms = (self._clock.local_ns() - self._claimed_ns) // NS_PER_MS
         if since_ms >= self._horizon_pause_ms:
@@ -414,7 +408,7 @@ class Claimer:
         if self._was_full:
             return SOON_MS // 2
         pause_ms = self._horizon_pause_ms
-        return pause_ms if self._store.hears_others else min(pause_ms, self._poll_ms)
+        return pause_ms if self._store.store.hears_others else min(pause_ms, self._poll_ms)
 
     @property
     def _is_full(self) -> bool:

@@ -79,7 +79,7 @@ class JobScheduler:
 
     async def start(self) -> None:
         """Begin to claim; overdue jobs are taken over in batches."""
-        self._unsubscribe = self._store.subscribe(self._claimer)
+        self._unsubscribe = self._store.store.subscribe(self._claimer)
         self._handlers.on_added = self._claimer.wake
         steps = (
             self._claimer.step,
@@ -208,7 +208,7 @@ class JobScheduler:
             async with asyncio.timeout(RELEASE_TIMEOUT_S):
                 for start in range(0, len(claims), self._store.batch):
                     batch = claims[start : start + self._store.batch]
-                    released = await self._store.give_back_once([GiveBack(each) for each in batch])
+                    released = await self._store.store.run([GiveBack(each) for each in batch])
                     self._store.counters.given_back += sum(released)
         except (JobError, PurgatoryClosedError, TimeoutError) as exc:
             logger.warning(

@@ -27,7 +27,6 @@ from purgatory.jobs.model.steps import (
     CLOCK_SLACK_MS,
     Claim,
     Claimed,
-    GiveBack,
     Prune,
     Renew,
     Result,
@@ -35,7 +34,7 @@ from purgatory.jobs.model.steps import (
     Step,
     accepted,
 )
-from purgatory.jobs.stores.protocol import JobStore, StoreListener
+from purgatory.jobs.stores.protocol import JobStore
 from purgatory.jobs.worker.settings import WorkerCounters, WorkerSettings
 from purgatory.retry_policy import RetryPolicy
 from purgatory.timer import Clock
@@ -165,8 +164,7 @@ class WorkerStore:
     """A store as one worker uses it: each step is repeated until the store has done it.
 
     The store's protocol makes every step safe to repeat, and these have no caller to raise to. No
-    method raises while the store is out of reach, except `give_back_once`. Logs the beginning and
-    the end of an outage.
+    method raises while the store is out of reach. Logs the beginning and the end of an outage.
     """
 
     # Methods that only pass a call on are no coroutines: a frame less for each step of each job.
@@ -184,7 +182,7 @@ class WorkerStore:
 
         `clock` follows that of the store. `counters` may be those of an earlier worker.
         """
-        self._store = store
+        self.store = store
         self._worker = worker
         self.settings = settings
         self.limits = store.limits
@@ -206,25 +204,16 @@ class WorkerStore:
         """The store's error; None while it works."""
         return next(iter(self._failing.values()), None)
 
-    @property
-    def hears_others(self) -> bool:
-        """True iff the store announces the jobs that other processes defer."""
-        return self._store.hears_others
-
-    def subscribe(self, listener: StoreListener) -> Callable[[], None]:
-        """Notify `listener` of changes; return the function to end it."""
-        return self._store.subscribe(listener)
-
     async def now_ms(self) -> int:
         """Return the store's clock, and synchronize ours with it."""
         asked_ns = self.clock.local_ns()
-        now_ms = await self._repeat("now_ms", self._store.now_ms)
+        now_ms = await self._repeat("now_ms", self.store.now_ms)
         self.clock.note(now_ms, asked_ns)
         return now_ms
 
     def next_due_ms(self, handlers: tuple[str, ...]) -> Awaitable[int | None]:
         """Return the earliest due_ms of the jobs of `handlers` that can be claimed now, or None."""
-        return self._repeat("next_due_ms", lambda: self._store.next_due_ms(handlers))
+        return self._repeat("next_due_ms", lambda: self.store.next_due_ms(handlers))
 
     async def claim(
         self,
@@ -254,8 +243,6 @@ class WorkerStore:
 
         A claim that the store was too busy to look at is neither: ask again.
         """
-        if not claims:
-            return []
         renewed = await self.run([Renew(claim, self.lease_ms) for claim in claims])
         return [claim for claim, result in zip(claims, renewed, strict=True) if result is False]
 
@@ -263,7 +250,7 @@ class WorkerStore:
         """Extend a lease, as soon as the store can; return False if the claim is lost."""
 
         async def ask() -> bool:
-            [result] = await self._store.run([Renew(claim, self.lease_ms)])
+            [result] = await self.store.run([Renew(claim, self.lease_ms)])
             return accepted(result)
 
         return await self._repeat("Renew", ask)
@@ -280,18 +267,15 @@ class WorkerStore:
         def ask() -> Awaitable[list[Job | None]]:
             nonlocal asked_ns
             asked_ns = self.clock.local_ns()
-            return self._store.run([Start(claim, self.lease_ms, attempt, bounds)])
+            return self.store.run([Start(claim, self.lease_ms, attempt, bounds)])
 
         [job] = await self._repeat("Start", ask)
         return job, asked_ns
 
     def run(self, steps: Sequence[Step[Result]]) -> Awaitable[list[Result]]:
-        """Return the results of steps of one kind, at least one."""
-        return self._repeat(type(steps[0]).__name__, lambda: self._store.run(steps))
-
-    async def give_back_once(self, returns: Sequence[GiveBack]) -> list[bool]:
-        """Release jobs without repeating the step; raises what the store raises."""
-        return await self._store.run(returns)
+        """Return the results of steps of one kind."""
+        name = type(steps[0]).__name__ if steps else ""
+        return self._repeat(name, lambda: self.store.run(steps))
 
     async def prune(self, *, finished_before_ms: int, keep: int) -> bool:
         """Delete a batch of old jobs; return True iff more may be left."""
