@@ -49,8 +49,8 @@ from purgatory.jobs.model.transitions import (
     resumed,
     with_slot,
 )
-from purgatory.jobs.sql.tables import job_of
-from purgatory.jobs.sql.unit_of_work import JobPlaces, UnitOfWork, bounded_handlers, lock_in_order
+from purgatory.jobs.sql.tables import is_storable, job_of
+from purgatory.jobs.sql.unit_of_work import JobPlaces, UnitOfWork
 from purgatory.jobs.stores.protocol import NewFire, StoredFire, TakenFire, TakenFires
 
 # Any number: of two processes that prune at the same time, one waits.
@@ -166,13 +166,10 @@ class JobTransaction:
 
     def run(self, kinds: Mapping[type[Step[Any]], Sequence[Any]]) -> dict[type, Iterator[Any]]:
         """Run steps, given by their kinds; return their results, in order, by kind."""
-        bounded = bounded_handlers(kinds)
-        lock_in_order(
-            self._work,
-            kinds,
-            without_payload=_WITHOUT_PAYLOAD,
-            is_more_to_lock=bool(bounded),
-        )
+        starts, claims = kinds.get(Start, ()), kinds.get(Claim, ())
+        bounded = {step.bounds.handler for step in starts if step.bounds is not None}
+        bounded |= {bounds.handler for step in claims for bounds in step.bounds}
+        self._lock_in_order(kinds, is_more_to_lock=bool(bounded))
         if bounded:
             self._places.lock(bounded | self._work.placed_handlers)
         results = {}
@@ -182,6 +179,50 @@ class JobTransaction:
         self._places.hand_over()
         self._work.end()
         return results
+
+    def _lock_in_order(
+        self, kinds: Mapping[type[Step[Any]], Sequence[Any]], *, is_more_to_lock: bool
+    ) -> None:
+        """Take the locks for steps in one order for every process, before the first of them is run.
+
+        If each step took its own, a process that runs others first would wait for us while we wait
+        for it, and PostgreSQL looks for such deadlocks once a second only. What remains, such as a
+        job that is put on a key meanwhile, it does find, and then the batch is run again. SQLite
+        has one writer at a time.
+        """
+        work = self._work
+        if work.statements.dialect.is_sqlite:
+            return
+        ids: set[str] = set()
+        full_ids: set[str] = set()
+        keys: set[str] = set()
+        dedupe_keys: set[str] = set()
+        searches = limit = 0
+        for kind, steps in kinds.items():
+            if issubclass(kind, Add):
+                specs = [step.spec for step in steps]
+                found = {spec.dedupe_key for spec in specs if spec.dedupe_key is not None}
+                dedupe_keys |= found
+                searches += bool(found)
+            elif issubclass(kind, KeyStep):
+                found = {step.key for step in steps}
+                keys |= found
+                searches += len(found)
+                limit = max(limit, *(work.limits.cut(step.limit) + 1 for step in steps))
+            elif issubclass(kind, JobStep) and kind is not Renew:
+                found = {step.job_id for step in steps}
+                ids |= found
+                if not issubclass(kind, _WITHOUT_PAYLOAD):
+                    full_ids |= found
+                searches += 1
+        # One search takes its locks in order by itself, unless others follow.
+        if searches > 1 or (searches and is_more_to_lock):
+            asked = {"ids": ids, "full_ids": full_ids, "keys": keys, "dedupe_keys": dedupe_keys}
+            parameters = {name: list(filter(is_storable, texts)) for name, texts in asked.items()}
+            work.search(
+                work.statements.locks.in_order, {**parameters, "limit": limit}, has_payload=False
+            )
+            work.note_payloads(full_ids)
 
     # Kinds of steps
 
@@ -206,14 +247,10 @@ class JobTransaction:
         for step in steps:
             before = self._work.get(step.job_id)
             is_replaced = before is not None and before.dedupe_key in taken
-            step = replace(step, is_replaced=is_replaced)
-            after, result = applied(step, before, self._work.now_ms, self._limits)
-            if after is not None and after is not before:
-                self._work.put(after)
-                if after.is_undecided and after.dedupe_key is not None:
-                    taken.add(after.dedupe_key)
-            assert not isinstance(result, JobError)
-            results.append(result)
+            after: Job | None = self._apply(replace(step, is_replaced=is_replaced))
+            if after is not None and after.is_undecided and after.dedupe_key is not None:
+                taken.add(after.dedupe_key)
+            results.append(after)
         return results
 
     def _taken_dedupe_keys(self, steps: Sequence[WaitAgain]) -> set[str]:
@@ -251,8 +288,6 @@ class JobTransaction:
 
     def _start_all(self, steps: Sequence[Start]) -> list[Job | None]:
         bounded = {step.bounds.handler for step in steps if step.bounds is not None}
-        if not self._work.paused and not bounded:
-            return self._apply_all(steps)
         self._work.lock(step.job_id for step in steps)
         counts = self._places.counts(bounded) if bounded else SlotCounts()
         return [self._start(step, counts) for step in steps]

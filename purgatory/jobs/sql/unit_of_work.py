@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict
 from hashlib import blake2b
@@ -22,27 +22,10 @@ from purgatory.job_errors import CorruptJobError
 from purgatory.jobs.model.job import BlockedBy, Job, JobState
 from purgatory.jobs.model.limits import Bounds, Slot, SlotCounts, left_queue
 from purgatory.jobs.model.spec import Request
-from purgatory.jobs.model.steps import (
-    Add,
-    Added,
-    AddStatus,
-    Claim,
-    JobStep,
-    KeyStep,
-    Renew,
-    Start,
-    Step,
-)
+from purgatory.jobs.model.steps import Added, AddStatus
 from purgatory.jobs.model.transitions import blocked, unblocked
 from purgatory.jobs.sql.database import Database, DatabaseClock
-from purgatory.jobs.sql.tables import (
-    is_storable,
-    job_of,
-    listed_key,
-    outbox,
-    record_of,
-    storable,
-)
+from purgatory.jobs.sql.tables import is_storable, job_of, listed_key, outbox, record_of, storable
 from purgatory.jobs.stores.protocol import NewFire
 
 _log = logging.getLogger("purgatory.jobs")
@@ -396,54 +379,6 @@ class UnitOfWork:
         self._counts[JobState(record["state"])] -= 1
 
 
-def lock_in_order(
-    work: UnitOfWork,
-    kinds: Mapping[type[Step[Any]], Sequence[Any]],
-    *,
-    without_payload: tuple[type[Step[Any]], ...],
-    is_more_to_lock: bool,
-) -> None:
-    """Take the locks for steps in one order for every process, before the first of them is run.
-
-    If each step took its own, a process that runs others first would wait for us while we wait for
-    it, and PostgreSQL looks for such deadlocks once a second only. What remains, such as a job that
-    is put on a key meanwhile, it does find, and then the batch is run again. SQLite has one writer
-    at a time.
-    """
-    if work.statements.dialect.is_sqlite:
-        return
-    ids: set[str] = set()
-    full_ids: set[str] = set()
-    keys: set[str] = set()
-    dedupe_keys: set[str] = set()
-    searches = limit = 0
-    for kind, steps in kinds.items():
-        if issubclass(kind, Add):
-            specs = [step.spec for step in steps]
-            found = {spec.dedupe_key for spec in specs if spec.dedupe_key is not None}
-            dedupe_keys |= found
-            searches += bool(found)
-        elif issubclass(kind, KeyStep):
-            found = {step.key for step in steps}
-            keys |= found
-            searches += len(found)
-            limit = max(limit, *(work.limits.cut(step.limit) + 1 for step in steps))
-        elif issubclass(kind, JobStep) and kind is not Renew:
-            found = {step.job_id for step in steps}
-            ids |= found
-            if not issubclass(kind, without_payload):
-                full_ids |= found
-            searches += 1
-    # One search takes its locks in order by itself, unless others follow.
-    if searches > 1 or (searches and is_more_to_lock):
-        asked = {"ids": ids, "full_ids": full_ids, "keys": keys, "dedupe_keys": dedupe_keys}
-        parameters = {name: list(filter(is_storable, texts)) for name, texts in asked.items()}
-        work.search(
-            work.statements.locks.in_order, {**parameters, "limit": limit}, has_payload=False
-        )
-        work.note_payloads(full_ids)
-
-
 class JobPlaces:
     """Counts slots, and hands over those that become free.
 
@@ -501,20 +436,16 @@ class JobPlaces:
         while work.freed or work.unqueued:
             freed, work.freed = work.freed, []
             unqueued, work.unqueued = work.unqueued, []
-            self._hand_over(freed, unqueued)
-
-    def _hand_over(self, freed: list[Slot], unqueued: list[Slot]) -> None:
-        work = self._work
-        # Not for what left a queue: who waits because of a key that runs is not behind that only,
-        # and whoever holds the lock may wait for the job that we change.
-        self.lock(slot.handler for slot in freed)
-        for slot, count in Counter((*freed, *unqueued)).items():
-            if slot.concurrency_key is not None:
-                for job in self._first(slot, count):
-                    work.put(blocked(job, BlockedBy.MAX_RUNNING))
-        for handler, count in Counter(slot.handler for slot in freed).items():
-            for job in self._first(Slot(handler, None), count):
-                work.put(unblocked(job, work.now_ms))
+            # Not for what left a queue: who waits because of a key that runs is not behind that
+            # only, and whoever holds the lock may wait for the job that we change.
+            self.lock(slot.handler for slot in freed)
+            for slot, count in Counter((*freed, *unqueued)).items():
+                if slot.concurrency_key is not None:
+                    for job in self._first(slot, count):
+                        work.put(blocked(job, BlockedBy.MAX_RUNNING))
+            for handler, count in Counter(slot.handler for slot in freed).items():
+                for job in self._first(Slot(handler, None), count):
+                    work.put(unblocked(job, work.now_ms))
 
     def _first(self, slot: Slot, limit: int) -> list[Job]:
         """Return the first jobs that wait for a slot, locked."""
@@ -530,14 +461,6 @@ class JobPlaces:
             # look for them. Nobody waits long for a lock (`lock_timeout`).
             jobs = self._work.search(statements[1], asked, has_payload=False)
         return jobs
-
-
-def bounded_handlers(kinds: Mapping[type[Step[Any]], Sequence[Any]]) -> set[str]:
-    """Return the handlers whose bounds are given with steps."""
-    handlers = {step.bounds.handler for step in kinds.get(Start, ()) if step.bounds is not None}
-    for step in kinds.get(Claim, ()):
-        handlers.update(bounds.handler for bounds in step.bounds)
-    return handlers
 
 
 def _number(handler: str) -> int:
