@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -116,12 +115,8 @@ _SHARDS: Final = 1_024
 _MAX_TRIES: Final = 5
 
 
-@dataclass(slots=True)
-class _Transaction:
-    """The state of one transaction of the application."""
-
-    last_fire_ms: int = 0
-    fired_keys: set[str] = field(default_factory=set)
+# {key that a transaction of the application has fired: when it did last}
+_Fired = dict[str, int]
 
 
 class ApplicationSteps:
@@ -134,7 +129,7 @@ class ApplicationSteps:
         self._database = database
         self._announce = announce
         # By SQLAlchemy's own, to which no value may refer: it would keep it, and its connection.
-        self._transactions: WeakKeyDictionary[object, _Transaction] = WeakKeyDictionary()
+        self._fired: WeakKeyDictionary[object, _Fired] = WeakKeyDictionary()
         self._ours: object = None
         # Engines that were found to lead to the database of jobs.
         self._known: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
@@ -151,10 +146,10 @@ class ApplicationSteps:
         """Return the result of `Add` for each spec, in the transaction of `session`."""
         steps = [Add(spec) for spec in specs]
 
-        def add(work: UnitOfWork, known: _Transaction, is_careful: bool) -> list[Added | JobError]:
+        def add(work: UnitOfWork, fired: _Fired, is_careful: bool) -> list[Added | JobError]:
             # Later than the fires of the same transaction, which do not decide it.
-            work.now_ms = max(work.now_ms, known.last_fire_ms + 1)
-            work.fired_keys = known.fired_keys
+            work.now_ms = max(work.now_ms, 1 + max(fired.values(), default=0))
+            work.fired_keys = fired.keys()
             transaction = JobTransaction(work, is_careful=is_careful)
             results = list(transaction.run({Add: steps})[Add])
             call_on_commit(work.connection, lambda: self._announce(work))
@@ -165,15 +160,14 @@ class ApplicationSteps:
     async def fire(self, session: Any, fire: NewFire, on_commit: Callable[[], object]) -> None:
         """Store a fire in the transaction of `session`."""
 
-        def store(work: UnitOfWork, known: _Transaction, is_careful: bool) -> None:
+        def store(work: UnitOfWork, fired: _Fired, is_careful: bool) -> None:
             work.store_fire(fire)
-            known.last_fire_ms = work.now_ms
-            known.fired_keys.add(fire.key)
+            fired[fire.key] = work.now_ms
             call_on_commit(work.connection, on_commit)
 
         await self._run(session, store)
 
-    async def _run(self, session: Any, steps: Callable[[UnitOfWork, _Transaction, bool], T]) -> T:
+    async def _run(self, session: Any, steps: Callable[[UnitOfWork, _Fired, bool], T]) -> T:
         connection = await connection_of(session)
         await self._require_same_database(connection)
         try:
@@ -184,9 +178,7 @@ class ApplicationSteps:
                 raise
             raise error from exc
 
-    def _run_in(
-        self, connection: Connection, steps: Callable[[UnitOfWork, _Transaction, bool], T]
-    ) -> T:
+    def _run_in(self, connection: Connection, steps: Callable[[UnitOfWork, _Fired, bool], T]) -> T:
         if self._database.statements.dialect.is_sqlite:
             _lock_for_writing(connection)
             return steps(*self._begin(connection), True)
@@ -206,7 +198,7 @@ class ApplicationSteps:
             "done; roll the transaction back and try again"
         )
 
-    def _begin(self, connection: Connection) -> tuple[UnitOfWork, _Transaction]:
+    def _begin(self, connection: Connection) -> tuple[UnitOfWork, _Fired]:
         work = UnitOfWork(
             connection,
             self._database,
@@ -214,8 +206,7 @@ class ApplicationSteps:
             is_counting=True,
             is_ours=False,
         )
-        known = self._transactions.setdefault(connection.get_transaction(), _Transaction())
-        return work, known
+        return work, self._fired.setdefault(connection.get_transaction(), {})
 
     async def _require_same_database(self, connection: Any) -> None:
         engine = connection.engine.sync_engine

@@ -123,8 +123,8 @@ class Database:
         self._look_up: SqliteLookUp | None = None
         self.file = OpenFile(self.url)
         if self.statements.dialect.is_sqlite:
-            self._thread = SqliteThread(self.url)
-            self._reading_thread = SqliteThread(self.url)
+            self._thread = SqliteThread(self.url, set_up)
+            self._reading_thread = SqliteThread(self.url, read_any_text)
             self._look_up = SqliteLookUp(self._engine.url, self.file)
 
     def check_pool(self) -> list[str]:
@@ -212,11 +212,8 @@ class Database:
                     await connection.invalidate()
 
     def _read_in(self, thread: SqliteThread, work: Callable[[Connection], T]) -> T:
-        if thread.connection is None:
-            thread.connection = thread.connect()
-            read_any_text(thread.connection)
         try:
-            return work(thread.connection)
+            return work(thread.connected())
         except Exception:
             thread.drop()
             raise
@@ -295,10 +292,7 @@ class Database:
     def _write_in(self, thread: SqliteThread, transaction: _Transaction[T]) -> T:
         self.file.check()
         try:
-            if thread.connection is None:
-                thread.connection = thread.connect()
-                set_up(thread.connection)
-            result = transaction.run(thread.connection)
+            result = transaction.run(thread.connected())
             self.file.check()
             return result
         finally:

@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from purgatory.job_errors import StoreNotReadyError
-from purgatory.jobs.sql.errors import HOW_TO_MIGRATE
+from purgatory.jobs.sql.errors import HOW_TO_MIGRATE, is_sqlite_busy
 from purgatory.jobs.sql.tables import IS_OPEN, job_keys
 from purgatory.log_text import redacted
 from purgatory.timer import SystemClock
@@ -59,7 +59,7 @@ def use_write_ahead_log(connection: Connection) -> str:
             except OperationalError as exc:
                 # Connections that change the mode of a new file at the same time block each other:
                 # SQLite fails at once or after its timeout, and the other one is through soon.
-                if not _is_busy(exc):
+                if not is_sqlite_busy(exc):
                     raise
             threading.Event().wait(_ATTEMPT_MS / 1_000)
         return _write_ahead_mode(connection)
@@ -69,11 +69,6 @@ def use_write_ahead_log(connection: Connection) -> str:
 
 def _write_ahead_mode(connection: Connection) -> str:
     return str(connection.exec_driver_sql("PRAGMA journal_mode = WAL").scalar_one())
-
-
-def _is_busy(error: OperationalError) -> bool:
-    # The lowest byte: extended codes say why it is.
-    return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def read_any_text(connection: Connection) -> None:
@@ -340,12 +335,13 @@ class SqliteThread:
     waits longer for threads than for the disk, and a query for threads than for its result.
     """
 
-    def __init__(self, url: URL) -> None:
-        """Create the engine, without connecting."""
+    def __init__(self, url: URL, prepare: Callable[[Connection], None]) -> None:
+        """Create the engine, without connecting; `prepare` is called with each connection."""
         self._engine = _file_engine(url, BUSY_SECONDS)
+        self._prepare = prepare
         self._executor: ThreadPoolExecutor | None = None
-        self.connection: Connection | None = None
-        """For use in the thread only."""
+        # For use in the thread only.
+        self._connection: Connection | None = None
 
     async def run(self, work: Callable[[], T]) -> T:
         """Return what `work` returns in the thread."""
@@ -353,9 +349,12 @@ class SqliteThread:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="purgatory-jobs-sqlite")
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
-    def connect(self) -> Connection:
-        """Return another connection."""
-        return self._engine.connect()
+    def connected(self) -> Connection:
+        """Return the connection, which is opened if there is none. In the thread."""
+        if self._connection is None:
+            self._connection = self._engine.connect()
+            self._prepare(self._connection)
+        return self._connection
 
     async def close(self) -> None:
         """Close the connection, and end the thread."""
@@ -366,7 +365,7 @@ class SqliteThread:
 
     def drop(self) -> None:
         """Close the connection, in any state."""
-        connection, self.connection = self.connection, None
+        connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 

@@ -127,8 +127,9 @@ class SqlJobStore:
 
     async def _close(self) -> None:
         try:
-            await self._join_reads()
-            await self._commit.join()
+            # Queries, too, go on while the store closes.
+            for running in (self._keys, self._gets, self._database.reads, self._commit):
+                await running.join()
             for commit in self._own_commits.values():
                 await commit.join()
             await self._locked_rows.running.join()
@@ -289,9 +290,8 @@ class SqlJobStore:
 
     async def take_fires(self, fires: Sequence[StoredFire]) -> TakenFires:
         """Decide the jobs on the keys of fires, and remove these, in one transaction."""
-        [taken] = await self._submit([TakeFires(tuple(fires))])
-        found: TakenFires = taken
-        return found
+        results: list[TakenFires] = await self._submit([TakeFires(tuple(fires))])
+        return results[0]
 
     def _runner(self, write: Write[Any]) -> BatchRunner:
         return BatchRunner(self._database, write, on_commit=self._announce)
@@ -305,7 +305,7 @@ class SqlJobStore:
             # `may_wait_on` has looked: there are jobs on most of these keys.
             return await self._submit(steps)
         # Most keys have no jobs: looking for them needs no transaction.
-        have_jobs = await self._have_jobs([step.key for step in steps])
+        have_jobs: list[bool] = await self._keys.submit([step.key for step in steps])
         with_jobs = [step for step, has_jobs in zip(steps, have_jobs, strict=True) if has_jobs]
         fired = iter(await self._submit(with_jobs) if with_jobs else ())
         return [next(fired) if has_jobs else KeyFired() for has_jobs in have_jobs]
@@ -364,17 +364,6 @@ class SqlJobStore:
     def _read(self, query: Callable[[Connection], T]) -> Awaitable[T]:
         self._require_open()
         return self._database.read(query)
-
-    async def _have_jobs(self, keys: list[str]) -> list[bool]:
-        """Return for each key whether an undecided job is on it."""
-        found: list[bool] = await self._keys.submit(keys)
-        return found
-
-    async def _join_reads(self) -> None:
-        """Wait for the queries under way, which go on while the store closes."""
-        await self._keys.join()
-        await self._gets.join()
-        await self._database.reads.join()
 
     async def _look_up(self, batch: list[list[str]]) -> list[list[bool]]:
         """Return for each caller's keys whether an undecided job is on them."""
