@@ -6,9 +6,9 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import wraps
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from purgatory.errors import wrong_type
@@ -60,6 +60,7 @@ class JobClient(JobCommands):
             )
         super().__init__(store)
         self._propagation = propagation
+        self._opened = AsyncExitStack()
         self._signals: Purgatory | None = None
         if signals is not None:
             from purgatory.purgatory import Purgatory
@@ -71,27 +72,17 @@ class JobClient(JobCommands):
 
         Raises StoreUnavailableError, StoreNotReadyError and SignalsNotReadyError.
         """
-        await self.store.open()
-        try:
+        async with AsyncExitStack() as stack:
+            await self.store.open()
+            stack.push_async_callback(self.store.close)
             if self._signals is not None:
-                await self._signals.__aenter__()
-        except BaseException:
-            await self.store.close()
-            raise
+                await stack.enter_async_context(self._signals)
+            self._opened = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         """Close them."""
-        try:
-            if self._signals is not None:
-                await self._signals.close()
-        finally:
-            await self.store.close()
+        await self._opened.aclose()
 
     async def defer(self, handler: str, payload: Any = None, **options: Unpack[JobOptions]) -> Job:
         """Add a job and return it, as `Purgatory.defer` does; raises what that raises."""
@@ -194,15 +185,10 @@ class SyncJobClient:
             raise
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         """Close the store, and end the thread."""
         try:
-            self._call(self._client.__aexit__(None, None, None))
+            self._call(self._client.__aexit__())
         finally:
             self._stop()
 

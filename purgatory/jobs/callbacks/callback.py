@@ -58,7 +58,12 @@ class Callback:
         Whether the address may be called is for the handler to decide.
         """
         headers = {} if headers is None else headers
-        _check_url(url)
+        if not _is_url(url):
+            raise InvalidPayloadError(
+                f"the callback's url is {str(url)[:64]!r}: give http:// or https:// and a host, no "
+                f"user name, no fragment, in up to {MAX_URL} printable ASCII characters",
+                param="url",
+            )
         if method not in METHODS:
             raise InvalidPayloadError(
                 f"the callback's method is {str(method)[:32]!r}: give one of {', '.join(METHODS)}",
@@ -131,18 +136,14 @@ def _of_document(document: Any) -> Callback:
     return Callback.of(**document)
 
 
-def _check_url(url: Any) -> None:
-    wanted = (
-        f"the callback's url is {str(url)[:64]!r}: give http:// or https:// and a host, no user "
-        f"name, no fragment, in up to {MAX_URL} printable ASCII characters"
-    )
+def _is_url(url: Any) -> bool:
     if not isinstance(url, str) or not 0 < len(url) <= MAX_URL:
-        raise InvalidPayloadError(wanted, param="url")
+        return False
     if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
-        raise InvalidPayloadError(wanted, param="url")
+        return False
     try:
         parts = urlsplit(url)
-        is_good = (
+        return (
             parts.scheme in ("http", "https")
             and bool(parts.hostname)
             and "@" not in parts.netloc
@@ -150,10 +151,8 @@ def _check_url(url: Any) -> None:
             # Reading it raises ValueError for an invalid port.
             and parts.port != 0
         )
-    except ValueError as exc:
-        raise InvalidPayloadError(wanted, param="url") from exc
-    if not is_good:
-        raise InvalidPayloadError(wanted, param="url")
+    except ValueError:
+        return False
 
 
 def _check_header(name: Any, value: Any) -> None:

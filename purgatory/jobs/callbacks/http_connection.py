@@ -9,7 +9,6 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from purgatory.turn_budget import TurnBudget
@@ -73,12 +72,7 @@ class HttpConnection:
         """Return itself."""
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         """Drop the connection, without waiting for the server."""
         if self._streams is not None:
             # Not `close`, which goes on to send to a server that may never read.
@@ -161,23 +155,20 @@ class HttpConnection:
 
     async def _by_tls(self, step: Callable[[], T]) -> T:
         """Return the result of a step of TLS, which needs bytes of the server."""
+        assert self._streams is not None
         while True:
             try:
                 return step()
             except ssl.SSLWantReadError:
                 pass
             finally:
-                self._flush()
+                if self._outgoing.pending:
+                    self._streams[1].write(self._outgoing.read())
             data = await self._receive()
             if data:
                 self._incoming.write(data)
             else:
                 self._incoming.write_eof()
-
-    def _flush(self) -> None:
-        assert self._streams is not None
-        if self._outgoing.pending:
-            self._streams[1].write(self._outgoing.read())
 
     async def _receive(self) -> bytes:
         """Return bytes of the server, b"" at their end; raise ExchangeError if too many."""

@@ -158,13 +158,13 @@ class Webhook:
         self._slots, self._look_ups = self._new_slots(), self._new_look_ups()
 
     async def _send(self, job: JobContext, callback: Callback) -> ResponseHead:
-        url = _url(callback)
-        host, is_tls = self._lane(job.owner, callback.url).host, url.scheme == "https"
+        url, lane = _url(callback), self._lane(job.owner, callback.url)
         until_s = asyncio.get_running_loop().time() + self._timeout
         # First: what is wrong with the host is said of the host, not by TLS.
         async with asyncio.timeout_at(until_s):
-            address, port, content = await self._request(job, callback, url)
-        async with HttpConnection(self._open_tls() if is_tls else None, host) as connection:
+            address, port, content = await self._request(job, callback, url, lane)
+        tls = self._open_tls() if url.scheme == "https" else None
+        async with HttpConnection(tls, lane.host) as connection:
             async with asyncio.timeout_at(until_s):
                 await connection.open(address, port)
                 response = await connection.send(content)
@@ -172,14 +172,12 @@ class Webhook:
         return response
 
     async def _request(
-        self, job: JobContext, callback: Callback, url: httpx.URL
+        self, job: JobContext, callback: Callback, url: httpx.URL, lane: Lane
     ) -> tuple[str, int, bytes]:
         """Return where to send the request, and its bytes."""
         port = url.port or DEFAULT_PORTS[url.scheme]
-        lane = self._lane(job.owner, callback.url)
-        host = lane.host
-        allow_private = self._is_private_allowed(host, port)
-        given = with_secrets(callback.headers, self._secrets, url.scheme, host, port)
+        allow_private = self._is_private_allowed(lane.host, port)
+        given = with_secrets(callback.headers, self._secrets, url.scheme, lane.host, port)
         address = await self._look_ups.address(lane, port=port, allow_private=allow_private)
         body = b"" if callback.method == "GET" else _body(job, callback)
         headers = {
