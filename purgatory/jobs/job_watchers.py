@@ -178,7 +178,10 @@ class JobWatchers:
 
     def _park(self, wait: JobWait, deadline_ns: int | None) -> bool:
         """Park until the deadline; return False if that is over."""
-        wait.delay_ms = _UNLIMITED_MS if deadline_ns is None else self._remaining_ms(deadline_ns)
+        wait.delay_ms = _UNLIMITED_MS
+        if deadline_ns is not None:
+            # Rounded up.
+            wait.delay_ms = -((self._clock.now_ns() - deadline_ns) // NS_PER_MS)
         if wait.delay_ms <= 0:
             return False
         self._park_operation(wait, [wait.watch_key])
@@ -214,6 +217,3 @@ class JobWatchers:
             return min(until_due_ms + QUICK_POLL_MS, SILENT_POLL_MS)
         # As long again as has passed since it was due: most handlers take little time.
         return min(max(-until_due_ms, QUICK_POLL_MS), SILENT_POLL_MS)
-
-    def _remaining_ms(self, deadline_ns: int) -> int:
-        return -(-(deadline_ns - self._clock.now_ns()) // NS_PER_MS)

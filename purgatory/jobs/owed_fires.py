@@ -22,13 +22,7 @@ from purgatory.errors import InvalidKeyError, SignalsError
 from purgatory.job_errors import StoreBusyError, StoreError, StoreUnavailableError
 from purgatory.jobs.model.job import Job, JobFilter, JobState
 from purgatory.jobs.model.steps import FireJob
-from purgatory.jobs.stores.protocol import (
-    CLIENT_ORIGIN,
-    JobStore,
-    Outbox,
-    StoredFire,
-    TakenFires,
-)
+from purgatory.jobs.stores.protocol import CLIENT_ORIGIN, JobStore, Outbox, StoredFire, TakenFires
 from purgatory.jobs.worker.result_reporter import OnJobEnd
 from purgatory.jobs.worker.worker_store import LAST_MS, OUTAGES
 from purgatory.json_value import decode_json

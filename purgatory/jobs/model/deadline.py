@@ -57,7 +57,13 @@ class Deadline:
         limits = JobLimits() if limits is None else limits
         check_given(delay, at)
         if at is not None:
-            return cls(at_ms=_given_ms(at))
+            if at.tzinfo is None or at.utcoffset() is None:
+                raise InvalidDeadlineError(
+                    f"at is {at.isoformat()}, without a zone: say which it is in, as "
+                    f"{at.isoformat()}+00:00 does",
+                    param="at",
+                )
+            return cls(at_ms=utc_ms(at))
         assert delay is not None
         return cls(delay_ms=seconds_to_ms(delay, "delay", limits))
 
@@ -129,16 +135,6 @@ def _not_one_of(delay: object, at: object) -> InvalidDeadlineError:
     if delay is None and at is None:
         return InvalidDeadlineError("neither delay nor at is given: give exactly one of the two")
     return InvalidDeadlineError(f"delay is {delay} and at is {at}: give exactly one of the two")
-
-
-def _given_ms(at: datetime) -> int:
-    if at.tzinfo is None or at.utcoffset() is None:
-        raise InvalidDeadlineError(
-            f"at is {at.isoformat()}, without a zone: say which it is in, as "
-            f"{at.isoformat()}+00:00 does",
-            param="at",
-        )
-    return utc_ms(at)
 
 
 def _seconds(ms: int) -> str:

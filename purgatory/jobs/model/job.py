@@ -357,7 +357,7 @@ class _JobIds:
         self._wall_ms = -1
         self._count = 0
 
-    def new(self, wall_ms: int) -> str:
+    def __call__(self, wall_ms: int) -> str:
         # Two threads at once may get the same count: then only their order is left to chance.
         self._count = self._count + 1 if wall_ms == self._wall_ms else 0
         self._wall_ms = wall_ms
@@ -365,16 +365,12 @@ class _JobIds:
         return f"{wall_ms & 0xFFFF_FFFF_FFFF:012x}{count:04x}{secrets.token_hex(8)}"
 
 
-_job_ids = _JobIds()
+new_job_id = _JobIds()
+"""Return 128 bits as 32 hexadecimal digits: 48 of `wall_ms`, 16 that count, 64 random ones.
 
-
-def new_job_id(wall_ms: int) -> str:
-    """Return 128 bits as 32 hexadecimal digits: 48 of `wall_ms`, 16 that count, 64 random ones.
-
-    Lists are ordered by id: of those of one process and millisecond, the later ones are larger,
-    as in RFC 9562, 6.2, method 1.
-    """
-    return _job_ids.new(wall_ms)
+Lists are ordered by id: of those of one process and millisecond, the later ones are larger, as in
+RFC 9562, 6.2, method 1.
+"""
 
 
 def bounded_error(error: str | None, max_length: int) -> str | None:

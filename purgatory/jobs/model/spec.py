@@ -310,11 +310,9 @@ def state_of(value: str) -> JobState:
 
 
 def _owned_key(key: Any) -> Any:
-    if isinstance(key, str):
+    if key is not None:
         # An owner before it is not the client's, and takes nothing of its 256 characters.
-        check_key(shown_dedupe_key(key))
-    elif key is not None:
-        check_key(key)
+        check_key(shown_dedupe_key(key) if isinstance(key, str) else key)
     return key
 
 

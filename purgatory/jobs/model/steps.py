@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from purgatory.job_errors import JobError, JobNotFoundError
 from purgatory.jobs.model.deadline import Deadline
@@ -483,29 +483,6 @@ class Prune(Step[int]):
     finished_before_ms: int
     keep: int
     limit: int
-
-
-STEPS: tuple[type[Step[Any]], ...] = (
-    Add,
-    Fire,
-    CancelForKey,
-    FireJob,
-    Cancel,
-    Reschedule,
-    RunNow,
-    Retry,
-    Claim,
-    Start,
-    Renew,
-    Finish,
-    Miss,
-    GiveBack,
-    WaitAgain,
-    Pause,
-    Resume,
-    Prune,
-)
-"""Every kind of step: what a store has to be able to run."""
 
 
 def accepted(result: Result | JobError) -> Result:

@@ -10,12 +10,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
-from purgatory.job_errors import (
-    DuplicateJobError,
-    JobChangedError,
-    JobConflictError,
-    JobError,
-)
+from purgatory.job_errors import DuplicateJobError, JobChangedError, JobConflictError, JobError
 from purgatory.jobs.model.job import (
     BlockedBy,
     Job,

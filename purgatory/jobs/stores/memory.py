@@ -532,23 +532,22 @@ class MemoryJobStore:
             return Added(known, AddStatus.KEPT)
         try:
             rival = self._index.by_dedupe_key(step.spec.dedupe_key)
-            if rival is not None:
-                return self._add_to(rival, step, now_ms)
-            job = added(step.spec, now_ms, self.limits)
+            if rival is None:
+                job = added(step.spec, now_ms, self.limits)
+            else:
+                job = changed_by(step, rival, now_ms, self.limits)
         except JobError as exc:
             return exc
+        if job is rival:
+            return Added(job, AddStatus.KEPT)
+        if rival is not None:
+            self._put(job, now_ms)
+            return Added(job, AddStatus.REPLACED)
         counts = self._index.counts
         if counts[JobState.WAITING] + counts[JobState.RUNNING] >= self.limits.max_waiting:
             return StoreFullError.of_limit(self.limits.max_waiting)
         self._put(job, now_ms)
         return Added(job, AddStatus.ADDED)
-
-    def _add_to(self, rival: Job, step: Add, now_ms: int) -> Added:
-        job = changed_by(step, rival, now_ms, self.limits)
-        if job is rival:
-            return Added(job, AddStatus.KEPT)
-        self._put(job, now_ms)
-        return Added(job, AddStatus.REPLACED)
 
     def _decide(self, step: KeyStep, now_ms: int) -> KeyFired:
         found = self._index.on_key(step.key, self.limits.cut(step.limit))

@@ -8,13 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, runtime_checkable
 
 from purgatory.job_errors import JobError
-from purgatory.jobs.model.job import (
-    HandlerState,
-    Job,
-    JobCounts,
-    JobFilter,
-    JobPage,
-)
+from purgatory.jobs.model.job import HandlerState, Job, JobCounts, JobFilter, JobPage
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import Added, KeyFired, Paused, Result, Step
