@@ -116,23 +116,23 @@ class FairQueue(Generic[Item]):
     owner and host. Bounded, and shared by owners as the slots are.
     """
 
-    # Invariant: len(_places) == the number of items in _owners; no dict or deque in it is empty.
+    # Invariant: len(_waiting) == the number of items in _owners; no dict or deque in it is empty.
 
     def __init__(self, slots: FairSlots, max_waiting: int) -> None:
         """Let up to `max_waiting` items wait for `slots`."""
         self._slots = slots
-        self._places = Shares(max_waiting)
+        self._waiting = Shares(max_waiting)
         self._owners: OrderedDict[str | None, OrderedDict[str, deque[Item]]] = OrderedDict()
 
     def __len__(self) -> int:
         """Return how many items wait."""
-        return len(self._places)
+        return len(self._waiting)
 
     def put(self, item: Item, lane: Lane) -> bool:
         """Let an item wait; return False if there is no room for another one of its owner."""
-        if not self._places.has_room(lane.owner):
+        if not self._waiting.has_room(lane.owner):
             return False
-        self._places.take(lane.owner)
+        self._waiting.take(lane.owner)
         hosts = self._owners.setdefault(lane.owner, OrderedDict())
         hosts.setdefault(lane.host, deque()).append(item)
         return True
@@ -158,5 +158,5 @@ class FairQueue(Generic[Item]):
             del hosts[host]
         if not hosts:
             del self._owners[owner]
-        self._places.release(owner)
+        self._waiting.release(owner)
         return item

@@ -124,7 +124,7 @@ class SlotCounts:
 
 
 def left_queue(old: Job, new: Job) -> Slot | None:
-    """Return the place of a job with a key that left the queue of its handler without one.
+    """Return what a job with a key waited for, if it left the queue of its handler without a slot.
 
     Jobs that wait because of the same key may have been behind it, and behind nothing else.
     """

@@ -426,7 +426,7 @@ class GiveBack(HolderStep[bool]):
 
     WAITING, due as it says, the lease free, epoch + 1; version + 1 if state or due_ms changed. For
     another attempt after an error, for a spread after a misfire, for what finds no slot, and for
-    all that a worker holds when it drains. Outcome and attempt stay; so does the place of a job
+    all that a worker holds when it drains. Outcome and attempt stay; so does the slot of a job
     that waits, unless it is put off: it is the next to start.
     """
 

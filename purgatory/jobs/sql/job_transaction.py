@@ -50,7 +50,7 @@ from purgatory.jobs.model.transitions import (
     with_slot,
 )
 from purgatory.jobs.sql.tables import is_storable, job_of
-from purgatory.jobs.sql.unit_of_work import JobPlaces, UnitOfWork
+from purgatory.jobs.sql.unit_of_work import JobSlots, UnitOfWork
 from purgatory.jobs.stores.protocol import NewFire, StoredFire, TakenFire, TakenFires
 
 # Any number: of two processes that prune at the same time, one waits.
@@ -162,7 +162,7 @@ class JobTransaction:
         self._work = work
         self._limits = work.limits
         self._is_careful = is_careful
-        self._places = JobPlaces(work)
+        self._slots = JobSlots(work)
 
     def run(self, kinds: Mapping[type[Step[Any]], Sequence[Any]]) -> dict[type, Iterator[Any]]:
         """Run steps, given by their kinds; return their results, in order, by kind."""
@@ -171,12 +171,12 @@ class JobTransaction:
         bounded |= {bounds.handler for step in claims for bounds in step.bounds}
         self._lock_in_order(kinds, is_more_to_lock=bool(bounded))
         if bounded:
-            self._places.lock(bounded | self._work.placed_handlers)
+            self._slots.lock(bounded | self._work.slot_handlers)
         results = {}
         for kind, steps in kinds.items():
             run = _RUNS.get(kind, JobTransaction._apply_all)
             results[kind] = iter(run(self, steps))
-        self._places.hand_over()
+        self._slots.hand_over()
         self._work.end()
         return results
 
@@ -289,7 +289,7 @@ class JobTransaction:
     def _start_all(self, steps: Sequence[Start]) -> list[Job | None]:
         bounded = {step.bounds.handler for step in steps if step.bounds is not None}
         self._work.lock(step.job_id for step in steps)
-        counts = self._places.counts(bounded) if bounded else SlotCounts()
+        counts = self._slots.counts(bounded) if bounded else SlotCounts()
         return [self._start(step, counts) for step in steps]
 
     def _start(self, step: Start, counts: SlotCounts) -> Job | None:
@@ -301,7 +301,7 @@ class JobTransaction:
             assert step.bounds is not None
             by = counts.blocked_by(before, step.bounds)
             if by is not None:
-                self._places.block(before, by, counts)
+                self._slots.block(before, by, counts)
                 return None
             if before.slot_ms is None:
                 counts.add(Slot.of(before))
@@ -432,8 +432,8 @@ class JobTransaction:
         counts = SlotCounts()
         bounds_of = {bounds.handler: bounds for bounds in step.bounds}
         if bounds_of:
-            counts = self._places.counts(bounds_of)
-            self._places.fill(step.bounds, counts)
+            counts = self._slots.counts(bounds_of)
+            self._slots.fill(step.bounds, counts)
         if step.may_end_leases(work.now_ms):
             self._end_leases(step)
         asked = {
@@ -455,7 +455,7 @@ class JobTransaction:
                 by = counts.blocked_by(job, bounds_of[job.handler])
                 if by is not None:
                     is_cut = True
-                    self._places.block(job, by, counts)
+                    self._slots.block(job, by, counts)
                     continue
                 counts.add(Slot.of(job))
                 job = with_slot(job, work.now_ms)

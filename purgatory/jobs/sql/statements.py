@@ -282,7 +282,7 @@ class Locks:
         self._lock_by_id(dialect)
         self._lock_on_keys(dialect)
         self._lock_due_jobs(dialect)
-        self._lock_places()
+        self._lock_blocked()
         self.finished = (
             select(jobs.c.id, jobs.c.state, jobs.c.finished_ms)
             .where(IS_FINISHED)
@@ -360,7 +360,7 @@ class Locks:
             .with_for_update()
         )
 
-    def _lock_places(self) -> None:
+    def _lock_blocked(self) -> None:
         of_handler = jobs.c.handler == bindparam("handler")
         of_key = jobs.c.concurrency_key == bindparam("concurrency_key")
         blocked = select(*WITHOUT_PAYLOAD).where(of_handler).order_by(*_FIRST).limit(LIMIT)

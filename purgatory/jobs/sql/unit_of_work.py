@@ -102,7 +102,7 @@ class UnitOfWork:
         return self._jobs[job_id]
 
     @property
-    def placed_handlers(self) -> set[str]:
+    def slot_handlers(self) -> set[str]:
         """The handlers of the locked jobs that hold slots."""
         return {job.handler for job in self._jobs.values() if job.slot_ms is not None}
 
@@ -379,7 +379,7 @@ class UnitOfWork:
         self._counts[JobState(record["state"])] -= 1
 
 
-class JobPlaces:
+class JobSlots:
     """Counts slots, and hands over those that become free.
 
     PostgreSQL: with a lock for each handler, taken after those of jobs, so that of two transactions

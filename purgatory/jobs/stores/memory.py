@@ -139,11 +139,11 @@ class MemoryIndex:
                 self._leave_keys(old)
             if old.slot_ms is not None:
                 self.slots.add(Slot.of(old), -1)
-            elif _waits_for_place(old):
+            elif _waits_for_slot(old):
                 self._leave_queue(old)
         if job.slot_ms is not None:
             self.slots.add(Slot.of(job))
-        elif _waits_for_place(job):
+        elif _waits_for_slot(job):
             insort(self._blocked.setdefault(_queue_of(job), []), (job.due_ms, job.id))
         if job.is_undecided:
             self._join_keys(job)
@@ -297,7 +297,7 @@ class MemoryIndex:
                 self._push_free(job)
 
 
-def _waits_for_place(job: Job) -> bool:
+def _waits_for_slot(job: Job) -> bool:
     return job.blocked_by not in (None, BlockedBy.PAUSED)
 
 
@@ -505,7 +505,7 @@ class MemoryJobStore:
         if first is not None:
             self._write(unblocked(first, now_ms), now_ms)
 
-    def _fill_places(self, bounds: Bounds, now_ms: int) -> None:
+    def _fill_slots(self, bounds: Bounds, now_ms: int) -> None:
         for _ in range(self._index.slots.room(bounds, self.limits.max_batch)):
             first = self._index.first_blocked(Slot(bounds.handler, None))
             if first is None:
@@ -565,7 +565,7 @@ class MemoryJobStore:
             for held in self._index.held():
                 self._index.put(ended_early(held, step, now_ms))
         for bounds in step.bounds:
-            self._fill_places(bounds, now_ms)
+            self._fill_slots(bounds, now_ms)
         for _ in range(self.limits.cut(step.limit)):
             job = self._index.first_free(now_ms, step.handlers)
             if job is None or job.due_ms > now_ms + step.within_ms:
