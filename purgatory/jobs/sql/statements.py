@@ -307,12 +307,7 @@ class Locks:
         self.by_id_without_payload = (
             select(*WITHOUT_PAYLOAD).where(by_id).order_by(jobs.c.id).with_for_update()
         )
-        self.unlocked_by_id = (
-            select(*WITHOUT_PAYLOAD)
-            .where(by_id)
-            .order_by(jobs.c.id)
-            .with_for_update(skip_locked=True)
-        )
+        self.unlocked_by_id = self.by_id_without_payload.with_for_update(skip_locked=True)
         self.by_dedupe_key = (
             select(*ALL)
             .where(HAS_DEDUPE_KEY, dialect.among(jobs.c.dedupe_key, "dedupe_keys"))
