@@ -192,11 +192,9 @@ class PeriodicRegistrar:
             concurrency_key=MARK,
             max_attempts=handler.max_attempts,
             misfire="run" if series.catch_up else "skip",
-            idempotency_key=series.request_key(at_ms),
         )
-        assert spec.request is not None
         # It is the same run whatever options a process stores it with.
-        return replace(spec, request=spec.request._replace(fingerprint=MARK))
+        return spec.of_request(None, series.request_key(at_ms), fingerprint=MARK)
 
     async def _settled(
         self, result: Added | JobError, spec: JobSpec, series: Series, at_ms: int, now_ms: int
@@ -223,9 +221,7 @@ class PeriodicRegistrar:
                 assert spec.request is not None
                 # The same in each process, and another one after each move.
                 runs = [f"{each.id} {each.version}" for each, _ in recent]
-                name = spec.of_request(None, spec.request.name, *runs).request
-                assert name is not None
-                spec = replace(spec, request=name._replace(fingerprint=MARK))
+                spec = spec.of_request(None, spec.request.name, *runs, fingerprint=MARK)
             on_conflict = OnConflict.REPLACE if job.is_undecided else OnConflict.ERROR
             [result] = await self._store.run([Add(replace(spec, on_conflict=on_conflict))])
             job = _job_of(result)

@@ -176,13 +176,16 @@ class JobSpec:
         # A request of this application, and of no client.
         return spec.of_request(None, idempotency_key)
 
-    def of_request(self, *name: str | int | None) -> JobSpec:
+    def of_request(self, *name: str | int | None, fingerprint: str | None = None) -> JobSpec:
         """Return the same job as that of a request, which stores add once however often it comes.
 
         `name` identifies the request: who has sent it, None for this application, and its
-        idempotency key. No two names are the same unless all of their parts are.
+        idempotency key. No two names are the same unless all of their parts are. `fingerprint` is
+        the hash of what is asked for, unless it is given.
         """
-        return replace(self, request=Request(_hash(name, NAME_LENGTH), _hash(_asked_by(self), 12)))
+        if fingerprint is None:
+            fingerprint = _hash(_asked_by(self), 12)
+        return replace(self, request=Request(_hash(name, NAME_LENGTH), fingerprint))
 
     def job(self, now_ms: int, deadline_ms: int, *, ceiling_ms: int | None = None) -> Job:
         """Return the new job, with the deadline limited by the ceiling.

@@ -361,11 +361,10 @@ class Start(HolderStep[Job | None]):
     bounds: Bounds | None = None
     """Those of its handler in this process; None without any."""
 
-    def needs_slot(self, job: Job | None, now_ms: int) -> bool:
-        """Return True iff it needs a slot for the stored job: with bounds, once that is due."""
-        if self.bounds is None or job is None or not self.claim.holds(job):
-            return False
-        return job.state is JobState.RUNNING or job.due_ms <= now_ms
+    def bounds_on(self, job: Job, now_ms: int) -> Bounds | None:
+        """Return the bounds if the job that is held is due, and so needs a slot."""
+        is_due = job.state is JobState.RUNNING or job.due_ms <= now_ms
+        return self.bounds if is_due else None
 
     def result(self, before: Job | None, after: Job | None) -> Job | None:
         """Return the job after the step; None if the claim was lost."""

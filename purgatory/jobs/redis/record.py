@@ -23,7 +23,6 @@ from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import (
     Cancel,
-    CancelForKey,
     Claim,
     Finish,
     Fire,
@@ -184,7 +183,6 @@ def key_step(step: KeyStep, limit: int) -> bytes:
     """Return a step on the jobs on a key, with this limit."""
     if isinstance(step, Fire):
         return step_of("fire", step.key, step.value_json, limit)
-    assert isinstance(step, CancelForKey)
     return step_of("cancel_for_key", step.key, limit)
 
 

@@ -294,17 +294,18 @@ class JobTransaction:
 
     def _start(self, step: Start, counts: SlotCounts) -> Job | None:
         before = self._work.get(step.job_id)
-        if before is not None and step.claim.holds(before) and self._work.is_paused(before):
-            self._work.put(paused(before))
-            return None
-        if before is not None and step.needs_slot(before, self._work.now_ms):
-            assert step.bounds is not None
-            by = counts.blocked_by(before, step.bounds)
-            if by is not None:
-                self._slots.block(before, by, counts)
+        if before is not None and step.claim.holds(before):
+            if self._work.is_paused(before):
+                self._work.put(paused(before))
                 return None
-            if before.slot_ms is None:
-                counts.add(Slot.of(before))
+            bounds = step.bounds_on(before, self._work.now_ms)
+            if bounds is not None:
+                by = counts.blocked_by(before, bounds)
+                if by is not None:
+                    self._slots.block(before, by, counts)
+                    return None
+                if before.slot_ms is None:
+                    counts.add(Slot.of(before))
         started: Job | None = self._apply(step)
         return started
 

@@ -451,16 +451,16 @@ class MemoryJobStore:
         if isinstance(step, WaitAgain) and before is not None:
             rival = self._index.by_dedupe_key(before.dedupe_key)
             step = replace(step, is_replaced=rival is not None)
-        if isinstance(step, Start) and self._is_paused(before) and step.claim.holds(before):
-            assert before is not None
-            self._put(paused(before), now_ms)
-            return None
-        if isinstance(step, Start) and step.needs_slot(before, now_ms):
-            assert before is not None and step.bounds is not None
-            by = self._index.slots.blocked_by(before, step.bounds)
-            if by is not None:
-                self._block(before, by, now_ms)
+        if isinstance(step, Start) and before is not None and step.claim.holds(before):
+            if self._is_paused(before):
+                self._put(paused(before), now_ms)
                 return None
+            bounds = step.bounds_on(before, now_ms)
+            if bounds is not None:
+                by = self._index.slots.blocked_by(before, bounds)
+                if by is not None:
+                    self._block(before, by, now_ms)
+                    return None
         after, result = applied(step, before, now_ms, self.limits)
         if after is not None and after is not before:
             if isinstance(step, Renew):
@@ -586,8 +586,8 @@ class MemoryJobStore:
             jobs.append(job)
         return Claimed(now_ms, jobs, is_cut)
 
-    def _is_paused(self, job: Job | None) -> bool:
-        return job is not None and self._paused.covers(job.handler)
+    def _is_paused(self, job: Job) -> bool:
+        return self._paused.covers(job.handler)
 
     def _pause(self, handler: str | None) -> None:
         if handler is None:

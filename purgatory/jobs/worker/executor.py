@@ -203,9 +203,8 @@ class JobExecutor:
             self._leased.remove(leased)
 
     def _note_lateness(self, job: Job) -> None:
-        is_first = job.attempt == 1 and job.lateness_ms is not None
-        if is_first and self._recovery.was_watched(job):
-            assert job.lateness_ms is not None
+        is_first = job.attempt == 1 and self._recovery.was_watched(job)
+        if is_first and job.lateness_ms is not None:
             self._store.counters.lateness.add(job.lateness_ms)
 
     async def _call_handler_if_held(self, job: Job, leased: LeasedJob) -> _End | None:

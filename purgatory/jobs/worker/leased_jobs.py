@@ -115,10 +115,10 @@ class LeasedJobs:
         has the new claim, and is not begun beside itself. A later round of the job is another run.
         """
         leased = self._jobs.get(job.id)
-        is_same = leased is not None and leased.is_running and leased.round == job.round
-        if not is_same or job.state is not JobState.RUNNING:
+        if leased is None or not leased.is_running or leased.round != job.round:
             return False
-        assert leased is not None
+        if job.state is not JobState.RUNNING:
+            return False
         leased.claim, leased.is_lost = job.claim, False
         return True
 

@@ -57,17 +57,15 @@ class MissedFires:
         """
         counted: list[AddResult] = list(results)
         since = {
-            index: spec.since
+            index: (result, spec.since)
             for index, (spec, result) in enumerate(zip(specs, results, strict=True))
             if spec.since and isinstance(result, Added) and result.job.is_undecided
         }
         if not since:
             return counted
-        await self.read_to_end({key for each in since.values() for key, _ in each})
+        await self.read_to_end({key for _, positions in since.values() for key, _ in positions})
         steps: dict[int, FireJob] = {}
-        for index, positions in since.items():
-            added = results[index]
-            assert isinstance(added, Added)
+        for index, (added, positions) in since.items():
             try:
                 fired = self.fired_since(positions)
             except CursorExpiredError as exc:
@@ -79,10 +77,8 @@ class MissedFires:
                 steps[index] = FireJob(added.job.id, tuple(fired), added.job.round)
         jobs = await self._store.run(list(steps.values())) if steps else []
         for index, job in zip(steps, jobs, strict=True):
-            added = results[index]
-            assert isinstance(added, Added)
             if job is not None:
-                counted[index] = added._replace(job=job)
+                counted[index] = since[index][0]._replace(job=job)
                 self._note_end(job)
         return counted
 
