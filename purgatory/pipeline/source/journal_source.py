@@ -38,9 +38,8 @@ _OUTCOMES = "outcomes"
 
 @dataclass
 class Files(InputPartition):
-    """The files of one task, in one folder."""
+    """The files of one task, relative to the folder."""
 
-    folder: str
     paths: list[str]
 
 
@@ -72,13 +71,23 @@ class JournalReader(DataSourceReader):
             where = " on this machine" if is_local(self._folder) else ""
             raise NothingToReadError(f"{folder} is not a folder{where}.")
         files = [file for file in folder.files(".parquet") if _is_within(file.path, low, high)]
-        return grouped(folder, good_files(folder, files, self._on_bad_file))
+        return grouped(good_files(folder, files, self._on_bad_file))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the files of a task."""
         # If there are no partitions, Spark asks for one that is None.
-        if isinstance(partition, Files):
-            yield from read_files(partition, self._schema, self._filters, self._columns)
+        if not isinstance(partition, Files):
+            return
+        folder = folder_at(self._folder)
+        expression = arrow_expression(self._filters, self._columns)
+        for path in partition.paths:
+            # The folder's date and hour are ignored: rows have their own times.
+            dataset = ds.dataset(
+                folder.path(path), self._columns, format="parquet", filesystem=folder.file_system
+            )
+            for batch in dataset.to_batches(columns=self._schema.names, filter=expression):
+                if batch.num_rows:
+                    yield batch
 
 
 class ResultsReader(JournalReader):
@@ -90,28 +99,27 @@ class ResultsReader(JournalReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return groups of files. Raises NothingToReadError without any."""
-        return grouped(*_files_of(self._folder, self._table))
+        return grouped(_files_of(self._folder, self._table))
 
 
 def schema_of(folder: str, table: str) -> pa.Schema:
     """Return the columns of a table of results. Raises NothingToReadError without any."""
     if table == _OUTCOMES:
         return OUTCOME_SCHEMA
-    place, files = _files_of(folder, table)
-    with place.open(files[0].path) as file:
+    with folder_at(folder).open(_files_of(folder, table)[0].path) as file:
         return pq.read_schema(file)
 
 
-def _files_of(folder: str, table: str) -> tuple[Folder, list[File]]:
-    """Return the folder and the files of a table; of outcomes, those that the manifest names."""
-    place = folder_at(f"{folder}/{table}")
-    files = place.files(".parquet")
+def _files_of(folder: str, table: str) -> list[File]:
+    """Return the files of a table; of outcomes, those that the manifest names."""
+    files = folder_at(folder).files(".parquet", table)
     if table == _OUTCOMES:
-        published = {*read_manifest(place).paths()}
+        manifest = read_manifest(folder_at(f"{folder}/{table}"))
+        published = {f"{table}/{path}" for path in manifest.paths()}
         files = [file for file in files if file.path in published]
     if not files:
         raise NothingToReadError(f"No {table} in {folder}: run the job that writes it first.")
-    return place, files
+    return files
 
 
 def good_files(folder: Folder, files: Iterable[File], on_bad_file: OnBadFile) -> list[File]:
@@ -131,33 +139,17 @@ def good_files(folder: Folder, files: Iterable[File], on_bad_file: OnBadFile) ->
     return good
 
 
-def grouped(folder: Folder, files: Iterable[File]) -> list[Files]:
+def grouped(files: Iterable[File]) -> list[Files]:
     """Return the files in groups of about equal size."""
     groups: list[Files] = []
     room = 0
     for file in files:
         if file.size > room or not groups:
-            groups.append(Files(str(folder), []))
+            groups.append(Files([]))
             room = _BYTES_A_TASK
         groups[-1].paths.append(file.path)
         room -= file.size
     return groups
-
-
-def read_files(
-    files: Files, schema: pa.Schema, filters: Sequence[Filter] = (), columns: pa.Schema = EVENTS
-) -> Iterator[pa.RecordBatch]:
-    """Yield the columns of `schema` of the rows that may match `filters`; files have `columns`."""
-    folder = folder_at(files.folder)
-    expression = arrow_expression(filters, columns)
-    for path in files.paths:
-        # The folder's date and hour are ignored: rows have their own times.
-        dataset = ds.dataset(
-            folder.path(path), columns, format="parquet", filesystem=folder.file_system
-        )
-        for batch in dataset.to_batches(columns=schema.names, filter=expression):
-            if batch.num_rows:
-                yield batch
 
 
 def _is_within(path: str, low: datetime | None, high: datetime | None) -> bool:

@@ -41,68 +41,52 @@ class Range(InputPartition):
     until: str
 
 
-@dataclass
-class _Stream:
-    """A stream on a server. It connects for each call, as it is sent to other processes."""
+class RedisStreamReader(DataSourceReader):
+    """Reads all entries that exist when it begins, several ranges in parallel.
 
-    url: str
-    name: str
+    It connects for each call, as it is sent to other processes.
+    """
 
-    def last_id(self) -> str:
+    def __init__(self, url: str, stream: str, schema: pa.Schema, tasks: int) -> None:
+        self._url = url
+        self._stream = stream
+        self._schema = schema
+        self._tasks = tasks
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return ranges of ids of about equal intervals of time."""
         with self._client() as client:
-            entries: Any = client.xrevrange(self.name, count=1)
-        return entries[0][0].decode() if entries else _FIRST
-
-    def ranges(self, after: str, until: str, count: int) -> list[Range]:
-        """Return about `count` ranges of equal time between two ids."""
-        if _order(until) <= _order(after):
+            last: Any = client.xrevrange(self._stream, count=1)
+            first: Any = client.xrange(self._stream, count=1)
+        if not last:
             return []
-        low, high = max(_order(after)[0], self._first_ms()), _order(until)[0]
-        edges = [low + (high - low) * number // count for number in range(1, count)]
-        ids = [after, *(f"{edge}-0" for edge in dict.fromkeys(edges) if edge > low), until]
+        until = last[0][0].decode()
+        # All may have been deleted in between.
+        low, high = (int(found[0][0].partition(b"-")[0]) for found in (first or last, last))
+        edges = [low + (high - low) * number // self._tasks for number in range(1, self._tasks)]
+        ids = [_FIRST, *(f"{edge}-0" for edge in dict.fromkeys(edges) if edge > low), until]
         return [Range(start, end) for start, end in pairwise(ids)]
 
-    def read(self, entries: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range."""
         # If there are no partitions, Spark asks for one that is None.
-        if not isinstance(entries, Range):
+        if not isinstance(partition, Range):
             return
-        after = entries.after
+        after, until = partition.after, partition.until
         with self._client() as client:
             while True:
-                found: Any = client.xrange(self.name, f"({after}", entries.until, count=_ENTRIES)
+                found: Any = client.xrange(self._stream, f"({after}", until, count=_ENTRIES)
                 if not found:
                     return
-                yield _batch(self.name, found, schema)
+                yield _batch(self._stream, found, self._schema)
                 after = found[-1][0].decode()
-
-    def _first_ms(self) -> int:
-        with self._client() as client:
-            first: Any = client.xrange(self.name, count=1)
-        return _order(first[0][0].decode())[0] if first else 0
 
     def _client(self) -> redis.Redis:
         import redis
 
         return redis.Redis.from_url(
-            self.url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S
+            self._url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S
         )
-
-
-class RedisStreamReader(DataSourceReader):
-    """Reads all entries that exist when it begins, several ranges in parallel."""
-
-    def __init__(self, url: str, stream: str, schema: pa.Schema, tasks: int) -> None:
-        self._stream = _Stream(url, stream)
-        self._schema = schema
-        self._tasks = tasks
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """Return ranges of ids."""
-        return self._stream.ranges(_FIRST, self._stream.last_id(), self._tasks)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range."""
-        return self._stream.read(partition, self._schema)
 
 
 class RedisStreamWriter(DataSourceArrowWriter):
@@ -133,11 +117,6 @@ class RedisStreamWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Do nothing: added entries stay, and repeated ones are recognised by `outcomes`."""
-
-
-def _order(entry_id: str) -> tuple[int, int]:
-    milliseconds, _, number = entry_id.partition("-")
-    return int(milliseconds), int(number or 0)
 
 
 def _batch(stream: str, entries: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
