@@ -26,7 +26,7 @@ from purgatory.pipeline.replay.loads import (
     SyntheticLoad,
     WhatIf,
 )
-from purgatory.pipeline.replay.summary import CpuTime, TimeSlice
+from purgatory.pipeline.replay.summary import MOST, SUMMED, CpuTime, TimeSlice
 from purgatory.pipeline.schemas import JOB_KIND
 from purgatory.timer.clock import NS_PER_MS
 from purgatory.timer.task import MAX_DELAY_MS
@@ -142,10 +142,7 @@ class Simulation:
                 gc.enable()
 
 
-_COUNTS = (
-    *("operations", "fired", "expired", "cancelled", "newly_expired", "unknown"),
-    *("waiting", "peak", "buckets", "cascaded", "longest_run", "latest_us", "cpu_ns"),
-)
+_COUNTS = (*SUMMED[:-1], *MOST, "cpu_ns")
 
 REPLAY_SCHEMA = StructType(
     [

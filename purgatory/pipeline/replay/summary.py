@@ -109,7 +109,7 @@ def _buckets(values: Integers) -> Integers:
     return np.where(values < SUB_BUCKETS, values, index)
 
 
-_SUMMED = (
+SUMMED = (
     *("operations", "fired", "expired", "cancelled", "newly_expired", "unknown"),
     *("waiting", "peak", "buckets", "cascaded", "cpu_ns"),
 )
@@ -147,8 +147,8 @@ class ReplaySummary:
     """The maximum of CPU time by simulated time, over all shards and slices."""
 
 
-_MOST = ("longest_run", "latest_us")
-_ADDED = tuple(name for name in _SUMMED if name not in ("waiting", "peak"))
+MOST = ("longest_run", "latest_us")
+_ADDED = tuple(name for name in SUMMED if name not in ("waiting", "peak"))
 _OF_SUMMARY = (*_ADDED[:-1], "peak_at_most", "longest_run")
 
 
@@ -166,12 +166,12 @@ def replay_by_time(replayed: DataFrame) -> DataFrame:
     In a shard without a row for a slice no operation waited. `peak` is the sum of peaks that may
     have been at different times.
     """
-    return replayed.groupBy("at").agg(*_sums(_SUMMED), *_most(_MOST)).orderBy("at")
+    return replayed.groupBy("at").agg(*_sums(SUMMED), *_most(MOST)).orderBy("at")
 
 
 def replay_by_shard(replayed: DataFrame) -> DataFrame:
     """Return the totals of each shard, which show whether the keys share the work evenly."""
-    totals = [*_sums(_ADDED), *_most(("peak", *_MOST))]
+    totals = [*_sums(_ADDED), *_most(("peak", *MOST))]
     return replayed.groupBy("shard").agg(*totals).orderBy("shard")
 
 
@@ -185,7 +185,7 @@ def replay_summary(replayed: DataFrame, *, slice_s: int) -> ReplaySummary:
         *_sums(_ADDED),
         F.max("waiting").alias("peak_at_least"),
         F.max("peak").alias("peak_at_most"),
-        *_most(_MOST),
+        *_most(MOST),
         (F.unix_seconds(F.max("at")) - F.unix_seconds(F.min("at")) + slice_s).alias("seconds"),
     ).first()
     shards = replayed.agg(

@@ -78,28 +78,22 @@ def write_waits(
         "lateness_counts": sql.lateness_counts(_PARTS),
     }
     on_progress(f"{JOB}: tables")
-    tables.fill(JOB, lambda new: _fill(connection, rollups, tables, queries, new))
+
+    def fill(new: str) -> None:
+        files = NodeFiles(tables.folder)
+        for name, query in queries.items():
+            path = files.path(f"{new}/{name}/part-0.parquet")
+            path.parent.mkdir(parents=True)
+            connection.execute(f"COPY ({query}) TO {text(str(path))} (FORMAT parquet)")
+        for name in ("by_hour", "parked"):
+            folder = files.path(f"{new}/{name}")
+            folder.mkdir(parents=True)
+            for number, file in enumerate(rollups.of_months(name)):
+                shutil.copyfile(file, folder / f"part-{number}.parquet")
+        files.publish(new)
+
+    tables.fill(JOB, fill)
     connection.execute(f"DROP TABLE {_PARTS}")
-
-
-def _fill(
-    connection: duckdb.DuckDBPyConnection,
-    rollups: Rollups,
-    tables: Tables,
-    queries: Mapping[str, str],
-    new: str,
-) -> None:
-    files = NodeFiles(tables.folder)
-    for name, query in queries.items():
-        path = files.path(f"{new}/{name}/part-0.parquet")
-        path.parent.mkdir(parents=True)
-        connection.execute(f"COPY ({query}) TO {text(str(path))} (FORMAT parquet)")
-    for name in ("by_hour", "parked"):
-        folder = files.path(f"{new}/{name}")
-        folder.mkdir(parents=True)
-        for number, file in enumerate(rollups.of_months(name)):
-            shutil.copyfile(file, folder / f"part-{number}.parquet")
-    files.publish(new)
 
 
 def _timeline(rollups: Rollups) -> str:
