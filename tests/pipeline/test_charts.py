@@ -8,18 +8,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from purgatory.pipeline.outcomes.manifest import Manifest
-from purgatory.pipeline.report.charts import (
-    SHOWN_DAYS,
-    Chart,
-    hourly_load,
-    parked_chart,
-    survival_chart,
-    waits_chart,
-)
+from purgatory.pipeline.report.charts import Chart, parked_chart, survival_chart, waits_chart
 from purgatory.pipeline.report.findings import LISTED_KINDS, SHOWN_KINDS, Findings
 from purgatory.pipeline.report.page import charts
 from purgatory.pipeline.report.sections import advice_section
-from purgatory.pipeline.report.tables import outcome_waits_table
+from purgatory.pipeline.report.tables import SHOWN_DAYS, hourly_load, outcome_waits_table
 from purgatory.pipeline.schemas import OUTCOMES
 from tests.pipeline.columns import hourly_waits, parked_minutes, timeline_counts
 
@@ -40,7 +33,7 @@ NOTHING = Findings(
 
 def parked(findings: Findings) -> Chart | None:
     """Return the chart of the findings' parked operations."""
-    return parked_chart(findings, hourly_load(findings))
+    return parked_chart(hourly_load(findings))
 
 
 def kind_row(kind: str) -> dict[str, Any]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 
 from purgatory.pipeline.console import duration, figure, percent
 from purgatory.pipeline.report.chart_data import LEAST_US, OUTCOME_SERIES
 from purgatory.pipeline.report.findings import LISTED_KINDS, Findings
+from purgatory.pipeline.report.tables import HourlyLoad, last_days, time_or
 from purgatory.pipeline.rollups.wait_tables import PERCENTS, Relation, rows_of
 from purgatory.pipeline.sql.values import texts
 from purgatory.pipeline.statistics import (
@@ -21,7 +22,6 @@ from purgatory.pipeline.statistics import (
 )
 from purgatory.pipeline.statistics import bucket as bucket_of
 
-SHOWN_DAYS = 31
 SHOWN_HOURS = 72
 """Rows of the table of percentiles: a year has thousands."""
 
@@ -58,64 +58,25 @@ def outcomes_chart(findings: Findings) -> Chart:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class HourlyLoad:
-    """Parked operations by hour."""
-
-    means: dict[datetime, float]
-    """In the order of time."""
-    peaks: dict[datetime, int]
-    """Upper bounds: the peaks of kinds within a minute are added."""
-
-    @property
-    def days(self) -> list[date]:
-        """The days with an operation."""
-        return sorted({hour.date() for hour in self.means})
-
-    def last_days(self) -> tuple[list[date], dict[datetime, float]]:
-        """Return the SHOWN_DAYS last days, and the means of their hours."""
-        days = self.days[-SHOWN_DAYS:]
-        are_shown = {*days}
-        means = {hour: mean for hour, mean in self.means.items() if hour.date() in are_shown}
-        return days, means
-
-
-def hourly_load(findings: Findings) -> HourlyLoad:
-    """Return the parked operations by hour."""
-    found = rows_of(
-        findings.parked,
-        """
-        WITH minutes AS (SELECT epoch_us(minute) // 60000000 AS number, sum(parked_mean) AS mean,
-                                sum(parked_peak) AS peak FROM found GROUP BY ALL)
-        SELECT number // 60 AS hour, sum(mean) / 60, max(peak)::BIGINT
-        FROM minutes GROUP BY ALL ORDER BY hour
-        """,
-    )
-    hours = [(datetime.fromtimestamp(hour * 3_600, UTC), mean, peak) for hour, mean, peak in found]
-    return HourlyLoad(
-        {start: mean for start, mean, _ in hours}, {start: peak for start, _, peak in hours}
-    )
-
-
-def parked_chart(findings: Findings, load: HourlyLoad) -> Chart | None:
+def parked_chart(load: HourlyLoad) -> Chart | None:
     """Return the heat map of parked operations by day and hour; None if there were none."""
-    days, shown = load.last_days()
-    most = max(shown.values(), default=0)
-    if not most:
+    shown = last_days(load)
+    busiest = max(shown, key=lambda hour: shown[hour][0], default=None)
+    if busiest is None or not (most := shown[busiest][0]):
         return None
-    left_out = len(load.days) - len(days)
-    busiest = max(shown, key=lambda hour: shown[hour])
+    days, all_days = ({hour.date() for hour in hours} for hours in (shown, load))
+    left_out = f" Shown are the last {len(days)} of {len(all_days):,} days."
     return Chart(
         name="parked",
         title="Parked at once",
         summary="Operations that wait at the same time, mean and peak; and the mean of each hour. "
         "An hour that the journal covers only partly counts as a whole one. "
         f"The busiest hour began at {busiest:%Y-%m-%d %H:%M} with {figure(most)}."
-        + (f" Shown are the last {len(days)} of {len(load.days):,} days." if left_out else ""),
+        + (left_out if len(all_days) > len(days) else ""),
         header=("hour (UTC)", "parked, mean", "upper bound of the peak"),
         rows=tuple(
-            (f"{hour:%Y-%m-%d %H:%M}", figure(mean), f"{load.peaks[hour]:,}")
-            for hour, mean in shown.items()
+            (f"{hour:%Y-%m-%d %H:%M}", figure(mean), f"{peak:,}")
+            for hour, (mean, peak) in shown.items()
         ),
     )
 
@@ -125,7 +86,7 @@ def waits_chart(findings: Findings) -> Chart:
     rows = tuple(
         (
             row["kind"],
-            *(_duration(row[f"wait_us_{name}"]) for name in ("p50", "p90", "p99", "max")),
+            *(time_or(row[f"wait_us_{name}"], "") for name in ("p50", "p90", "p99", "max")),
         )
         for row in findings.by_kind[:LISTED_KINDS]
     )
@@ -171,7 +132,7 @@ def lateness_chart(findings: Findings) -> Chart | None:
         (
             row["kind"],
             f"{row['expired']:,}",
-            *(_duration(row[f"lateness_us_{name}"]) for name in ("p50", "p99", "p99_9", "max")),
+            *(time_or(row[f"lateness_us_{name}"], "") for name in ("p50", "p99", "p99_9", "max")),
         )
         for row in findings.by_kind[:LISTED_KINDS]
         if row["lateness_us_max"] is not None
@@ -255,7 +216,7 @@ def wait_heat_map(findings: Findings) -> Chart | None:
 
 def _medians(findings: Findings) -> str:
     parts = [
-        f"{row['kind']} p50 {_duration(row['wait_us_p50'])}"
+        f"{row['kind']} p50 {time_or(row['wait_us_p50'], '')}"
         for row in findings.by_kind[: len(findings.kinds)]
         if row["wait_us_p50"] is not None
     ]
@@ -265,7 +226,3 @@ def _medians(findings: Findings) -> str:
 def _time_of(curve: Sequence[Step], share: float) -> str:
     time_us = time_of_survival(curve, share)
     return "not observed" if time_us is None else duration(time_us)
-
-
-def _duration(micros: float | None) -> str:
-    return "" if micros is None else duration(micros)

@@ -24,8 +24,6 @@ from purgatory.pipeline.report.changes import (
 from purgatory.pipeline.report.chart_data import as_script, chart_data
 from purgatory.pipeline.report.charts import (
     Chart,
-    HourlyLoad,
-    hourly_load,
     lateness_chart,
     outcomes_chart,
     parked_chart,
@@ -44,10 +42,12 @@ from purgatory.pipeline.report.sections import (
 )
 from purgatory.pipeline.report.tables import (
     SHOWN_PREFIXES,
+    HourlyLoad,
     cells,
     failed_jobs_table,
     folded,
     hot_keys_table,
+    hourly_load,
     hours_table,
     outcome_waits_table,
     table,
@@ -313,7 +313,7 @@ def charts(found: Findings, load: HourlyLoad, *, is_jobs: bool) -> list[Chart]:
         outcomes_chart(found),
         percentiles_chart(found),
         wait_heat_map(found),
-        parked_chart(found, load),
+        parked_chart(load),
         waits_chart(found),
         None if is_jobs else survival_chart(found),
         lateness_chart(found),

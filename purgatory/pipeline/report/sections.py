@@ -253,18 +253,14 @@ def _labels(labels: Mapping[str, str] | None) -> str:
 def _row(change: KindChange) -> list[str]:
     before, since = change.before, change.since
     shares = (before.expired_share if before.ended else None, since.expired_share)
+    texts = tuple("" if share is None else percent(share) for share in shares)
     return [
         name_cell(change.kind),
         f"<td>{since.ended:,}</td>",
         # As in the sentences above: what may be chance is not marked.
-        _compared(shares, tuple(_shares(shares)), is_marked=change.has_other_share),
+        _compared(shares, texts, is_marked=change.has_other_share),
         *(_waits(change, percents) for percents in (50.0, 99.0)),
     ]
-
-
-def _shares(shares: tuple[float | None, float]) -> Iterator[str]:
-    for share in shares:
-        yield "" if share is None else percent(share)
 
 
 def _waits(change: KindChange, percents: float) -> str:

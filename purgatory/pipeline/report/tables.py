@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from html import escape
 from typing import Any
 
 from purgatory.pipeline.console import duration, figure, percent, short
 from purgatory.pipeline.report.chart_data import OUTCOME_SERIES
-from purgatory.pipeline.report.charts import HourlyLoad
 from purgatory.pipeline.report.findings import LISTED_KINDS, Findings, Rows
+from purgatory.pipeline.rollups.wait_tables import rows_of
 from purgatory.pipeline.schemas import COMPLETIONS, OUTCOMES
 from purgatory.pipeline.statistics import bucket_end, bucket_start, middle_at
 
@@ -128,9 +128,11 @@ def _key_row(row: Mapping[str, Any]) -> list[str]:
 
 
 def _outcome_bar(row: Mapping[str, Any]) -> str:
+    outcomes = ("fired", "expired")
+    shares = ", ".join(f"{escape(percent(row[of] / row['operations']))} {of}" for of in outcomes)
     return (
         f'<svg class="share" viewBox="0 0 {BAR_WIDTH} 10" width="{BAR_WIDTH}" height="10" '
-        f'role="img"><title>{escape(_words(row))}</title>{"".join(_bar_parts(row))}</svg>'
+        f'role="img"><title>{shares}</title>{"".join(_bar_parts(row))}</svg>'
     )
 
 
@@ -145,9 +147,30 @@ def _bar_parts(row: Mapping[str, Any]) -> Iterator[str]:
         left += width
 
 
-def _words(row: Mapping[str, Any]) -> str:
-    shares = (percent(row[name] / row["operations"]) for name in ("fired", "expired"))
-    return "{} fired, {} expired".format(*shares)
+HourlyLoad = Mapping[datetime, tuple[float, int]]
+"""The parked operations by hour, in the order of time: their mean, and an upper bound of their
+peak, as the peaks of kinds within a minute are added."""
+SHOWN_DAYS = 31
+
+
+def hourly_load(findings: Findings) -> HourlyLoad:
+    """Return the parked operations by hour."""
+    found = rows_of(
+        findings.parked,
+        """
+        WITH minutes AS (SELECT epoch_us(minute) // 60000000 AS number, sum(parked_mean) AS mean,
+                                sum(parked_peak) AS peak FROM found GROUP BY ALL)
+        SELECT number // 60 AS hour, sum(mean) / 60, max(peak)::BIGINT
+        FROM minutes GROUP BY ALL ORDER BY hour
+        """,
+    )
+    return {datetime.fromtimestamp(hour * 3_600, UTC): (mean, peak) for hour, mean, peak in found}
+
+
+def last_days(load: HourlyLoad) -> HourlyLoad:
+    """Return the hours of the SHOWN_DAYS last days with an operation."""
+    days = {*sorted({hour.date() for hour in load})[-SHOWN_DAYS:]}
+    return {hour: found for hour, found in load.items() if hour.date() in days}
 
 
 SHADES = 10
@@ -159,7 +182,8 @@ _WIDEST = 1_000
 
 def hours_table(load: HourlyLoad) -> str:
     """Return the last days as rows of 24 cells, with the scale."""
-    days, shown = load.last_days()
+    shown = {hour: mean for hour, (mean, _) in last_days(load).items()}
+    days = sorted({hour.date() for hour in shown})
     high = max(shown.values(), default=0.0)
     if not high:
         return ""

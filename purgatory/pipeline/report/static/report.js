@@ -135,11 +135,8 @@ class Chart {
       data,
       this.plot,
     );
-    if (this.chart.isLocal) this.isFree();
-  }
-
-  // A scale whose range is fixed cannot be zoomed: from now on it is where the drag puts it.
-  isFree() {
+    if (!this.chart.isLocal) return;
+    // A scale whose range is fixed cannot be zoomed: from now on it is where the drag puts it.
     const { min, max } = this.u.scales.x;
     this.whole = { min, max };
     this.u.scales.x.range = (u, low, high) => [low ?? min, high ?? max];
