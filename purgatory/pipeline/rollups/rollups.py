@@ -34,7 +34,7 @@ from purgatory.pipeline.schemas import OUTCOME_SCHEMA
 from purgatory.pipeline.spark.folder import Folder
 from purgatory.pipeline.spark.session import session_option
 from purgatory.pipeline.sql import rollups as sql
-from purgatory.pipeline.sql.duck import address, attach, parquet
+from purgatory.pipeline.sql.duck import address, parquet
 from purgatory.pipeline.sql.outcomes import HOUR_US, in_hours, waits_of
 from purgatory.pipeline.sql.rollups import merged, parked, summed
 from purgatory.pipeline.sql.selection import Selection
@@ -79,7 +79,6 @@ class RollupRun:
     """The part of the outcomes that the rollups are of."""
 
     def __post_init__(self) -> None:
-        attach(self.connection, self.table)
         self._files = NodeFiles(self.folder)
         self._name = run_name(self.before.run + 1)
 
@@ -126,7 +125,8 @@ class RollupRun:
         place = f"run={self._name}/hours"
         make_starts(self.connection, self.outcomes.starts)
         for batch in self._batches(hours):
-            relation = parquet(address(self.table, path) for path in self._read_with(batch))
+            places = (address(self.connection, self.table, of) for of in self._read_with(batch))
+            relation = parquet(places)
             source = sql.source(f"({self._chosen(relation, batch)})", self._as_of)
             # A table: each part of the rollups would read the files, and find polls, again.
             self.connection.execute(f"CREATE OR REPLACE TEMP TABLE rollup_source AS {source}")

@@ -19,7 +19,7 @@ from purgatory.pipeline.console import OnProgress
 from purgatory.pipeline.rollups.rollup_files import NodeFiles, Part, Rollups
 from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.sql import waits as sql
-from purgatory.pipeline.sql.duck import DuckRunner, address, attach, connected, parquet
+from purgatory.pipeline.sql.duck import DuckRunner, address, connected, parquet
 from purgatory.pipeline.sql.values import text
 
 JOB = "waits"
@@ -112,8 +112,8 @@ def relation(tables: Tables, name: str) -> Relation:
     def read() -> Relation:
         # One thread adds numbers in the same order each time.
         connection = connected(threads=1)
-        folder = attach(connection, tables.folder)
-        files = parquet(address(folder, path) for path in tables.paths(JOB, name))
+        paths = tables.paths(JOB, name)
+        files = parquet(address(connection, tables.folder, path) for path in paths)
         # Read once: an object store would be asked for each query.
         connection.execute(f"CREATE TEMP TABLE {name} AS SELECT * FROM {files}")
         return connection.table(name)

@@ -45,23 +45,17 @@ def connected(
     return connection
 
 
-def attach(connection: duckdb.DuckDBPyConnection, folder: Folder) -> Folder:
-    """Let `connection` read and write the files of `folder`, and return it."""
-    if not isinstance(folder, LocalFolder):
+def address(connection: duckdb.DuckDBPyConnection, folder: Folder, path: str) -> str:
+    """Return `path` in `folder` as `connection` names it, which can read and write it then."""
+    if isinstance(folder, LocalFolder):
+        return folder.named(path)
+    kind = folder.file_system.type_name
+    if not connection.filesystem_is_registered(kind):
         # Only needed here.
         from fsspec.implementations.arrow import ArrowFSWrapper
 
-        kind = folder.file_system.type_name
-        if not connection.filesystem_is_registered(kind):
-            connection.register_filesystem(ArrowFSWrapper(folder.file_system))
-    return folder
-
-
-def address(folder: Folder, path: str) -> str:
-    """Return `path` in `folder` as DuckDB names it, once `attach` was called."""
-    if isinstance(folder, LocalFolder):
-        return folder.named(path)
-    return f"{folder.file_system.type_name}://{folder.path(path)}"
+        connection.register_filesystem(ArrowFSWrapper(folder.file_system))
+    return f"{kind}://{folder.path(path)}"
 
 
 def parquet(paths: Iterable[str]) -> str:
@@ -95,10 +89,9 @@ class DuckRunner(Runner):
         self.define(name, " UNION ALL ".join(parts) or _empty(schema))
 
     def _addresses(self, folder: Folder, paths: Sequence[str]) -> list[str]:
-        attach(self.connection, folder)
         if not all(path.endswith(".parquet") for path in paths):
             paths = [file.path for path in paths for file in folder.files(".parquet", path)]
-        return [address(folder, path) for path in paths]
+        return [address(self.connection, folder, path) for path in paths]
 
     def define(self, name: str, query: str) -> None:
         """Let `name` be the rows of `query`."""
@@ -126,7 +119,7 @@ class DuckRunner(Runner):
     def _copy(self, query: str, folder: Folder, path: str, options: str = "") -> None:
         if isinstance(folder, LocalFolder):
             folder.local(path).parent.mkdir(parents=True, exist_ok=True)
-        place = text(address(attach(self.connection, folder), path))
+        place = text(address(self.connection, folder, path))
         self.connection.execute(
             f"COPY ({query}) TO {place} (FORMAT parquet, COMPRESSION zstd{options})"
         )
