@@ -182,6 +182,11 @@ class JobAdder:
             for chunk in chunks:
                 yield runner.run(self._add(store, chunk))
 
+    def add_batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Add the rows of `batches`; yield rows of SCHEDULED_SCHEMA."""
+        for rows in self.add(_chunks(batches)):
+            yield pa.RecordBatch.from_pylist(rows, schema=_ARROW_SCHEMA)
+
     async def _add(
         self, store: JobStore, chunk: Sequence[Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
@@ -268,12 +273,7 @@ def schedule_jobs(jobs: DataFrame, address: JobAddress, rows: JobRows) -> DataFr
     if address.is_sqlite:
         # One writer at a time: others would wait for the lock.
         ready = ready.coalesce(1)
-    adder = JobAdder(address, rows)
-
-    def add(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return add_batches(adder, batches)
-
-    return ready.mapInArrow(add, SCHEDULED_SCHEMA)
+    return ready.mapInArrow(JobAdder(address, rows).add_batches, SCHEDULED_SCHEMA)
 
 
 def as_jobs(jobs: DataFrame) -> DataFrame:
@@ -285,12 +285,6 @@ def as_jobs(jobs: DataFrame) -> DataFrame:
         )
     given = dict(jobs.dtypes)
     return jobs.select(*(_column(given.get(name), name) for name in COLUMNS))
-
-
-def add_batches(adder: JobAdder, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Add the rows of `batches`; yield rows of SCHEDULED_SCHEMA."""
-    for rows in adder.add(_chunks(batches)):
-        yield pa.RecordBatch.from_pylist(rows, schema=_ARROW_SCHEMA)
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[list[dict[str, Any]]]:

@@ -22,7 +22,7 @@ from purgatory.jobs import JobState, JobStore
 from purgatory.jobs.model.job import JobFilter
 from purgatory.pipeline.console import counted
 from purgatory.pipeline.errors import RefusedRowsError
-from purgatory.pipeline.schedule import CHUNK, JobAdder, JobAddress, add_batches, opened
+from purgatory.pipeline.schedule import CHUNK, JobAdder, JobAddress, opened
 from purgatory.pipeline.schemas import JOB_KIND
 from purgatory.pipeline.source.rows import column_of, job_batch
 from purgatory.pipeline.spark.schemas import EVENT_SCHEMA
@@ -168,7 +168,7 @@ class JobsWriter(DataSourceArrowWriter):
         """Add one task's rows."""
         refused = 0
         examples: list[str] = []
-        for batch in add_batches(self._adder, iterator):
+        for batch in self._adder.add_batches(iterator):
             for detail in batch.column("detail").drop_null().to_pylist():
                 refused += 1
                 if len(examples) < _MOST_EXAMPLES:
