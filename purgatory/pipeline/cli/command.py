@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from purgatory.log_text import redacted
-from purgatory.pipeline.run import Run, machine_memory
+from purgatory.pipeline.run import Run, check_engine, machine_memory
 
 LEAST_HEAP_MIB = 512
 """Spark itself refuses to start with much less."""
@@ -117,5 +117,5 @@ class Command:
     for errors that the user can correct."""
     add_arguments: Callable[[argparse.ArgumentParser], None]
     """Adds the options that not all commands have."""
-    check: Callable[[argparse.Namespace], object]
+    check: Callable[[argparse.Namespace], object] = check_engine
     """Raises ValueError for options that contradict each other, before Spark is started."""

@@ -30,7 +30,7 @@ from purgatory.pipeline.report import page
 from purgatory.pipeline.report.changes import RunSummary, summary_of
 from purgatory.pipeline.report.findings import findings
 from purgatory.pipeline.rollups.wait_tables import JOB as WAITS
-from purgatory.pipeline.run import EngineName, Run, check_engine
+from purgatory.pipeline.run import EngineName, Run
 from purgatory.pipeline.sql.selection import Selection
 
 _CAPACITY = Capacity()
@@ -269,28 +269,24 @@ COMMANDS = (
         help="one row for each operation, updated from the journal",
         run=run_outcomes,
         add_arguments=partial(_add_waits, needs_rollups=False),
-        check=check_engine,
     ),
     Command(
         name="waits",
         help="counts, waits, hot keys and concurrency; with --journal, outcomes first",
         run=run_waits,
         add_arguments=_add_waits,
-        check=check_engine,
     ),
     Command(
         name="advise",
         help="timeouts and workers; with --journal, outcomes and waits first",
         run=run_advise,
         add_arguments=_add_advise,
-        check=check_engine,
     ),
     Command(
         name="report",
         help="an HTML page with charts and advice; with --journal, all jobs before it first",
         run=run_report,
         add_arguments=_add_report,
-        check=check_engine,
     ),
     replay_command.COMMAND,
     schedule_command.COMMAND,

@@ -1,10 +1,6 @@
 "use strict";
 // The heat map of waits by time and duration.
 
-function shades() {
-  return Array.from({ length: 10 }, (_, shade) => css(`q${shade}`));
-}
-
 // A shade for a count of 1 to most: equal ratios are equal steps.
 function shadeOf(many, most) {
   return Math.min(9, Math.floor((Math.log(many) / Math.max(Math.log(most), 1e-9)) * 10));
@@ -47,7 +43,7 @@ function heatChart(section, mode, width) {
   const columns = Math.ceil(counts.count / heat.perColumn);
   const times = Array.from({ length: columns }, (_, column) => counts.timeOf((column + 0.5) * heat.perColumn));
   const middle = Math.sqrt(edgeOf(lowRow) * edgeOf(highRow + 1));
-  const colours = shades();
+  const colours = Array.from({ length: 10 }, (_, shade) => css(`q${shade}`));
   const draw = (u) => {
     const { ctx } = u;
     ctx.save();
