@@ -33,11 +33,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("purgatory.fastapi")
 
 
-def has_long_polls(app: FastAPI) -> bool:
-    """Return True iff LongPollMiddleware was added to `app`."""
-    return any(getattr(each, "cls", None) is LongPollMiddleware for each in app.user_middleware)
-
-
 def declared_keys(dependant: Any) -> Iterator[tuple[LongPollKey, bool]]:
     """Yield each key of what depends on something, and whether its value is used."""
     if isinstance(dependant.call, LongPollKey):
@@ -53,7 +48,7 @@ def warn_of_useless_keys(app: FastAPI) -> None:
     Those of a router may be there for one of its routes. Looks at nothing without the middleware:
     FastAPI makes the dependencies of a route when they are first asked for.
     """
-    if not has_long_polls(app):
+    if not any(getattr(each, "cls", None) is LongPollMiddleware for each in app.user_middleware):
         return
     useful: set[int] = set()
     others: dict[int, tuple[LongPollKey, str]] = {}

@@ -39,6 +39,7 @@ from purgatory.fastapi.http.json_bodies import (
     KEY_ROOM,
     JsonBody,
     Key,
+    NextCursor,
     RequestBody,
     any_json,
     bad_field,
@@ -120,9 +121,7 @@ def _max_signal_bytes(limits: Limits) -> int:
 class FireResponse(BaseModel):
     """The signal is kept, and its waiters are woken."""
 
-    cursor: str = Field(
-        description="The cursor just after the signal.", examples=["8c1f0a9be2d4-1"]
-    )
+    cursor: NextCursor = Field(description="The cursor just after the signal.")
     seq: int = Field(description="The signal's number: counts up within its key.")
     completed: int = Field(description="Operations of this process that it completed.")
     jobs: int = Field(0, description="Delayed jobs that it decided; left out if 0.")
@@ -151,13 +150,8 @@ class KeyResponse(BaseModel):
     """The cursors and waiters of a key."""
 
     key: str = Field(examples=["order:42:paid"], description="The key.")
-    cursor: str = Field(
-        description="To continue from now, as the `cursor` of a wait.", examples=["8c1f0a9be2d4-1"]
-    )
-    earliest: str = Field(
-        description="To continue from the earliest signal that is kept.",
-        examples=["8c1f0a9be2d4-0"],
-    )
+    cursor: NextCursor = Field(description="To continue from now, as the `cursor` of a wait.")
+    earliest: NextCursor = Field(description="To continue from the earliest signal that is kept.")
     waiting: WaitingCount
 
 
@@ -165,7 +159,7 @@ class DropKeyResponse(BaseModel):
     """The waits on the key have ended, and its history is dropped."""
 
     cancelled: int = Field(description="Waits that were ended.")
-    cursor: str = Field(description="From now on.", examples=["8c1f0a9be2d4-1"])
+    cursor: NextCursor = Field(description="From now on.")
 
 
 class WatchedKey(BaseModel):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from string import Formatter
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -248,12 +248,6 @@ _OF_A_BODY: Final = frozenset(
 )
 
 
-def not_modified(headers: Iterable[tuple[bytes, bytes]], more: Mapping[str, str]) -> RawResponse:
-    """Return the 304 for a response that had `headers`, with `more` headers."""
-    kept = [(name, value) for name, value in headers if name.lower() not in _OF_A_BODY]
-    return RawResponse(304, [*kept, *encoded(more)], b"")
-
-
 NO_KEY: Final = (
     "it names no key: give it Depends(LongPollKey(...)), or its response the header Long-Poll-Key"
 )
@@ -296,9 +290,7 @@ class LongPollOperation(WaitOperation):
             return False
         if super().try_complete():
             return True
-        earliest = self.signals.earliest
-        where = zip(self.watched_keys, self.positions, strict=True)
-        is_forgotten = any(earliest(key) > position for key, position in where)
+        is_forgotten = self.signals.loss(self.watched_keys, self.positions) is not None
         return is_forgotten and self.force_complete()
 
     def _settle(self, status: Status) -> bool:
@@ -509,7 +501,8 @@ class LongPoll:
         more = {"Preference-Applied": self._applied}
         if status is Status.DRAINED:
             more |= {**retry_after(), "Connection": "close"}
-        return not_modified(self._headers, more)
+        kept = [(name, value) for name, value in self._headers if name.lower() not in _OF_A_BODY]
+        return RawResponse(304, [*kept, *encoded(more)], b"")
 
     @property
     def _applied(self) -> str:
@@ -611,10 +604,8 @@ class LongPollMiddleware:
             )
             return
         scope[_PASSED] = True
-        self._compare(scope.get("app"))
-
-    def _compare(self, app: Any) -> None:
-        installed = getattr(getattr(app, "state", None), "purgatory", self.purgatory)
+        state = getattr(scope.get("app"), "state", None)
+        installed = getattr(state, "purgatory", self.purgatory)
         if installed is not self.purgatory:
             logger.warning(
                 "LongPollMiddleware waits on %r, and %r is installed in the application: a fire on "

@@ -89,7 +89,7 @@ async def test_without_middleware_no_task_is_made(
     def fail(*arguments: Any) -> None:
         raise AssertionError("a response is sent in a task")
 
-    monkeypatch.setattr(asgi, "run_in_task", fail)
+    monkeypatch.setattr(asgi, "finish_in_task", fail)
     with serve(orders.app, orders.purgatory, kind) as running:
         async with await Connection.open(running.address) as connection:
             assert await _responses(connection) == [200, 200, 304]

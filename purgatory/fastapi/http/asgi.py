@@ -132,9 +132,9 @@ def send_from_outside(
     is not done at once.
     """
     _begin_next_afresh(send)
-    own = unwrapped_send(send, _TRANSPARENT)
-    run = run_in_task if needs_task or not _is_of_server(own) else send_eagerly
-    return run(coroutine, on_failure)
+    if needs_task or not _is_of_server(unwrapped_send(send, _TRANSPARENT)):
+        return finish_in_task(_finish(coroutine, on_failure))
+    return send_eagerly(coroutine, on_failure)
 
 
 def _begin_next_afresh(send: Any) -> None:
@@ -190,13 +190,6 @@ def send_eagerly(
         on_failure()
         return None
     return finish_in_task(_finish(Resumed(coroutine, pending), on_failure))
-
-
-def run_in_task(
-    coroutine: Coroutine[Any, Any, None], on_failure: Callable[[], object]
-) -> asyncio.Task[None]:
-    """Run `coroutine` in a task, for what needs a current task; else as `send_eagerly`."""
-    return finish_in_task(_finish(coroutine, on_failure))
 
 
 def finish_in_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

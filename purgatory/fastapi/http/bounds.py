@@ -146,9 +146,6 @@ class ByteBudget(ABC, Generic[Item]):
         if self._deadlines is not None:
             self._deadlines.discard(item)
 
-    def _items(self) -> list[Item]:
-        return [] if self._deadlines is None else [*self._deadlines]
-
     @abstractmethod
     def _on_timeout(self, item: Item) -> None:
         """End `item`, which is counted but has no deadline any more."""
@@ -219,7 +216,7 @@ class IncomingRequests(ByteBudget[IncomingRequest]):
         loop.call_later(DRAIN_TIMEOUT, self._refuse_all, context=Context())
 
     def _refuse_all(self) -> None:
-        for item in self._items():
+        for item in list(self._deadlines or ()):
             self.release(item)
             item.refuse(draining_problem("takes no more requests"))
 

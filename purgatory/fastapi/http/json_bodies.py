@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Final, Generic, TypeVar, cast
 
@@ -48,6 +48,7 @@ Cursor = Annotated[
         examples=["8c1f0a9be2d4-1", "0"],
     ),
 ]
+NextCursor = Annotated[str, Field(examples=["8c1f0a9be2d4-1"])]
 Timestamp = Annotated[
     str,
     Field(
@@ -132,11 +133,13 @@ class BodySchema:
         self._schema = schema
         self._definitions: Schema = schema.get("$defs", {})
 
-    def field_at(self, location: Location, *, is_unknown: bool = False) -> BodyField:
+    def field_at(
+        self, location: Location, at: Location = (), *, is_unknown: bool = False
+    ) -> BodyField:
         """Return the field at a location of pydantic's, which may be unknown to the schema.
 
-        The alternative of a union that was tried follows the union there: it is not part of the
-        body, and left out.
+        The body is the value at the location `at` of the document. The alternative of a union that
+        was tried follows the union there: it is not part of the body, and left out.
         """
         path: list[int | str] = []
         names: list[str] = []
@@ -155,7 +158,7 @@ class BodySchema:
             is_alternative = _is_union(schemas)
         names += [str(part)[:64] for part in unknown]
         return BodyField(
-            (*path, *unknown),
+            (*at, *path, *unknown),
             ".".join(names) or "body",
             _fields(schemas) if is_unknown else self.words(schemas),
         )
@@ -363,7 +366,9 @@ class JsonBody(Generic[Value]):
         objects = [schema for schema in schemas if schema.get("type") == "object"]
         if not isinstance(value, dict) or not objects:
             return
-        maximum = max(_max_names(schema) for schema in objects)
+        maximum = max(
+            schema.get("maxProperties", len(schema.get("properties", ()))) for schema in objects
+        )
         if len(value) > maximum:
             raise self._problem(path, f"it has more than {maximum} names", at)
         for name, member in value.items():
@@ -377,7 +382,7 @@ class JsonBody(Generic[Value]):
         return Problem("bad-json", f"{what} is not JSON: {reason}")
 
     def _problem(self, path: Location, sentence: str, at: Location) -> Problem:
-        return _problem_of([(_below(at, self._schema.field_at(path)), sentence)])
+        return _problem_of([(self._schema.field_at(path, at), sentence)])
 
     @cached_property
     def _schema(self) -> BodySchema:
@@ -388,11 +393,6 @@ def _is_large(body: bytes) -> bool:
     """Return True iff `body` may take more than a millisecond or so."""
     # Each value but the first of an array or object comes after a comma.
     return len(body) > MAX_COMMAS and body.count(b",") > MAX_COMMAS
-
-
-def _max_names(schema: Schema) -> int:
-    maximum: int = schema.get("maxProperties", len(schema.get("properties", ())))
-    return maximum
 
 
 _ESCAPE: Final = re.compile(rb"\\(?:u0022|.)", re.DOTALL)
@@ -454,18 +454,13 @@ def _fields_in(
     found: dict[Location, tuple[BodyField, str]] = {}
     for error in errors[: 2 * MAX_ERRORS_SHOWN]:
         is_unknown = error["type"] == "extra_forbidden"
-        field = _below(at, schema.field_at(error["loc"], is_unknown=is_unknown))
+        field = schema.field_at(error["loc"], at, is_unknown=is_unknown)
         # Of a union there is an error for each alternative.
         sentence = _sentence(error)
         if field.path in found:
             sentence = f"it is {_shown(error['input'])}, none of what is allowed"
         found[field.path] = (field, sentence)
     return _deepest(found)[:MAX_ERRORS_SHOWN]
-
-
-def _below(at: Location, field: BodyField) -> BodyField:
-    """Return a field of the value at a location in the document."""
-    return replace(field, path=(*at, *field.path))
 
 
 def _deepest(found: dict[Location, tuple[BodyField, str]]) -> list[tuple[BodyField, str]]:

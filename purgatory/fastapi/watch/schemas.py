@@ -22,6 +22,7 @@ from purgatory.fastapi.http.json_bodies import (
     KEY_ROOM,
     Cursor,
     JsonBody,
+    NextCursor,
     RequestBody,
     Timestamp,
     with_fields,
@@ -103,14 +104,19 @@ class Signal(BaseModel):
     """One signal."""
 
     seq: int = Field(description="Counts up within its key; ignore those you have seen.")
-    cursor: str = Field(
-        description="The cursor just after this signal.", examples=["8c1f0a9be2d4-1"]
-    )
+    cursor: NextCursor = Field(description="The cursor just after this signal.")
     at: Timestamp = Field(description="When it was fired.")
     value: Any = Field(description="The value with which it was fired: any JSON value.")
 
 
 Reason = Literal["fired", "expired", "cancelled", "drained"]
+More = Annotated[
+    bool,
+    Field(
+        description="There are more signals after `cursor`: beyond `limit`, or beyond the bytes of "
+        "a response."
+    ),
+]
 
 
 class WatchResponse(BaseModel):
@@ -118,15 +124,9 @@ class WatchResponse(BaseModel):
 
     key: str = Field(examples=["order:42:paid"], description="The key.")
     signals: list[Signal] = Field(description="Oldest first; empty if the key did not fire.")
-    cursor: str = Field(
-        description="For the next wait; it advances even if nothing fired.",
-        examples=["8c1f0a9be2d4-1"],
-    )
+    cursor: NextCursor = Field(description="For the next wait; it advances even if nothing fired.")
     reason: Reason = Field(description="What ended the wait.")
-    more: bool = Field(
-        description="There are more signals after `cursor`: beyond `limit`, or beyond the bytes of "
-        "a response."
-    )
+    more: More
     poll_after_ms: int = Field(description="Wait this long before the next request.")
 
 
@@ -136,11 +136,8 @@ class KeySignals(BaseModel):
     signals: list[Signal] = Field(
         description="Oldest first; empty, with `more`, if the signals of other keys left no room."
     )
-    cursor: str = Field(description="For the next wait.", examples=["8c1f0a9be2d4-1"])
-    more: bool = Field(
-        description="There are more signals after `cursor`: beyond `limit`, or beyond the bytes of "
-        "a response."
-    )
+    cursor: NextCursor = Field(description="For the next wait.")
+    more: More
 
 
 class WatchManyResponse(BaseModel):

@@ -162,13 +162,8 @@ def positions_of_cursor(signals: MemorySignals, keys: Keys, cursor: str | None) 
 
 def lost_signals(signals: MemorySignals, keys: Keys, positions: Positions) -> Problem | None:
     """Return the problem of a reader at `positions` if a signal after them was trimmed."""
-    for key, position in zip(keys, positions, strict=True):
-        if position < signals.earliest(key):
-            try:
-                signals.position(key, signals.cursor(position))
-            except CursorExpiredError as error:
-                return expired_problem(signals, keys, error)
-    return None
+    error = signals.loss(keys, positions)
+    return None if error is None else expired_problem(signals, keys, error)
 
 
 def expired_problem(signals: MemorySignals, keys: Keys, error: CursorExpiredError) -> Problem:
