@@ -90,11 +90,11 @@ class Scope:
 class TokenPermit(Permit):
     """What the scopes of a token allow."""
 
-    __slots__ = ("_scopes", "identity")
+    __slots__ = ("_scopes",)
 
     def __init__(self, identity: str, scopes: tuple[Scope, ...]) -> None:
         """Allow `scopes`; `identity` is a short part of the token's hash."""
-        self.identity = identity
+        super().__init__(identity)
         self._scopes = scopes
 
     def dedupe_owner(self, dedupe_key: str) -> str | None:
@@ -281,20 +281,10 @@ def identifying(authorize: Callable[..., Any]) -> Callable[..., Any]:
     return keep
 
 
-class IdentifiedPermit(Permit):
-    """Allows everything: a dependency has decided, and named the client."""
-
-    __slots__ = ("identity",)
-
-    def __init__(self, identity: str) -> None:
-        """Name the client, who alone knows its ids, Idempotency-Keys and dedupe keys."""
-        self.identity = identity
-
-
 def identified(raw: RawRequest) -> Permit:
     """Return the permit of a client that `authorize` has admitted, with its identity if known."""
     identity = raw.scope.get(IDENTITY) if isinstance(raw, AsgiRequest) else None
-    return UNRESTRICTED if identity is None else IdentifiedPermit(identity)
+    return UNRESTRICTED if identity is None else Permit(identity)
 
 
 MAX_REMEMBERED = 100

@@ -160,19 +160,14 @@ class Park:
                 "`async def` and `await park(...)`, or, in the thread, "
                 "`anyio.from_thread.run(partial(park, key, timeout=...))`"
             )
-        return self._park(keys, seconds_of(timeout), until, cursor)
+        waiting = self.until_outcome(keys, seconds_of(timeout), until, cursor)
+        return self._park(waiting, has_cursor=cursor is not None)
 
-    async def _park(
-        self,
-        keys: tuple[str, ...],
-        timeout: float,
-        until: Callable[[], object] | None,
-        cursor: str | Mapping[str, str | None] | None,
-    ) -> Outcome:
+    async def _park(self, waiting: Coroutine[Any, Any, Outcome], *, has_cursor: bool) -> Outcome:
         try:
-            outcome = await self.until_outcome(keys, timeout, until, cursor)
+            outcome = await waiting
         except CursorExpiredError as exc:
-            if cursor is not None:
+            if has_cursor:
                 raise
             # The server has lost signals. Nobody gave a cursor that could be too old.
             raise Problem(

@@ -13,6 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
@@ -56,11 +57,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("purgatory.fastapi")
 
+AddHandler = Callable[..., object]
+"""Adds a route, as `add_handler` does to a router."""
 MODULE: Final = Path(__file__).parents[1] / "javascript" / "purgatory.js"
 
 
-def add_javascript_route(router: APIRouter, context: EndpointContext) -> None:
-    """Add the route of the module to `router`."""
+def add_javascript_route(add: AddHandler) -> None:
+    """Add the route of the module."""
     body = MODULE.read_bytes()
     etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = {
@@ -78,9 +81,7 @@ def add_javascript_route(router: APIRouter, context: EndpointContext) -> None:
         """
         return file_response(raw, body, headers)
 
-    add_handler(
-        router,
-        context,
+    add(
         "GET /purgatory.js",
         javascript,
         None,
@@ -128,10 +129,8 @@ def collecting(collector: PurgatoryCollector | None) -> AbstractAsyncContextMana
     return collector
 
 
-def add_metrics_route(
-    router: APIRouter, context: EndpointContext, collector: PurgatoryCollector
-) -> None:
-    """Add the route of metrics to `router`."""
+def add_metrics_route(add: AddHandler, collector: PurgatoryCollector) -> None:
+    """Add the route of metrics."""
 
     async def metrics(raw: RawRequest) -> RawResponse:
         """Metrics.
@@ -143,9 +142,7 @@ def add_metrics_route(
             200, body, {"Content-Type": content_type, "Cache-Control": "no-store"}
         )
 
-    add_handler(
-        router,
-        context,
+    add(
         "GET /metrics",
         metrics,
         Access(Action.METRICS),
@@ -159,11 +156,9 @@ _Slug = Annotated[
 ]
 
 
-def add_problem_route(router: APIRouter, context: EndpointContext) -> None:
-    """Add the route of the descriptions of problems to `router`."""
-    add_handler(
-        router,
-        context,
+def add_problem_route(add: AddHandler) -> None:
+    """Add the route of the descriptions of problems."""
+    add(
         "GET /problems/{slug}",
         problem,
         None,
@@ -201,9 +196,8 @@ StatisticsResponse.model_config["use_attribute_docstrings"] = True
 STORE_TIMEOUT: Final = 2.0
 
 
-def add_statistics_route(router: APIRouter, context: EndpointContext) -> None:
-    """Add the route of statistics to `router`."""
-    purgatory = context.purgatory
+def add_statistics_route(add: AddHandler, purgatory: Purgatory) -> None:
+    """Add the route of statistics."""
 
     async def statistics() -> StatisticsResponse:
         """Statistics.
@@ -216,7 +210,7 @@ def add_statistics_route(router: APIRouter, context: EndpointContext) -> None:
             found = replace(found, jobs=jobs)
         return StatisticsResponse(found)
 
-    add_handler(router, context, "GET /statistics", statistics, READ)
+    add("GET /statistics", statistics, READ)
 
 
 async def job_states(purgatory: Purgatory) -> dict[str, int] | None:
@@ -404,7 +398,18 @@ class EndpointGroups:
         """
         refused: set[EndpointGroup] = {*self.closed, *(("jobs",) if self.lacks_store else ())}
         for group in sorted(refused):
-            refusal = _Refusal(group, router.prefix, is_closed=group in self.closed)
+            if group in self.closed:
+                problem = Problem(
+                    "endpoint-closed",
+                    f"the endpoints of {group} are closed, as install() was called without "
+                    f"authorize: {_WAY_OUT}",
+                )
+            else:
+                problem = Problem(
+                    "not-found",
+                    "this purgatory has no job store, such as Purgatory(jobs=MemoryJobStore())",
+                )
+            refusal = _Refusal(problem, router.prefix)
             more = ("/waits",) if group == "dashboard" else (f"/{group}:batch",)
             for path in (f"/{group}", f"/{group}/{{rest:path}}", *more):
                 # Starlette takes an ASGI application, too, and then for every method.
@@ -437,25 +442,12 @@ class EndpointGroups:
 class _Refusal:
     """The ASGI endpoint at the addresses of a group that is closed, or lacks its store."""
 
-    def __init__(self, group: EndpointGroup, prefix: str, *, is_closed: bool) -> None:
-        self._group = group
+    def __init__(self, problem: Problem, prefix: str) -> None:
+        self._problem = problem
         self._prefix = prefix
-        self._is_closed = is_closed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._is_closed:
-            problem = Problem(
-                "endpoint-closed",
-                f"the endpoints of {self._group} are closed, as install() was called without "
-                f"authorize: {_WAY_OUT}",
-            )
-        else:
-            problem = Problem(
-                "not-found",
-                f"nothing exists at {scope['path']}: this purgatory has no job store, such as "
-                "Purgatory(jobs=MemoryJobStore())",
-            )
-        await send_response(send, problem.response(self._prefix, scope["path"]))
+        await send_response(send, self._problem.response(self._prefix, scope["path"]))
 
 
 def _listed(names: Collection[str]) -> str:
@@ -537,9 +529,10 @@ def _add_routes(
 ) -> None:
     # Imported if offered: their models take half of the time to import this package.
     context = registry.context
+    add = partial(add_handler, router, context)
     if "watch" in offered:
         add_watch_routes(router, registry)
-        add_javascript_route(router, context)
+        add_javascript_route(add)
     if "keys" in offered:
         from purgatory.fastapi.keys import add_key_routes
 
@@ -549,12 +542,12 @@ def _add_routes(
 
         add_job_routes(router, registry, context.purgatory.jobs.limits)
     if "statistics" in offered:
-        add_statistics_route(router, context)
+        add_statistics_route(add, context.purgatory)
     if "dashboard" in offered:
         from purgatory.fastapi.dashboard.routes import add_dashboard_routes
 
         add_dashboard_routes(router, registry, offered)
     if collector is not None and "metrics" in offered:
-        add_metrics_route(router, context, collector)
+        add_metrics_route(add, collector)
     if offered:
-        add_problem_route(router, context)
+        add_problem_route(add)

@@ -371,15 +371,11 @@ class DisconnectListener(Interruptible):
         return None
 
 
-class Stream(Protocol):
+class Stream(Abandonable, Protocol):
     """What sends a response whose body comes in pieces."""
 
     def wake(self) -> None:
         """Send more, if there is more: the client has read what was sent."""
-        ...
-
-    def abandon(self) -> object:
-        """End it: the client has left."""
         ...
 
 

@@ -52,10 +52,14 @@ READ: Final = Access(Action.OPERATE, is_read_only=True)
 class Permit:
     """What one request may do. Subclasses restrict it; this class allows everything."""
 
-    __slots__ = ()
+    __slots__ = ("identity",)
 
-    identity: str | None = None
+    identity: str | None
     """The client, never a secret; None if unknown: then its address identifies it."""
+
+    def __init__(self, identity: str | None = None) -> None:
+        """Name the client, who alone knows its ids, Idempotency-Keys and dedupe keys."""
+        self.identity = identity
 
     def dedupe_owner(self, dedupe_key: str) -> str | None:
         """Return whose dedupe key it is; None if it is shared with `Purgatory.defer`.

@@ -333,16 +333,8 @@ class Problem(HTTPException):
         }
         # ASCII only: what the client sent is quoted, and UTF-8 cannot encode all of it.
         body = json.dumps(document, separators=(",", ":")).encode("ascii")
-        return RawResponse(
-            self.kind.status,
-            [
-                (b"content-type", MEDIA_TYPE.encode()),
-                (b"content-length", str(len(body)).encode()),
-                (b"cache-control", b"no-store"),
-                *encoded(self.headers or {}),
-            ],
-            body,
-        )
+        headers = {"Content-Type": MEDIA_TYPE, "Cache-Control": "no-store", **(self.headers or {})}
+        return RawResponse.of(self.kind.status, body, headers)
 
 
 def release_frames(error: BaseException) -> None:

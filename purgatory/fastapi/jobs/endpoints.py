@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, Any, Final, cast
 from urllib.parse import parse_qsl, urlencode
 
 from fastapi import Header, Path, Query
 
-from purgatory.errors import BadCursorError, PurgatoryError
+from purgatory.errors import BadCursorError, LimitReachedError, PurgatoryError
+from purgatory.fastapi.http.asgi import LEFT, DisconnectListener, may_have_body
 from purgatory.fastapi.http.errors import problem_of_error
 from purgatory.fastapi.http.idempotency import IdempotencyKeyText, request_name
 from purgatory.fastapi.http.json_bodies import KeyText, bad_field
@@ -22,9 +24,17 @@ from purgatory.fastapi.http.parameters import (
     IfNoneMatchTags,
     PreferText,
     WholeNumber,
+    jittered,
 )
 from purgatory.fastapi.http.requests import Access, Action, AsgiRequest, Permit, RawRequest
-from purgatory.fastapi.http.responses import Problem, RawResponse, bad_parameter, release_frames
+from purgatory.fastapi.http.responses import (
+    Problem,
+    RawResponse,
+    bad_parameter,
+    header_lines,
+    release_frames,
+    retry_after,
+)
 from purgatory.fastapi.jobs.schemas import (
     JobBody,
     PausedResponse,
@@ -34,16 +44,16 @@ from purgatory.fastapi.jobs.schemas import (
     entity_tag,
     job_response,
     listed_job,
-    watch_job,
 )
-from purgatory.fastapi.routing.endpoints import joined_in_turns
 from purgatory.fastapi.watch.parked_requests import WaitRegistry
 from purgatory.jobs import DuplicateJobError, InvalidPayloadError, Job, JobNotFoundError, JobState
 from purgatory.jobs.callbacks import CALLBACK, Callback
 from purgatory.jobs.model.job import owned_dedupe_key, owner_of, shown_dedupe_key
 from purgatory.jobs.model.spec import JobOptions, JobSpec
 from purgatory.jobs.model.steps import Added, AddStatus
+from purgatory.outcome import Status
 from purgatory.purgatory import Purgatory
+from purgatory.turn_budget import TurnBudget
 
 # As `new_job_id` makes them.
 _JOB_ID: Final = re.compile("[0-9a-f]{32}")
@@ -91,6 +101,71 @@ After = Annotated[
         json_schema_extra={"maxLength": 64},
     ),
 ]
+
+
+async def watch_job(
+    registry: WaitRegistry,
+    raw: AsgiRequest,
+    job_id: str,
+    tags: EntityTags | None,
+    asked: float | None,
+) -> RawResponse:
+    """Return a job; with `tags`, once it has changed, for up to `asked` seconds.
+
+    While it waits, the request's task is in `receive()`, which a change interrupts; so a client
+    that leaves ends the wait at once. It counts as a parked request.
+    """
+    jobs, clients = registry.purgatory.jobs, registry.clients
+    wait = min(asked or 0.0, registry.settings.max_wait)
+    applied = {} if asked is None else {"Preference-Applied": f"wait={wait:g}"}
+    if tags is None:
+        return job_response(await jobs.get(job_id), raw.permit, headers=applied)
+
+    def is_news(job: Job) -> bool:
+        return not tags.match(entity_tag(job).encode())
+
+    listener = DisconnectListener(raw.receive)
+
+    async def sleep() -> bool:
+        return not await listener.until_disconnect()
+
+    if not may_have_body(raw.scope):
+        await listener.read_empty_body()
+    client = clients.key_of_raw(raw)
+    try:
+        counted = clients.enter(client if wait and clients.is_active else "")
+    except LimitReachedError as exc:
+        raise problem_of_error(exc) from exc
+    try:
+        job, status = await jobs.watchers.wait_until(
+            job_id,
+            # A final job changes no more, so that waiting is of no use.
+            lambda job: is_news(job) or job.state.is_final,
+            timeout_ms=jobs.delay_ms(jittered(wait)),
+            sleep=sleep,
+            wake=listener.interrupt,
+            client=client[1:] or None,
+        )
+    finally:
+        clients.leave(counted)
+    if status is Status.CANCELLED:
+        return LEFT
+    if is_news(job):
+        return job_response(job, raw.permit, headers=applied)
+    headers = {"ETag": entity_tag(job), **applied}
+    if status is Status.DRAINED:
+        headers |= {**retry_after(), "Connection": "close"}
+    return RawResponse.empty(304, header_lines(headers))
+
+
+async def joined_in_turns(rows: Iterable[bytes]) -> bytes:
+    """Return encoded rows with commas between them: by pydantic, a thousand would be one turn."""
+    budget = TurnBudget()
+    found: list[bytes] = []
+    for row in rows:
+        found.append(row)
+        await budget.yield_if_spent()
+    return b",".join(found)
 
 
 class JobEndpoints:

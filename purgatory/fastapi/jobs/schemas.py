@@ -18,9 +18,6 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from purgatory.errors import LimitReachedError
-from purgatory.fastapi.http.asgi import LEFT, DisconnectListener, may_have_body
-from purgatory.fastapi.http.errors import problem_of_error
 from purgatory.fastapi.http.json_bodies import (
     ENVELOPE,
     ESCAPED,
@@ -34,16 +31,13 @@ from purgatory.fastapi.http.json_bodies import (
     any_json,
     with_fields,
 )
-from purgatory.fastapi.http.parameters import EntityTags, jittered
-from purgatory.fastapi.http.requests import Access, Action, AsgiRequest, Permit
-from purgatory.fastapi.http.responses import RawResponse, header_lines, retry_after
-from purgatory.fastapi.watch.parked_requests import WaitRegistry
+from purgatory.fastapi.http.requests import Access, Action, Permit
+from purgatory.fastapi.http.responses import RawResponse, header_lines
 from purgatory.fastapi.watch.schemas import CountOfKeys
 from purgatory.jobs import Job, JobLimits
 from purgatory.jobs.callbacks import CALLBACK
 from purgatory.jobs.model.deadline import rfc3339, utc
 from purgatory.jobs.model.job import DEFAULT_ATTEMPTS, shown_dedupe_key
-from purgatory.outcome import Status
 
 MIN_JOB_BATCH_BODY: Final = 16 * 1024 * 1024
 # Bytes of a job without its payload and keys.
@@ -430,58 +424,3 @@ def _until(job: Job) -> str | CountOfKeys:
 
 def _timestamp(wall_ms: int | None) -> str | None:
     return None if wall_ms is None else rfc3339(utc(wall_ms))
-
-
-async def watch_job(
-    registry: WaitRegistry,
-    raw: AsgiRequest,
-    job_id: str,
-    tags: EntityTags | None,
-    asked: float | None,
-) -> RawResponse:
-    """Return a job; with `tags`, once it has changed, for up to `asked` seconds.
-
-    While it waits, the request's task is in `receive()`, which a change interrupts; so a client
-    that leaves ends the wait at once. It counts as a parked request.
-    """
-    jobs, clients = registry.purgatory.jobs, registry.clients
-    wait = min(asked or 0.0, registry.settings.max_wait)
-    applied = {} if asked is None else {"Preference-Applied": f"wait={wait:g}"}
-    if tags is None:
-        return job_response(await jobs.get(job_id), raw.permit, headers=applied)
-
-    def is_news(job: Job) -> bool:
-        return not tags.match(entity_tag(job).encode())
-
-    listener = DisconnectListener(raw.receive)
-
-    async def sleep() -> bool:
-        return not await listener.until_disconnect()
-
-    if not may_have_body(raw.scope):
-        await listener.read_empty_body()
-    client = clients.key_of_raw(raw)
-    try:
-        counted = clients.enter(client if wait and clients.is_active else "")
-    except LimitReachedError as exc:
-        raise problem_of_error(exc) from exc
-    try:
-        job, status = await jobs.watchers.wait_until(
-            job_id,
-            # A final job changes no more, so that waiting is of no use.
-            lambda job: is_news(job) or job.state.is_final,
-            timeout_ms=jobs.delay_ms(jittered(wait)),
-            sleep=sleep,
-            wake=listener.interrupt,
-            client=client[1:] or None,
-        )
-    finally:
-        clients.leave(counted)
-    if status is Status.CANCELLED:
-        return LEFT
-    if is_news(job):
-        return job_response(job, raw.permit, headers=applied)
-    headers = {"ETag": entity_tag(job), **applied}
-    if status is Status.DRAINED:
-        headers |= {**retry_after(), "Connection": "close"}
-    return RawResponse.empty(304, header_lines(headers))

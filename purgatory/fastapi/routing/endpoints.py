@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Protocol
@@ -35,7 +35,6 @@ from purgatory.fastapi.http.requests import (
 from purgatory.fastapi.http.responses import CLOSE, Problem, RawResponse
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.purgatory import Purgatory
-from purgatory.turn_budget import TurnBudget
 
 DEFAULT_PREFIX: Final = "/purgatory"
 
@@ -199,11 +198,6 @@ class AdmittingEndpoint(ABC):
         self._takes_content = method in ("PATCH", "POST")
         self._admits_whole_head = admits_whole_head
 
-    def request_of(self, scope: Scope) -> AsgiRequest:
-        """Return the request of a scope in which its path was matched."""
-        value = scope["path_params"][self.path_parameter] if self.path_parameter else ""
-        return AsgiRequest(scope, str(value))
-
     def admit(self, raw: RawRequest, size: int = 0) -> RawResponse | None:
         """Set the permit and the parameters of a request; return the response if it is refused.
 
@@ -237,7 +231,8 @@ class AdmittingEndpoint(ABC):
     # Not async: a parked request would keep one frame more.
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Return what responds to one request, to be awaited."""
-        return self.serve(self.request_of(scope), receive, send)
+        value = scope["path_params"][self.path_parameter] if self.path_parameter else ""
+        return self.serve(AsgiRequest(scope, str(value)), receive, send)
 
     @abstractmethod
     def serve(self, raw: AsgiRequest, receive: Receive, send: Send) -> Awaitable[None]:
@@ -416,13 +411,3 @@ def file_response(raw: RawRequest, body: bytes, headers: Mapping[str, str]) -> R
     if headers["ETag"] in raw.headers_named(b"if-none-match"):
         return RawResponse.of(304, b"", headers)
     return RawResponse.of(200, body, headers)
-
-
-async def joined_in_turns(rows: Iterable[bytes]) -> bytes:
-    """Return encoded rows with commas between them: by pydantic, a thousand would be one turn."""
-    budget = TurnBudget()
-    found: list[bytes] = []
-    for row in rows:
-        found.append(row)
-        await budget.yield_if_spent()
-    return b",".join(found)

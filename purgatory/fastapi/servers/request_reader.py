@@ -165,10 +165,6 @@ _REQUEST_LINE: Final = rb"(%b)([!-\"$->@-~]*)(?:\?([!-\"$-~]*))? HTTP/1\.([01])(
 _QUOTED: Final = re.compile(r"[^0-9A-Za-z_.~/-]")
 
 
-def _percent_encoded(match: re.Match[str]) -> str:
-    return f"%{ord(match[0]):02X}"
-
-
 class DirectRequest(RawRequest):
     """A request with a fast route, read from bytes; headers are parsed on demand."""
 
@@ -239,7 +235,7 @@ class DirectRequest(RawRequest):
             path = quote(self.path)
         else:
             # As `quote` does, which takes longer than the rest of the line.
-            path = _QUOTED.sub(_percent_encoded, path)
+            path = _QUOTED.sub(lambda match: f"%{ord(match[0]):02X}", path)
         query = self.query_string.decode("ascii")
         return f"{path}?{query}" if query else path
 

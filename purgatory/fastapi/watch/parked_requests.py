@@ -61,17 +61,16 @@ class WatchResponses:
 
         Raises CursorExpiredError if signals after a position were lost, or are no longer kept.
         """
+        if status is Status.OUTDATED:
+            for key, position in zip(keys, positions, strict=True):
+                self._signals.position(key, self._signals.cursor(position))
         if terms.is_plain and status is not Status.DRAINED:
             # Plain waits differ at most in these.
             question = (keys, positions, terms.limit, status, self._signals.head())
             if question != self._last_question:
-                if status is Status.OUTDATED:
-                    self._require_kept(keys, positions)
                 self._last_response = self._single(keys[0], positions[0], terms, status, 0, b"")
                 self._last_question = question
             return self._last_response
-        if status is Status.OUTDATED:
-            self._require_kept(keys, positions)
         lines = b""
         if terms.applied:
             lines = b"preference-applied: %b\r\n" % ", ".join(terms.applied).encode()
@@ -83,10 +82,6 @@ class WatchResponses:
             return self._single(keys[0], positions[0], terms, status, poll_after_ms, lines)
         where = zip(keys, positions, strict=True)
         return self._several(where, terms, status, poll_after_ms, lines)
-
-    def _require_kept(self, keys: Keys, positions: Positions) -> None:
-        for key, position in zip(keys, positions, strict=True):
-            self._signals.position(key, self._signals.cursor(position))
 
     def _single(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -378,11 +379,11 @@ _EndedWaitId = Annotated[
 
 def add_watch_routes(router: APIRouter, registry: WaitRegistry) -> None:
     """Add the routes of waits and streams to `router`."""
+    add = partial(add_route, router, problems=PROBLEMS)
     streams = EventStreams(registry)
     waits = WatchParser(registry.purgatory, registry.settings)
     follows = StreamParser(registry.purgatory, registry.settings)
-    add_route(
-        router,
+    add(
         "/watch/{key:watch_key}",
         WatchEndpoint(
             streams, "GET", waits.declared, parse=waits.parse, parse_stream=follows.parse
@@ -400,10 +401,8 @@ def add_watch_routes(router: APIRouter, registry: WaitRegistry) -> None:
                 "headers": ETAG | PREFERENCE_APPLIED,
             },
         },
-        problems=PROBLEMS,
     )
-    add_route(
-        router,
+    add(
         "/watch",
         WatchEndpoint(streams, "GET", follows.declared, parse_stream=follows.parse_several),
         response_model=None,
@@ -412,10 +411,8 @@ def add_watch_routes(router: APIRouter, registry: WaitRegistry) -> None:
             200: {"content": EVENT_STREAM},
             204: {"description": "The stream has ended for good: do not reconnect."},
         },
-        problems=PROBLEMS,
     )
-    add_route(
-        router,
+    add(
         "/watch",
         WatchEndpoint(streams, "POST", watch_keys, parse=waits.parse_several, body=waits.body),
         response_model=WatchManyResponse,
@@ -426,7 +423,6 @@ def add_watch_routes(router: APIRouter, registry: WaitRegistry) -> None:
                 "headers": PREFERENCE_APPLIED | PURGATORY_CURSOR,
             },
         },
-        problems=PROBLEMS,
     )
 
     async def cancel_wait(raw: RawRequest, id: _EndedWaitId) -> RawResponse:

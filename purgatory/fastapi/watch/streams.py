@@ -13,7 +13,13 @@ from purgatory.fastapi.http.errors import problem_of_error, problem_of_exception
 from purgatory.fastapi.http.requests import RawRequest
 from purgatory.fastapi.http.responses import CLOSE, Problem, RawResponse, poll_after_drain_ms
 from purgatory.fastapi.routing.endpoints import Connection
-from purgatory.fastapi.watch.parked_requests import ParkedRequest, WaitRegistry, WatchResponses
+from purgatory.fastapi.watch.parked_requests import (
+    Keys,
+    ParkedRequest,
+    Positions,
+    WaitRegistry,
+    WatchResponses,
+)
 from purgatory.fastapi.watch.request_parser import WatchRequest
 from purgatory.operations import DelayedOperation
 from purgatory.outcome import Status
@@ -118,9 +124,6 @@ def problem_stream(problem: Problem, prefix: str, instance: str) -> RawResponse 
         response.add_lines(CLOSE)
     return response
 
-
-Keys = tuple[str, ...]
-Positions = tuple[int, ...]
 
 # Signals of a key that are read at once.
 MAX_READ = 100

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from purgatory.fastapi import Problem
-from purgatory.fastapi.access import IdentifiedPermit
 from purgatory.fastapi.http import idempotency
 from purgatory.fastapi.http.idempotency import RepeatedRequests, parse_idempotency_key
 from purgatory.fastapi.http.requests import UNRESTRICTED, Permit, RawRequest
@@ -148,7 +147,7 @@ async def test_a_client_makes_way_for_itself(
     """One that has its equal part; what another one keeps within its part stays."""
     monkeypatch.setattr(idempotency, limit, 8 if limit == "MAX_RESPONSES" else 800)
     work = Work(size=98)
-    ann, bob = IdentifiedPermit("ann"), IdentifiedPermit("bob")
+    ann, bob = Permit("ann"), Permit("bob")
     kept = [await _respond(repeats, _raw(f"k{number}", permit=ann), work) for number in range(3)]
     for number in range(40):
         await _respond(repeats, _raw(f"k{number}", permit=bob), work)
@@ -156,7 +155,7 @@ async def test_a_client_makes_way_for_itself(
     for number, response in enumerate(kept):
         assert await _respond(repeats, _raw(f"k{number}", permit=ann), work) is response
     # One who comes when it is full takes the room of who has most.
-    await _respond(repeats, _raw("first", permit=IdentifiedPermit("eve")), work)
+    await _respond(repeats, _raw("first", permit=Permit("eve")), work)
     assert await _respond(repeats, _raw("k0", permit=ann), work) is kept[0]
     assert await _respond(repeats, _raw("k39", permit=bob), work) is not None
     assert sum(len(owned.names) for owned in repeats._owners.values()) == len(repeats._remembered)
