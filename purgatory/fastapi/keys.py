@@ -212,12 +212,10 @@ _MAX_RESPONSE_BYTES: Final = 1024 * MAX_BATCH
 def _unpacked(stored: bytes) -> bytes:
     """Return the response that a process has stored; raise Problem if it is none."""
     try:
+        body = stored
         # A JSON object begins otherwise than what is compressed.
-        body = (
-            stored
-            if stored.startswith(b"{")
-            else decompressobj().decompress(stored, _MAX_RESPONSE_BYTES)
-        )
+        if not stored.startswith(b"{"):
+            body = decompressobj().decompress(stored, _MAX_RESPONSE_BYTES)
         decode_json(body)
     except (ValueError, ZlibError) as exc:
         logger.error(

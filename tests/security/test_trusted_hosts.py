@@ -132,4 +132,4 @@ def test_what_is_remembered_is_bounded(numbers: list[int]) -> None:
     for number in numbers:
         assert admits(trusted, f"10.0.{number // 256}.{number % 256}")
         assert not admits(trusted, f"a{number}.example")
-    assert len(trusted._trusted) <= MAX_REMEMBERED
+    assert trusted._is_trusted.cache_info().currsize <= MAX_REMEMBERED

@@ -133,8 +133,7 @@ class KeyRanking:
         if loop.time() >= self._due_s:
             begun_s = loop.time()
             self._first = await self._ranked()
-            took_s = loop.time() - begun_s
-            self._due_s = begun_s + took_s / SHARE
+            self._due_s = begun_s + (loop.time() - begun_s) / SHARE
         inspection = self._inspection
         now_ms = inspection.now_ms()
         rows: list[BusyKey] = []

@@ -393,17 +393,15 @@ class _BodyReading(OfTask):
                 raise Problem("bad-json", "the client left before the body was complete")
             chunk = message.get("body", b"")
             received += len(chunk)
+            is_whole = not message.get("more_body", False)
             if received <= limit:
                 body += chunk
             else:
                 body.clear()
-                if received > MAX_DISCARDED:
+                if is_whole or received > MAX_DISCARDED:
                     raise body_too_large(limit)
-            if not message.get("more_body", False):
-                break
-        if received > limit:
-            raise body_too_large(limit)
-        return bytes(body)
+            if is_whole:
+                return bytes(body)
 
 
 def _check_whole(scope: Scope, announced: int, received: int) -> None:

@@ -119,11 +119,6 @@ class BodyField:
     """The names of the fields that lead there; an item of a list has the name of the list."""
     allowed: str
 
-    @property
-    def pointer(self) -> str:
-        """The location as a JSON pointer."""
-        return pointer(self.path)
-
 
 class BodySchema:
     """The fields of the bodies of one schema."""
@@ -497,11 +492,11 @@ def _problem_of(errors: Sequence[tuple[BodyField, str]]) -> Problem:
     field, sentence = errors[0]
     return Problem(
         "bad-parameter",
-        f"{field.pointer or 'the body'}: {sentence}; allowed: {field.allowed}",
+        f"{pointer(field.path) or 'the body'}: {sentence}; allowed: {field.allowed}",
         param=field.param,
         allowed=field.allowed,
         errors=[
-            {"pointer": field.pointer, "detail": detail, "allowed": field.allowed}
+            {"pointer": pointer(field.path), "detail": detail, "allowed": field.allowed}
             for field, detail in errors
         ],
     )

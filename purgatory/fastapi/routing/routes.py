@@ -238,8 +238,6 @@ class RawRoute(APIRoute):
     OpenAPI alone, so they are built with the first attribute that is not there yet, on any thread.
     """
 
-    # {id of an inclusion of the router: the inclusion, the endpoint behind its dependencies}
-    _guarded: dict[int, tuple[Any, ASGIApp]] | None = None
     # Read by an inclusion, and not among the options of every version.
     stream_item_type = max_body_size = None
 
@@ -253,6 +251,8 @@ class RawRoute(APIRoute):
         self.methods = set(options["methods"])
         self._unbuilt: dict[str, Any] | None = {**vars(self)}
         self._options = options
+        # {id of an inclusion of the router: the inclusion, the endpoint behind its dependencies}
+        self._guarded: dict[int, tuple[Any, ASGIApp]] = {}
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute that FastAPI builds, which itself probes for some."""
@@ -304,8 +304,6 @@ class RawRoute(APIRoute):
 
         FastAPI runs them, as in front of any endpoint, and responds to what they raise.
         """
-        if self._guarded is None:
-            self._guarded = {}
         if id(included) not in self._guarded:
             endpoint = self.served
 
@@ -504,12 +502,9 @@ class FastRouteStack:
     def __init__(self, app: ASGIApp, fast_routes: Sequence[FastRoute]) -> None:
         """Pass requests without a fast route on to `app`."""
         self.app = app
-        # {method: path, name of the path parameter, endpoint}
-        self._fast_routes: dict[str, list[tuple[str, str, AdmittingEndpoint]]] = {}
+        self._fast_routes: dict[str, list[FastRoute]] = {}
         for fast_route in fast_routes:
-            self._fast_routes.setdefault(fast_route.method, []).append(
-                (fast_route.path, fast_route.endpoint.path_parameter, fast_route.endpoint)
-            )
+            self._fast_routes.setdefault(fast_route.method, []).append(fast_route)
 
     # Not async: a parked request would keep one frame more.
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -518,10 +513,9 @@ class FastRouteStack:
             path: str = scope["path"]
             if scope.get("root_path"):
                 path = _path_in_app(path, scope["root_path"])
-            for start, parameter, endpoint in self._fast_routes.get(scope["method"], ()):
-                if not path.startswith(start):
-                    continue
-                if parameter or path == start:
+            for fast_route in self._fast_routes.get(scope["method"], ()):
+                start, endpoint = fast_route.path, fast_route.endpoint
+                if path.startswith(start) and (endpoint.path_parameter or path == start):
                     return endpoint.serve(AsgiRequest(scope, path[len(start) :]), receive, send)
         return self.app(scope, receive, send)
 

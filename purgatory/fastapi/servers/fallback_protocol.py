@@ -438,17 +438,13 @@ _OF_STATE: Final = "connections default_headers tasks total_requests"
 
 def missing_internals() -> list[str]:
     """Return the names that this version of uvicorn lacks of those used here."""
-
-    async def no_app(scope: Any, receive: Any, send: Any) -> None:
-        pass
-
-    # Any object is a loop for a protocol that is only looked at.
-    no_loop: Any = object()
+    # Any object is an application, and a loop, for a protocol that is only looked at.
+    unused: Any = object()
     state = ServerState()
-    config = Config(no_app, http=HttpToolsProtocol, ws="none", lifespan="off", log_config=None)
+    config = Config(unused, http=HttpToolsProtocol, ws="none", lifespan="off", log_config=None)
     nothing: Any = dict.fromkeys(signature(RequestResponseCycle).parameters)
     owners = (
-        (HttpToolsProtocol(config, state, {}, no_loop), _OF_PROTOCOL),
+        (HttpToolsProtocol(config, state, {}, unused), _OF_PROTOCOL),
         (state, _OF_STATE),
         (RequestResponseCycle(**nothing), _OF_CYCLE),
     )

@@ -70,16 +70,13 @@ class WaitSettings:
                 f"default_wait is {self.default_wait!r} and max_wait {self.max_wait!r}; needed: "
                 "0 <= default_wait <= max_wait; lower default_wait or raise max_wait"
             )
-        if self.max_parked_per_client < 1:
-            raise ValueError(
-                f"max_parked_per_client is {self.max_parked_per_client!r}; the minimum is 1"
-            )
         for name in ("heartbeat", "max_stream", "request_timeout", "response_timeout"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(
                     f"{name} is {getattr(self, name)!r}; needed: a number of seconds above 0"
                 )
-        for name in ("max_incomplete_bytes", "max_response_bytes", "max_unread_bytes"):
+        counts = "max_incomplete_bytes", "max_response_bytes", "max_unread_bytes"
+        for name in ("max_parked_per_client", *counts):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; the minimum is 1")
 
