@@ -210,7 +210,7 @@ _MAX_RESPONSE_BYTES: Final = 1024 * MAX_BATCH
 
 
 def _unpacked(stored: bytes) -> bytes:
-    """Return the response that a process has stored; raise Problem if it is none."""
+    """Return the response that a process has stored; raise SignalsNotReadyError if it is none."""
     try:
         body = stored
         # A JSON object begins otherwise than what is compressed.
@@ -223,7 +223,7 @@ def _unpacked(stored: bytes) -> bytes:
             type(exc).__name__,
             extra={"action": "signals-malformed"},
         )
-        raise problem_of_error(SignalsNotReadyError()) from exc
+        raise SignalsNotReadyError from exc
     return body
 
 

@@ -99,7 +99,10 @@ def _result_or_problem(parse: Callable[..., Result], *args: Any) -> Result | Non
         return parse(*args)
     except Problem as problem:
         _check(problem)
-        return None
+    except PurgatoryError as exc:
+        # Which the endpoint makes a problem of, as here.
+        _check(problem_of_error(exc))
+    return None
 
 
 def _check(problem: Problem) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from fastapi import Header, Path, Query
 
-from purgatory.errors import BadCursorError, LimitReachedError, PurgatoryError
+from purgatory.errors import BadCursorError, PurgatoryError
 from purgatory.fastapi.http.asgi import LEFT, DisconnectListener, may_have_body
 from purgatory.fastapi.http.errors import problem_of_error
 from purgatory.fastapi.http.idempotency import IdempotencyKeyText, request_name
@@ -132,10 +132,7 @@ async def watch_job(
     if not may_have_body(raw.scope):
         await listener.read_empty_body()
     client = clients.key_of_raw(raw)
-    try:
-        counted = clients.enter(client if wait and clients.is_active else "")
-    except LimitReachedError as exc:
-        raise problem_of_error(exc) from exc
+    counted = clients.enter(client if wait and clients.is_active else "")
     try:
         job, status = await jobs.watchers.wait_until(
             job_id,

@@ -78,11 +78,6 @@ class HeaderLines:
         self.is_plain: bool = self._read_framing(block)
         """False if uvicorn's parser has to find the end of the request, or to refuse it."""
 
-    @property
-    def may_hold_credentials(self) -> bool:
-        """Return False iff every header is one that holds none."""
-        return not self.names <= _WITHOUT_CREDENTIALS
-
     def named(self, name: bytes, block: bytes) -> list[str]:
         """Return every header of that lower-case name."""
         places = self._places.get(name, ())
@@ -147,10 +142,10 @@ class HeaderReader:
                 if len(self) >= MAX_REMEMBERED:
                     self._known.clear()
                     self._hashed.clear()
-                if found.may_hold_credentials:
-                    self._hashed[digest] = found
-                else:
+                if found.names <= _WITHOUT_CREDENTIALS:
                     self._known[block] = found
+                else:
+                    self._hashed[digest] = found
         return found
 
 

@@ -166,7 +166,8 @@ def drain_on_stop(
         if threading.current_thread() is threading.main_thread():
             for number in STOP_SIGNALS:
                 stack.enter_context(_on_signal(number, begin))
-        stack.enter_context(_on_closed_sockets(_find_server(), begin))
+        if (find := _find_server()) is not None:
+            stack.enter_context(_on_closed_sockets(find, begin))
         try:
             yield
         finally:
@@ -203,16 +204,11 @@ def _on_signal(number: signal.Signals, begin: Callable[[], object]) -> Iterator[
 
 
 @contextmanager
-def _on_closed_sockets(
-    find: Callable[[], Any] | None, begin: Callable[[], object]
-) -> Iterator[None]:
+def _on_closed_sockets(find: Callable[[], Any], begin: Callable[[], object]) -> Iterator[None]:
     """Call `begin` once the server has closed a listening socket of those that `find` returns.
 
     It opens them after the start-up, and nobody is told when they close: they are polled.
     """
-    if find is None:
-        yield
-        return
     loop = asyncio.get_running_loop()
     were_open = False
     timer: asyncio.TimerHandle | None = None

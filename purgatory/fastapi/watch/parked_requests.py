@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from json.encoder import encode_basestring_ascii as _json_string
 from typing import Any, ClassVar, Final
 
-from purgatory.errors import PurgatoryClosedError, PurgatoryError
-from purgatory.fastapi.http.errors import problem_of_error, problem_of_exception
+from purgatory.errors import PurgatoryClosedError
+from purgatory.fastapi.http.errors import problem_of_exception
 from purgatory.fastapi.http.requests import RawRequest
 from purgatory.fastapi.http.responses import (
     CLOSE,
@@ -311,7 +311,7 @@ class WaitRegistry:
         return self.clients.key_of_raw(raw) if self.clients.is_active else ""
 
     def park(self, parked: ParkedRequest, client: str = "") -> None:
-        """Have `parked` responded to, now or later; raise Problem if it is refused.
+        """Have `parked` responded to, now or later; raise Problem or PurgatoryError if refused.
 
         Call its `abandon` when the client leaves. It is counted for `client`, unless that is empty.
         """
@@ -320,24 +320,21 @@ class WaitRegistry:
             raise draining_problem()
         if not purgatory.is_open:
             self._warn_of_closed()
-            raise problem_of_error(PurgatoryClosedError())
-        try:
-            if purgatory.shared_signals is not None:
-                purgatory.shared_signals.require_loaded()
-            if parked.delay_ms == 0:
-                # It polls, and does not park.
-                if not parked.try_complete():
-                    parked.run()
-            else:
-                if client:
-                    self.clients.check(client)
-                if not purgatory.park_operation(parked, parked.watched_keys) and client:
-                    parked.counted = self.clients.enter(client)
-            wait_id = parked.wait_id
-            if wait_id is not None:
-                self._name(parked, wait_id)
-        except PurgatoryError as exc:
-            raise problem_of_error(exc) from exc
+            raise PurgatoryClosedError
+        if purgatory.shared_signals is not None:
+            purgatory.shared_signals.require_loaded()
+        if parked.delay_ms == 0:
+            # It polls, and does not park.
+            if not parked.try_complete():
+                parked.run()
+        else:
+            if client:
+                self.clients.check(client)
+            if not purgatory.park_operation(parked, parked.watched_keys) and client:
+                parked.counted = self.clients.enter(client)
+        wait_id = parked.wait_id
+        if wait_id is not None:
+            self._name(parked, wait_id)
 
     def failed(self, keys: tuple[str, ...], error: Exception) -> RawResponse:
         """Return the response to a wait that failed; if that is a fault of ours, log it."""
@@ -365,11 +362,8 @@ class WaitRegistry:
         count = self._cancel_here(wait_id)
         shared = self.purgatory.shared_signals
         if shared is not None and not count:
-            try:
-                question = f"cancel-wait {self.context.prefix}"
-                count = sum(await shared.peers.ask(question, wait_id, int))
-            except PurgatoryError as exc:
-                raise problem_of_error(exc) from exc
+            question = f"cancel-wait {self.context.prefix}"
+            count = sum(await shared.peers.ask(question, wait_id, int))
         if not count:
             raise Problem("unknown-wait", f"no request is parked under Wait-Id {_id(wait_id)}")
 

@@ -296,7 +296,7 @@ class WatchParser:
         return _only_position(position)
 
     def parse_several(self, raw: RawRequest) -> WatchRequest:
-        """Return what an admitted `POST .../watch` asks for; raise Problem."""
+        """Return what an admitted `POST .../watch` asks for; raise Problem or PurgatoryError."""
         values = raw.values
         preferences: Preferences = values.get("prefer", NO_PREFERENCES)
         body = self.body.parse(raw.body)
@@ -371,8 +371,6 @@ def _positions(purgatory: Purgatory, cursors: dict[str, str | None]) -> dict[str
         return purgatory.positions(cursors, cursors)
     except BadCursorError as exc:
         raise _bad_cursors(purgatory, cursors) from exc
-    except PurgatoryError as exc:
-        raise problem_of_error(exc) from exc
 
 
 def _bad_cursors(purgatory: Purgatory, cursors: dict[str, str | None]) -> Problem:
