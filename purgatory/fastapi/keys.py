@@ -27,7 +27,6 @@ from purgatory.errors import (
 )
 from purgatory.fastapi.http.errors import problem_of_error
 from purgatory.fastapi.http.idempotency import (
-    IdempotencyKeyText,
     RepeatedRequests,
     fingerprint_of,
     key_reused,
@@ -47,6 +46,7 @@ from purgatory.fastapi.http.json_bodies import (
 )
 from purgatory.fastapi.http.parameters import (
     EntityTags,
+    IdempotencyKeyText,
     IfMatchTags,
     KeyInPath,
     Prefix,

@@ -17,21 +17,25 @@ from pydantic import TypeAdapter, ValidationError
 from purgatory import Limits, Purgatory, PurgatoryError
 from purgatory.fastapi import BearerTokens, Problem, WaitSettings
 from purgatory.fastapi.http.errors import problem_of_error
-from purgatory.fastapi.http.idempotency import parse_idempotency_key
 from purgatory.fastapi.http.json_bodies import JsonBody, pointer
 from purgatory.fastapi.http.parameters import (
     MAX_LIMIT,
     ParameterErrors,
     WholeNumber,
     parse_entity_tags,
+    parse_idempotency_key,
     parse_preferences,
     read_query,
     wait_seconds,
 )
 from purgatory.fastapi.http.requests import RawRequest
 from purgatory.fastapi.keys import MAX_BATCH, KeyEndpoints, batch_json, signal_json
-from purgatory.fastapi.watch.request_parser import WatchParser, parse_etag_cursor, parse_wait_id
-from purgatory.fastapi.watch.schemas import watch_json
+from purgatory.fastapi.watch.request_parser import (
+    WatchParser,
+    parse_etag_cursor,
+    parse_wait_id,
+    watch_json,
+)
 from tests.cases import cases
 
 Result = TypeVar("Result")

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Final
 
-from pydantic import PlainValidator
-
-from purgatory.fastapi.http.parameters import optional
 from purgatory.fastapi.http.requests import RawRequest
-from purgatory.fastapi.http.responses import Problem, RawResponse, bad_parameter
+from purgatory.fastapi.http.responses import Problem, RawResponse
 from purgatory.signals.model import REPEAT_S
 from purgatory.timer import Clock
 
@@ -22,7 +18,6 @@ from purgatory.timer import Clock
 MAX_RESPONSES: Final = 10_000
 RETENTION_NS: Final = REPEAT_S * 1_000_000_000
 MAX_BYTES: Final = 16 * 1024 * 1024
-_KEY: Final = re.compile(r'"([\x20-\x21\x23-\x5b\x5d-\x7e]{1,255})"|([\x21\x23-\x7e]{1,255})')
 
 
 @dataclass(slots=True)
@@ -41,29 +36,6 @@ class _Owned:
         # {name: None}, the oldest first; names are removed from the front, where a dict is slow.
         self.names: OrderedDict[tuple[str, str], None] = OrderedDict()
         self.bytes = 0
-
-
-def parse_idempotency_key(text: str) -> str:
-    """Return an Idempotency-Key without its quotes; raise Problem."""
-    match = _KEY.fullmatch(text)
-    if match is None:
-        raise bad_parameter(
-            "Idempotency-Key",
-            f"Idempotency-Key is {text[:64]!r}",
-            "1 to 255 printable ASCII characters, in quotes or without",
-        )
-    return match[1] or match[2]
-
-
-_SCHEMA: Final = {
-    "minLength": 1,
-    "maxLength": 255,
-    # Without quotes: clients of a pattern with both would quote the quotes.
-    "pattern": "^[!#-~]+$",
-    "examples": ["b7c0e5e2-3c0f-4f5e-9d0a-6f7b0c1d2e3f"],
-}
-IdempotencyKeyText = Annotated[str | None, PlainValidator(parse_idempotency_key), optional(_SCHEMA)]
-"""The header of a plain endpoint, which adds a `Header` that says what a repeat does."""
 
 
 def request_name(raw: RawRequest, key: str) -> tuple[str, str]:

@@ -2,8 +2,8 @@
 
 Reading texts, pydantic takes " 5", "5.0" and "1_0" for whole numbers: the types here do not. Its
 errors become ours, which name the value and what is allowed in words. Also what headers say that
-are more than a number or a flag: entity tags (RFC 9110, 8.8.3 and 13.1), Prefer (RFC 7240), and
-durations.
+are more than a number or a flag: entity tags (RFC 9110, 8.8.3 and 13.1), Prefer (RFC 7240),
+Idempotency-Key (the IETF draft of that name), and durations.
 """
 
 from __future__ import annotations
@@ -124,6 +124,22 @@ def parse_entity_tags(text: str, name: str) -> EntityTags:
             "or *",
         )
     return tags
+
+
+# An Idempotency-Key.
+_NAME: Final = re.compile(r'"([\x20-\x21\x23-\x5b\x5d-\x7e]{1,255})"|([\x21\x23-\x7e]{1,255})')
+
+
+def parse_idempotency_key(text: str) -> str:
+    """Return an Idempotency-Key without its quotes; raise Problem."""
+    match = _NAME.fullmatch(text)
+    if match is None:
+        raise bad_parameter(
+            "Idempotency-Key",
+            f"Idempotency-Key is {text[:64]!r}",
+            "1 to 255 printable ASCII characters, in quotes or without",
+        )
+    return match[1] or match[2]
 
 
 # For OpenAPI too: a regular expression that JavaScript also reads.
@@ -411,6 +427,15 @@ IfNoneMatchTags = Annotated[_Tags, PlainValidator(partial(parse_entity_tags, nam
 PreferText = Annotated[
     Any, PlainValidator(parse_prefer), optional({"examples": ["wait=25"]}), SEVERAL_LINES
 ]
+# Of an Idempotency-Key.
+_SCHEMA: Final = {
+    "minLength": 1,
+    "maxLength": 255,
+    # Without quotes: clients of a pattern with both would quote the quotes.
+    "pattern": "^[!#-~]+$",
+    "examples": ["b7c0e5e2-3c0f-4f5e-9d0a-6f7b0c1d2e3f"],
+}
+IdempotencyKeyText = Annotated[str | None, PlainValidator(parse_idempotency_key), optional(_SCHEMA)]
 
 
 def read_query(

@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
+from http.client import responses as reasons
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -96,11 +96,7 @@ class RawResponse:
 
 def status_line(status: int) -> bytes:
     """Return the status line of HTTP/1.1; the reason is empty for a status that has none."""
-    try:
-        reason = HTTPStatus(status).phrase
-    except ValueError:
-        reason = ""
-    return f"HTTP/1.1 {status} {reason}\r\n".encode("ascii")
+    return f"HTTP/1.1 {status} {reasons.get(status, '')}\r\n".encode("ascii")
 
 
 def encoded(headers: Mapping[str, str]) -> Headers:
@@ -281,8 +277,6 @@ MEDIA_TYPE: Final = "application/problem+json"
 ALLOWED_KEY: Final = "1 to 256 characters, none of them control"
 ALLOWED_VALUE: Final = "JSON of up to 64 KiB by default"
 
-_STATUSES: Final = frozenset(HTTPStatus)
-
 
 class Problem(HTTPException):
     """An error that the client gets as problem details; your own endpoints may raise it too."""
@@ -301,7 +295,7 @@ class Problem(HTTPException):
 
         A detail that is not text, which FastAPI allows, becomes the member `error`.
         """
-        phrase = HTTPStatus(status).phrase if status in _STATUSES else "Error"
+        phrase = reasons.get(status, "Error")
         members = {} if isinstance(detail, str) else {"error": detail}
         sentence = detail if isinstance(detail, str) else phrase
         problem = cls("internal-error", sentence, headers=headers, **members)

@@ -15,11 +15,12 @@ from fastapi import Header, Path, Query
 from purgatory.errors import BadCursorError, PurgatoryError
 from purgatory.fastapi.http.asgi import LEFT, DisconnectListener, may_have_body
 from purgatory.fastapi.http.errors import problem_of_error
-from purgatory.fastapi.http.idempotency import IdempotencyKeyText, request_name
+from purgatory.fastapi.http.idempotency import request_name
 from purgatory.fastapi.http.json_bodies import KeyText, bad_field
 from purgatory.fastapi.http.parameters import (
     EntityTags,
     Flag,
+    IdempotencyKeyText,
     IfMatchTags,
     IfNoneMatchTags,
     PreferText,

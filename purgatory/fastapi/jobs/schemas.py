@@ -33,7 +33,7 @@ from purgatory.fastapi.http.json_bodies import (
 )
 from purgatory.fastapi.http.requests import Access, Action, Permit
 from purgatory.fastapi.http.responses import RawResponse, header_lines
-from purgatory.fastapi.watch.schemas import CountOfKeys
+from purgatory.fastapi.watch.request_parser import CountOfKeys
 from purgatory.jobs import Job, JobLimits
 from purgatory.jobs.callbacks import CALLBACK
 from purgatory.jobs.model.deadline import rfc3339, utc

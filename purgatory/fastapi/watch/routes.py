@@ -26,8 +26,11 @@ from purgatory.fastapi.watch.request_parser import (
     WAIT_ID_PATTERN,
     LastEventId,
     WaitId,
+    WatchBody,
+    WatchManyResponse,
     WatchParser,
     WatchRequest,
+    WatchResponse,
     WatchTerms,
     checked_key,
     owned_wait_id,
@@ -35,7 +38,6 @@ from purgatory.fastapi.watch.request_parser import (
     wait_text_of,
     watch_keys,
 )
-from purgatory.fastapi.watch.schemas import WatchBody, WatchManyResponse, WatchResponse
 from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.fastapi.watch.streams import (
     END_ID,

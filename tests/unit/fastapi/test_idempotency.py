@@ -8,7 +8,8 @@ import pytest
 
 from purgatory.fastapi import Problem
 from purgatory.fastapi.http import idempotency
-from purgatory.fastapi.http.idempotency import RepeatedRequests, parse_idempotency_key
+from purgatory.fastapi.http.idempotency import RepeatedRequests
+from purgatory.fastapi.http.parameters import parse_idempotency_key
 from purgatory.fastapi.http.requests import UNRESTRICTED, Permit, RawRequest
 from purgatory.fastapi.http.responses import RawResponse
 from purgatory.testing import MockClock

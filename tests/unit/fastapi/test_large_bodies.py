@@ -17,7 +17,7 @@ from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.responses import Problem
 from purgatory.fastapi.jobs.schemas import job_json
 from purgatory.fastapi.keys import batch_json, signal_json
-from purgatory.fastapi.watch.schemas import watch_json
+from purgatory.fastapi.watch.request_parser import watch_json
 from purgatory.jobs import JobLimits
 from purgatory.json_value import MAX_DOCUMENT_DEPTH
 from purgatory.limits import Limits

@@ -24,8 +24,7 @@ from purgatory.fastapi.jobs.schemas import JobBody, RescheduleBody
 from purgatory.fastapi.keys import BatchItem, SignalBody
 from purgatory.fastapi.router import StatisticsResponse
 from purgatory.fastapi.routing.routes import problem_responses
-from purgatory.fastapi.watch.request_parser import ETAG_CURSOR_PATTERN
-from purgatory.fastapi.watch.schemas import WatchBody
+from purgatory.fastapi.watch.request_parser import ETAG_CURSOR_PATTERN, WatchBody
 from purgatory.jobs import JobLimits, MemoryJobStore
 from tests.cases import cases
 from tests.needs import DESCRIBED_DATACLASSES

@@ -14,8 +14,7 @@ from fastapi import FastAPI
 from purgatory import Purgatory, Status
 from purgatory.fastapi import ALLOW_ANYONE, install
 from purgatory.fastapi.watch.parked_requests import WatchResponses
-from purgatory.fastapi.watch.request_parser import WatchTerms
-from purgatory.fastapi.watch.schemas import WatchManyResponse, WatchResponse
+from purgatory.fastapi.watch.request_parser import WatchManyResponse, WatchResponse, WatchTerms
 from purgatory.signals import MemorySignals
 from purgatory.testing import MockClock
 from tests.cases import cases
