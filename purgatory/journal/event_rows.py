@@ -18,7 +18,6 @@ from purgatory.journal.schema import (
     EVENT_SCHEMA,
     SAMPLE_KEY,
     WATCHED,
-    JobColumns,
     Row,
     batch_of,
 )
@@ -36,12 +35,6 @@ class RecordedJob(NamedTuple):
     """Its time, by the clock of the job's other times if that is known: their differences count."""
     at_ns: int
     """The same time, monotonic as the times of operations are."""
-
-    @property
-    def operation_id(self) -> str:
-        """The id of the operation: each round is one."""
-        number = self.job.round_number
-        return f"job:{self.job.job_id}:{number}" if number else f"job:{self.job.job_id}"
 
 
 # As long as a random key should be, and the longest that BLAKE2b takes.
@@ -152,9 +145,9 @@ class EventRows:
         self._gaps = 0
         self._offset_us = 0
         self._offset_until_ns = 0
-        # The current batch: its rows, and by index the columns that only rows of jobs have.
+        # The current batch: its rows, and by index the events of rows of jobs.
         self._rows: list[Row] = []
-        self._jobs: dict[int, JobColumns] = {}
+        self._jobs: dict[int, JobEvent] = {}
 
     def begin(self, worker: str) -> str:
         """Start as `worker`; return the prefix of every identifier from now on.
@@ -267,15 +260,7 @@ class EventRows:
         # Another clock dates the job: it says how long the job waited, and this process since when.
         deferred_ns = at_ns - max(0, at_ms - job.deferred_at_ms) * NS_PER_MS
         deadline_ns = at_ns + (job.deadline_ms - at_ms) * NS_PER_MS
-        self._jobs[len(self._rows)] = JobColumns(
-            operation_id=recorded.operation_id,
-            job_id=job.job_id,
-            handler=job.handler,
-            attempt=job.attempt,
-            state=job.state,
-            error=job.error,
-            lateness_us=None if job.lateness_ms is None else job.lateness_ms * _US_PER_MS,
-        )
+        self._jobs[len(self._rows)] = job
         self._rows.append(
             (
                 0,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory.journal.labels import LabelPairs
+from purgatory.operations.operation_listeners import JobEvent
 from purgatory.outcome import Status
 
 SCHEMA_VERSION: Final = "1"
@@ -85,33 +86,30 @@ all at once is done in `batch_of`.
 
 _EXPIRED: Final = CODES[Status.EXPIRED]
 _NS_PER_US: Final = 1_000
+_US_PER_MS: Final = 1_000
 _STRING: Final = pa.string()
 _STRINGS: Final = pa.list_(_STRING)
 
 
-class JobColumns(NamedTuple):
-    """The columns that only rows of jobs have."""
+_JOB_COLUMNS: Final = ("job_id", "handler", "attempt", "state", "error")
+"""The columns that only rows of jobs have, by their names in JobEvent."""
 
-    operation_id: str
-    job_id: str
-    handler: str
-    attempt: int
-    state: str
-    error: str | None
-    lateness_us: int | None
-    """Of its start; None if it is that of the row."""
+
+def operation_id_of(job: JobEvent) -> str:
+    """Return the id of the operation that is a round of a job."""
+    return f"job:{job.job_id}:{job.round_number}" if job.round_number else f"job:{job.job_id}"
 
 
 def batch_of(
     rows: Sequence[Row],
-    jobs: dict[int, JobColumns],
+    jobs: dict[int, JobEvent],
     *,
     start: str,
     first_seq: int,
     worker: str,
     offset_us: int,
 ) -> pa.RecordBatch:
-    """Return `rows` in EVENT_SCHEMA; `jobs` maps the indices of rows of jobs to their columns.
+    """Return `rows` in EVENT_SCHEMA; `jobs` maps the indices of rows of jobs to their events.
 
     `offset_us` is the offset from the monotonic clock to UTC.
     """
@@ -127,8 +125,8 @@ def batch_of(
     lateness = pc.max_element_wise(pc.subtract(at, deadlines), 0)
     if jobs:
         # A job ends when its handler has ended, later than it was started.
-        known = [jobs[row].lateness_us if row in jobs else None for row in range(len(rows))]
-        lateness = pc.coalesce(pa.array(known, pa.int64()), lateness)
+        known = pa.array(_of_jobs("lateness_ms", len(rows), jobs), pa.int64())
+        lateness = pc.coalesce(pc.multiply(known, _US_PER_MS), lateness)
     columns: dict[str, Any] = {
         "operation_id": _identifiers(numbers, jobs, start),
         "event": pa.DictionaryArray.from_arrays(codes, pa.array(EVENTS, _STRING)),
@@ -144,7 +142,7 @@ def batch_of(
         "completed_at": pc.if_else(pc.equal(codes, WATCHED), nothing, at).view(_TIME),
         "lateness_us": pc.if_else(pc.equal(codes, _EXPIRED), lateness, nothing),
         "completed_by": pa.array(completed_by, _STRING),
-        **_job_columns(len(rows), jobs),
+        **{name: _job_column(name, len(rows), jobs) for name in _JOB_COLUMNS},
         "labels": _labels(labels),
     }
     # All have their types already: casting them would take longer than creating most of them.
@@ -156,12 +154,12 @@ def _microseconds(times_ns: Sequence[int], offset_us: int) -> pa.Array:
     return pc.add(pc.divide(pa.array(times_ns, pa.int64()), _NS_PER_US), offset_us)
 
 
-def _identifiers(numbers: Sequence[int], jobs: dict[int, JobColumns], start: str) -> pa.Array:
+def _identifiers(numbers: Sequence[int], jobs: dict[int, JobEvent], start: str) -> pa.Array:
     texts = pa.array(numbers, pa.int64()).cast(_STRING)
     identifiers = pc.binary_join_element_wise(start, texts, "-")
     if not jobs:
         return identifiers
-    own = [jobs[row].operation_id if row in jobs else None for row in range(len(numbers))]
+    own = [operation_id_of(jobs[row]) if row in jobs else None for row in range(len(numbers))]
     return pc.coalesce(pa.array(own, _STRING), identifiers)
 
 
@@ -173,16 +171,10 @@ def _labels(labels: Sequence[LabelPairs]) -> pa.Array:
     return different.take(pa.array(indices, pa.int32()))
 
 
-def _job_columns(count: int, jobs: dict[int, JobColumns]) -> dict[str, Any]:
-    names = JobColumns._fields[1:-1]
-    if not jobs:
-        return {name: pa.nulls(count, EVENT_SCHEMA.field(name).type) for name in names}
-    return {name: _job_column(name, count, jobs) for name in names}
-
-
-def _job_column(name: str, count: int, jobs: dict[int, JobColumns]) -> pa.Array:
+def _job_column(name: str, count: int, jobs: dict[int, JobEvent]) -> pa.Array:
     column = EVENT_SCHEMA.field(name).type
-    is_dictionary = pa.types.is_dictionary(column)
-    values = [getattr(jobs.get(row), name, None) for row in range(count)]
-    array = pa.array(values, _STRING if is_dictionary else column)
-    return array.dictionary_encode() if is_dictionary else array
+    return pa.array(_of_jobs(name, count, jobs), column) if jobs else pa.nulls(count, column)
+
+
+def _of_jobs(name: str, count: int, jobs: dict[int, JobEvent]) -> list[Any]:
+    return [getattr(jobs.get(row), name, None) for row in range(count)]
