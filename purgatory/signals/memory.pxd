@@ -83,6 +83,7 @@ cdef class MemorySignals:
     cpdef object value(self, Signal signal)
     cpdef long long head(self)
     cpdef long long head_of(self, key)
+    @cython.locals(history=_KeyHistory)
     cpdef long long earliest(self, key)
     @cython.locals(made=str)
     cpdef str cursor(self, long long position)
@@ -107,8 +108,6 @@ cdef class MemorySignals:
     cpdef bytes encode(self, value)
     @cython.locals(history=_KeyHistory, gone=_KeyHistory)
     cdef _KeyHistory _add_history(self, key)
-    @cython.locals(history=_KeyHistory)
-    cdef long long _lost_offset(self, key)
     @cython.locals(
         share=_Share, largest=_Share, by_bytes=cython.bint, total=cython.longlong,
         shares=cython.longlong, taken=cython.longlong, most=cython.longlong,

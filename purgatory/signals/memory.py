@@ -330,7 +330,7 @@ class MemorySignals:
             raise self.expired(key, BEFORE_RESTART)
         if offset > self._head:
             raise cursor_ahead(cursor)
-        if offset < self._lost_offset(key):
+        if offset < self.earliest(key):
             raise self.expired(key, NO_LONGER_KEPT)
         return offset
 
@@ -421,7 +421,8 @@ class MemorySignals:
 
     def earliest(self, key: str) -> int:
         """Return the position just before the earliest retained signal of `key`."""
-        return self._lost_offset(key)
+        history = self._histories.get(key)
+        return self._forgotten_offset if history is None else history.lost_offset
 
     def last(self, key: str) -> int:
         """Return the offset of the last signal or drop of `key`; 0 if there is neither."""
@@ -506,10 +507,6 @@ class MemorySignals:
         history.last_offset = history.lost_offset = self._forgotten_offset
         self._histories[key] = history
         return history
-
-    def _lost_offset(self, key: str) -> int:
-        history = self._histories.get(key)
-        return self._forgotten_offset if history is None else history.lost_offset
 
     def _crowding(self, newest: _Share) -> _Share:
         """Return a share of average size or above: `newest`, if it is; the largest, as a rule."""

@@ -60,6 +60,7 @@ class _Append(NamedTuple):
 
     requests: Sequence[tuple[Follower, AppendRequest]]
     home: int | None
+    """The log, which is none of these, that is to know the name."""
     until_s: float
 
 
@@ -323,12 +324,13 @@ class RedisSignals:
             own = [items[index] for index in indexes]
             requests.append((follower, AppendRequest(own, after, idempotency, owner, traceparent)))
         results: list[FireResult | None] = [None] * len(items)
+        append = _Append(requests, home, until_s)
         if is_heavy([request for _, request in requests]):
             # It takes the server long: in turns with what others append that does.
-            turn: Future[_Parts] = self._heavy.submit(_Append(requests, home, until_s))
+            turn: Future[_Parts] = self._heavy.submit(append)
             appended = await self._deadlines.wait(turn)
         else:
-            appended = await self._append_parts(requests, home, until_s)
+            appended = await self._append_parts(append)
         for (reply, ends), indexes in zip(appended, by_shard.values(), strict=False):
             if reply.response is not None:
                 return reply.response
@@ -355,7 +357,7 @@ class RedisSignals:
         await asyncio.sleep(self._next_heavy_s - clock())
         (append,) = appends
         begun_s = clock()
-        appended = await self._append_parts(*append)
+        appended = await self._append_parts(append)
         self._last_heavy = [ends[-1] for _, ends in appended if ends]
         # As long as it took, if others append, too: half of the server is left to them.
         is_shared = False
@@ -368,18 +370,13 @@ class RedisSignals:
             self._next_heavy_s = clock() + min(clock() - begun_s, _APPLIED_S)
         return [appended]
 
-    async def _append_parts(
-        self, requests: Sequence[tuple[Follower, AppendRequest]], home: int | None, until_s: float
-    ) -> _Parts:
-        """Append to each log, one after another; stop at what was done before.
-
-        The log `home`, which is none of them, is to know the name.
-        """
-        if len(requests) == 1 and home is None:
-            return [await self._append_to(*requests[0])]
+    async def _append_parts(self, append: _Append) -> _Parts:
+        """Append to each log, one after another; stop at what was done before."""
+        if len(append.requests) == 1 and append.home is None:
+            return [await self._append_to(*append.requests[0])]
         # A task of its own: a server may run the first step of its caller outside any. `close`
         # waits for it as well.
-        return await self._batches.run(self._append_in_turn(requests, home, until_s))
+        return await self._batches.run(self._append_in_turn(append))
 
     async def _append_to(
         self, follower: Follower, request: AppendRequest
@@ -392,10 +389,9 @@ class RedisSignals:
         finally:
             follower.applier.end_append()
 
-    async def _append_in_turn(
-        self, requests: Sequence[tuple[Follower, AppendRequest]], home: int | None, until_s: float
-    ) -> _Parts:
+    async def _append_in_turn(self, append: _Append) -> _Parts:
         """Claim the name in its home, and append to one log after another."""
+        requests, home, until_s = append
         appended: _Parts = []
         claim = None
         try:
