@@ -492,9 +492,9 @@ class Purgatory:
             await self._fire_in(session, key, value, owner)
             return None
         if self.shared_signals is not None:
-            (fired,) = cast(list[FireResult], await self._append([(key, value)], owner=owner))
-        else:
-            fired = self._parking.fire(key, value, owner)
+            (shared,) = cast(list[FireResult], await self.fire_shared([(key, value)], owner=owner))
+            return shared
+        fired = self._parking.fire(key, value, owner)
         if fired.completed == UNTRIED:
             completed = await self._run_batch(self._operations.check_batch(key))
             fired = fired._replace(completed=completed)
@@ -553,7 +553,20 @@ class Purgatory:
 
         Only where signals are shared. Raises what `fire` raises, and SignalsConflictError.
         """
-        fired = await self._append(items, unless_after, idempotency, owner)
+        self._parking.require_open()
+        assert self.shared_signals is not None
+        for key, _ in items:
+            check_key(key)
+        entries: list[tuple[EntryType, str, bytes]] = []
+        budget = TurnBudget()
+        for key, value in items:
+            if entries:
+                # Not with a single one: what is fired first is appended first.
+                await budget.yield_if_spent()
+            entries.append((EntryType.FIRED, key, self.signals.encode(value)))
+        fired = await self.shared_signals.append(
+            entries, unless_after=unless_after, idempotency=idempotency, owner=owner
+        )
         jobs = self._jobs
         if jobs is None or isinstance(fired, bytes):
             return fired
@@ -568,31 +581,6 @@ class Purgatory:
                 raise result
             fired[index] = result
         return fired
-
-    async def _append(
-        self,
-        items: Sequence[tuple[str, Any]],
-        unless_after: int | None = None,
-        idempotency: Idempotency | None = None,
-        owner: str | None = None,
-    ) -> list[FireResult] | bytes:
-        self._parking.require_open()
-        assert self.shared_signals is not None
-        for key, _ in items:
-            check_key(key)
-        entries: list[tuple[EntryType, str, bytes]] = []
-        budget = TurnBudget()
-        for key, value in items:
-            if entries:
-                # Not with a single one: what is fired first is appended first.
-                await budget.yield_if_spent()
-            entries.append((EntryType.FIRED, key, self.signals.encode(value)))
-        return await self.shared_signals.append(
-            entries,
-            unless_after=unless_after,
-            idempotency=idempotency,
-            owner=owner,
-        )
 
     async def _catch_up(
         self, keys: tuple[str, ...], cursor: str | Mapping[str, str | None] | None
