@@ -84,9 +84,9 @@ class Ownership:
         # Several attempts within one lease, also when a server does not answer at all.
         self._attempt = RoundTripTimeout(min(timeout, lease_ms / 4_000))
         self.on_lost = on_lost
+        """Called with each lease that is found lost."""
         # For `on_lost`: any caller may be the first to find that a lease is lost.
         self._context: Context
-        """Called with each lease that is found lost."""
         self._clock: Clock = SystemClock() if clock is None else clock
         self._leases: dict[str, Lease] = {}
         self._acquiring: dict[str, asyncio.Task[Lease | Owner]] = {}
