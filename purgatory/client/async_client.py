@@ -14,7 +14,6 @@ from purgatory.client.requests import (
     DEFAULT_PREFIX,
     Command,
     Emit,
-    Failure,
     Read,
     Request,
     Result,
@@ -209,7 +208,7 @@ class AsyncClient:
                     return reply_of(response, b"", response.aiter_raw())
                 return reply_of(response, await response.aread())
         except httpx.TransportError as exc:
-            return Failure(exc)
+            return exc
         return None
 
 

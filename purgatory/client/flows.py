@@ -16,7 +16,6 @@ from purgatory.client.requests import (
     UNAVAILABLE,
     Command,
     Emit,
-    Failure,
     Read,
     Reply,
     Request,
@@ -328,7 +327,7 @@ class FollowFlow:
         while True:
             data = yield Read(reply.pieces)
             if not isinstance(data, bytes) or not data:
-                if isinstance(data, Failure):
+                if isinstance(data, Exception):
                     self._failures += 1
                 return
             for event in reader.feed(data):
@@ -383,11 +382,11 @@ def _idempotency_header(idempotency_key: str | None) -> dict[str, str]:
 
 def unavailable(result: Result) -> ServerUnavailableError:
     """Return the error of a server that is not available."""
-    if isinstance(result, Failure):
-        address = address_of(result.error)
+    if isinstance(result, Exception):
+        address = address_of(result)
         server = "the server" if address is None else f"the server at {address}"
-        error = ServerUnavailableError(f"{server} could not be reached: {result.error!r}")
-        error.__cause__ = result.error
+        error = ServerUnavailableError(f"{server} could not be reached: {result!r}")
+        error.__cause__ = result
         return error
     assert isinstance(result, Reply)
     detail = result.problem.get("detail", "")

@@ -27,7 +27,10 @@ _TOKEN: Final = re.compile(r"[!-~]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One HTTP request below the prefix; gets a Reply or a Failure."""
+    """One HTTP request below the prefix; gets a Reply, or the error of a connection that failed.
+
+    After that, it may or may not have been received.
+    """
 
     method: str
     path: str
@@ -208,7 +211,7 @@ def retry_after_s(reply: Reply) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The next bytes of the stream; gets bytes, empty at its end, or a Failure."""
+    """The next bytes of the stream; gets bytes, empty at its end, or an error."""
 
     pieces: Any
     """Those of its reply."""
@@ -228,12 +231,5 @@ class Emit:
     value: Signal | Job
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """The connection failed: the request may or may not have been received."""
-
-    error: Exception
-
-
 Command = Request | Read | Sleep | Emit
-Result = Reply | Failure | bytes | None
+Result = Reply | Exception | bytes | None

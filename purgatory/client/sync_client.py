@@ -17,7 +17,6 @@ from purgatory.client.requests import (
     DEFAULT_PREFIX,
     Command,
     Emit,
-    Failure,
     Read,
     Request,
     Result,
@@ -210,7 +209,7 @@ class Client:
                     return reply_of(response, b"", response.iter_raw())
                 return reply_of(response, response.read())
         except httpx.TransportError as exc:
-            return Failure(exc)
+            return exc
         return None
 
 

@@ -24,7 +24,6 @@ from purgatory.client import (
 from purgatory.client.flows import MAX_BUFFER, Event, EventReader, Flow, Flows, FollowFlow
 from purgatory.client.requests import (
     Emit,
-    Failure,
     Read,
     Reply,
     Request,
@@ -39,7 +38,7 @@ from purgatory.errors import BadCursorError, CursorExpiredError, InvalidTimeoutE
 from purgatory.testing import MockClock
 from tests.cases import cases
 
-DOWN = Failure(ConnectionError("refused"))
+DOWN = ConnectionError("refused")
 
 
 class Script:
