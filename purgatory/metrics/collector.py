@@ -127,9 +127,9 @@ class PurgatoryCollector(Collector):
             asyncio.get_running_loop()
         except RuntimeError:
             return self._collect_elsewhere()
-        if self._ends is not None and self._purgatory.is_open and self._counting is None:
+        is_counting = self._counting is not None and not self._counting.done()
+        if self._ends is not None and self._purgatory.is_open and not is_counting:
             self._counting = asyncio.create_task(self._count_jobs(), context=Context())
-            self._counting.add_done_callback(self._note_counted)
         return self._families(*self._measure(), self._job_counts)
 
     async def text(self, accept: str = "") -> tuple[bytes, str]:
@@ -206,9 +206,6 @@ class PurgatoryCollector(Collector):
         except (PurgatoryError, TimeoutError):
             # The other figures matter all the more while the store is away.
             self._job_counts = None
-
-    def _note_counted(self, counting: asyncio.Task[None]) -> None:
-        self._counting = None
 
     async def _publish(self) -> None:
         is_failing = False

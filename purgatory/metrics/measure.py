@@ -198,12 +198,12 @@ class HandlerJobs:
 
     def refresh(self) -> None:
         """Begin to count, unless that is under way or was done a short while ago."""
-        if self.counting is None and asyncio.get_running_loop().time() >= self._due_s:
+        is_counting = self.counting is not None and not self.counting.done()
+        if not is_counting and asyncio.get_running_loop().time() >= self._due_s:
             # In an empty context: the count is shared by all who ask for it.
             self.counting = asyncio.create_task(
                 self._count(), name="purgatory-handler-jobs", context=Context()
             )
-            self.counting.add_done_callback(self._note_counted)
 
     async def _count(self) -> None:
         loop = asyncio.get_running_loop()
@@ -222,9 +222,6 @@ class HandlerJobs:
         # One that has none left is 0 rather than gone.
         self.counts = None if found is None else dict.fromkeys(self.counts or (), 0) | counts
         self._due_s = begun_s + max(INTERVAL_S, (loop.time() - begun_s) / SHARE)
-
-    def _note_counted(self, counting: asyncio.Task[None]) -> None:
-        self.counting = None
 
 
 def _version() -> str:
