@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import httpx
 
-from purgatory.client.flows import Flow, Flows, FollowFlow
+from purgatory.client.flows import Flow, Flows
 from purgatory.client.requests import (
     DEFAULT_PREFIX,
     Command,
@@ -20,9 +20,6 @@ from purgatory.client.requests import (
     Sleep,
     auth_headers,
     base_url,
-    check_keys,
-    cursors_of,
-    follow_cursor,
     reply_of,
     send_arguments,
 )
@@ -92,8 +89,7 @@ class AsyncClient:
         fired since counts. "0" is from the earliest stored signal; without it, from now.
         Raises CursorExpiredError, and InvalidTimeoutError unless `timeout` is finite and >= 0.
         """
-        check_keys(keys)
-        return await self._run(self._flows.wait(keys, timeout, cursors_of(keys, cursor)))
+        return await self._run(self._flows.wait(keys, timeout, cursor))
 
     def follow(
         self, *keys: str, cursor: str | Mapping[str, str | None] | None = None
@@ -109,9 +105,7 @@ class AsyncClient:
         `head`, or from its `earliest`. Raises ValueError at once if several keys have different
         cursors: a stream has one for all of them.
         """
-        check_keys(keys)
-        flow = FollowFlow(self._flows, keys, follow_cursor(keys, cursor))
-        return self._stream(flow.run())
+        return self._stream(self._flows.follow(keys, cursor))
 
     async def fire(
         self, key: str, value: Any = None, *, idempotency_key: str | None = None

@@ -22,6 +22,8 @@ from purgatory.client.requests import (
     Result,
     Sleep,
     address_of,
+    check_keys,
+    follow_cursor,
     job_body,
     retry_after_s,
 )
@@ -122,16 +124,21 @@ class Flows:
         return Fired(fired["cursor"], fired["seq"], fired["completed"], fired.get("jobs", 0))
 
     def wait(
-        self, keys: Sequence[str], timeout: Seconds, cursors: Mapping[str, str | None]
+        self,
+        keys: Sequence[str],
+        timeout: Seconds,
+        cursor: str | Mapping[str, str | None] | None,
     ) -> Flow[WaitResult]:
         """Wait for any of several keys, over as many requests as it takes.
 
         From now on means from the first reply, which has the cursors: a wait that breaks, such as
         when its server is killed, would begin at a later "now" if it were repeated without them.
         """
+        check_keys(keys)
         timeout = seconds_of(timeout)
         if not 0 <= timeout < math.inf:
             raise InvalidTimeoutError(f"timeout is {timeout}: give seconds, finite and not below 0")
+        cursors = cursor if isinstance(cursor, Mapping) else dict.fromkeys(keys, cursor)
         positions = {key: cursors.get(key) for key in keys}
         until_ns = self.clock.now_ns() + int(timeout * _NS_PER_SECOND)
 
@@ -166,6 +173,13 @@ class Flows:
                 return WaitResult("fired" if signals else reason, tuple(signals), kept)
             if reason == "drained":
                 yield Sleep(found["poll_after_ms"] / 1000)
+
+    def follow(
+        self, keys: Sequence[str], cursor: str | Mapping[str, str | None] | None
+    ) -> Flow[None]:
+        """Follow keys, as `FollowFlow` does; raise at once for keys or cursors of no stream."""
+        check_keys(keys)
+        return FollowFlow(self, keys, follow_cursor(keys, cursor)).run()
 
     def call(self, method: str, path: str, query: Mapping[str, str], body: Any) -> Flow[Reply]:
         """Return the reply of any endpoint."""

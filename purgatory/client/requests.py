@@ -146,13 +146,6 @@ def check_keys(keys: Sequence[str]) -> None:
             raise TypeError(f"key is {key!r}: give each key as a string of its own")
 
 
-def cursors_of(
-    keys: Sequence[str], cursor: str | Mapping[str, str | None] | None
-) -> Mapping[str, str | None]:
-    """Return a cursor for each key."""
-    return cursor if isinstance(cursor, Mapping) else dict.fromkeys(keys, cursor)
-
-
 def follow_cursor(keys: Sequence[str], cursor: str | Mapping[str, str | None] | None) -> str | None:
     """Return the cursor of a stream of `keys`; raise ValueError unless there is one for all."""
     if isinstance(cursor, Mapping):
