@@ -7,9 +7,7 @@ import contextlib
 import json
 import logging
 import re
-from asyncio import Future
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -50,17 +48,6 @@ class _Message(NamedTuple):
     argument: int | str
 
 
-@dataclass(slots=True)
-class _Asked:
-    """A question that waits for its answers."""
-
-    answers: dict[str, int | str]
-    """The answers so far, by process."""
-    future: Future[None]
-    expected: int | None = None
-    """How many processes it has reached; None until that is known."""
-
-
 class Peers:
     """Asks the other processes, and answers them: what is known to one process only.
 
@@ -78,8 +65,8 @@ class Peers:
         self._own_channel = ""
         self._subscription: Subscription | None = None
         self._replies: set[asyncio.Task[None]] = set()
-        # {number of the question: who waits for its answers}
-        self._asked: dict[int, _Asked] = {}
+        # {number of a question: its answers, which are waited for}
+        self._asked: dict[int, asyncio.Queue[_Message]] = {}
         self._number = 0
         self._has_warned = False
         self._publishing = asyncio.Semaphore(_MAX_PUBLISHING)
@@ -125,16 +112,18 @@ class Peers:
             raise SignalsUnavailableError("the signals are not open: open the purgatory first")
         self._number += 1
         number = self._number
-        asked = self._asked[number] = _Asked({}, asyncio.get_running_loop().create_future())
+        asked = self._asked[number] = asyncio.Queue()
+        answers: dict[str, int | str] = {}
         try:
             message = json.dumps([self._name, number, question, argument])
             # This process is among those that it reaches, and leaves it alone.
-            asked.expected = await publish(self._server, self._tag, self.channel, message) - 1
-            if len(asked.answers) < asked.expected:
-                with contextlib.suppress(TimeoutError):
-                    async with self._server.timeout.limit(ANSWER_S):
-                        await asked.future
-            return list(asked.answers.values())
+            expected = await publish(self._server, self._tag, self.channel, message) - 1
+            with contextlib.suppress(TimeoutError):
+                async with self._server.timeout.limit(ANSWER_S):
+                    while len(answers) < expected:
+                        answer = await asked.get()
+                        answers[answer.asker] = answer.argument
+            return list(answers.values())
         except CONNECTION_ERRORS as exc:
             raise SignalsUnavailableError(
                 "other processes cannot be asked, as Redis did not reply in "
@@ -159,7 +148,8 @@ class Peers:
                 )
             return
         if channel == self._own_channel:
-            self._note_answer(found)
+            if found.number in self._asked:
+                self._asked[found.number].put_nowait(found)
             return
         if found.asker == self._name or len(self._replies) >= MAX_REPLIES:
             return
@@ -190,15 +180,6 @@ class Peers:
                 found = 0
         if number:
             await self._publish(f"{self.channel}:{asker}", [self._name, number, question, found])
-
-    def _note_answer(self, message: _Message) -> None:
-        asked = self._asked.get(message.number)
-        if asked is None:
-            return
-        asked.answers[message.asker] = message.argument
-        is_complete = asked.expected is not None and len(asked.answers) >= asked.expected
-        if is_complete and not asked.future.done():
-            asked.future.set_result(None)
 
     def _begin(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
