@@ -24,19 +24,16 @@ try:
     from opentelemetry.trace import (
         INVALID_SPAN,
         Link,
-        NonRecordingSpan,
         Span,
-        SpanContext,
         SpanKind,
-        TraceFlags,
         Tracer,
         TracerProvider,
-        format_span_id,
         format_trace_id,
         get_current_span,
         get_tracer,
         use_span,
     )
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as exc:
     raise ImportError(
         "this needs opentelemetry-api: pip install 'fastapi-purgatory[tracing]'"
@@ -44,7 +41,7 @@ except ImportError as exc:
 
 __all__ = ["PurgatoryTracing", "SpanPropagation", "trace_id"]
 
-_VERSION: Final = "00"
+_PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 
 def trace_id() -> str | None:
@@ -70,29 +67,18 @@ class SpanPropagation:
         context = get_current_span().get_span_context()
         if not (context.is_valid and context.trace_flags.sampled):
             return None
-        trace_id, span_id = format_trace_id(context.trace_id), format_span_id(context.span_id)
-        return f"{_VERSION}-{trace_id}-{span_id}-{context.trace_flags:02x}"
+        carrier: dict[str, str] = {}
+        _PROPAGATOR.inject(carrier)
+        return carrier["traceparent"]
 
     def restore(self, traceparent: str | None) -> AbstractContextManager[object]:
         """Return a context in which the current span is that of another process, or none."""
-        if traceparent is None:
-            return use_span(INVALID_SPAN)
-        return use_span(NonRecordingSpan(span_context(traceparent)))
+        return use_span(INVALID_SPAN if traceparent is None else _span_of(traceparent))
 
 
-def span_context(traceparent: str) -> SpanContext:
-    """Return the context of a span in another process; `traceparent` is a valid one, or ignored."""
-    try:
-        _, trace_id, span_id, flags = traceparent.split("-")
-        return SpanContext(
-            int(trace_id, 16),
-            int(span_id, 16),
-            is_remote=True,
-            trace_flags=TraceFlags(int(flags, 16)),
-        )
-    except ValueError:
-        # What another process has stored: no link, rather than a wait that does not end.
-        return SpanContext(0, 0, is_remote=True)
+def _span_of(traceparent: str) -> Span:
+    """Return a span of another process; the invalid one if `traceparent` is none."""
+    return get_current_span(_PROPAGATOR.extract({"traceparent": traceparent}))
 
 
 class WaitSpans:
@@ -193,13 +179,15 @@ class PurgatoryTracing:
             "purgatory.job.handler": job.handler,
             "purgatory.job.attempt": job.attempt,
         }
+        deferred_in = None if job.traceparent is None else _span_of(job.traceparent)
+        links = [] if deferred_in is None else [Link(deferred_in.get_span_context())]
         with self._tracer.start_as_current_span(
             "purgatory.job",
             # Not what was current where the process was opened, or where the job was woken.
             context=Context(),
             kind=SpanKind.CONSUMER,
             attributes=attributes,
-            links=() if job.traceparent is None else [Link(span_context(job.traceparent))],
+            links=links,
         ):
             yield
 
