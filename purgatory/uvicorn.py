@@ -16,13 +16,12 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
-
 __all__ = ["ParkingProtocol"]
 
 try:
     import httptools as _httptools  # noqa: F401 - imported to say, once, what is missing
     import uvicorn as _uvicorn
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
 except ImportError as exc:
     raise ImportError(
         "purgatory.uvicorn needs uvicorn and httptools: pip install "

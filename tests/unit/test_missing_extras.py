@@ -26,6 +26,7 @@ except ImportError as exc:
         ("redis", "purgatory.journal.redis_stream", "redis"),
         ("redis", "purgatory.ownership.redis", "redis"),
         ("redis", "purgatory.signals.redis", "redis"),
+        ("uvicorn", "purgatory.uvicorn", "fastapi"),
     ],
 )
 def test_without_its_vendor_it_names_the_extra(missing: str, module: str, extra: str) -> None:
