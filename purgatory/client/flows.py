@@ -40,7 +40,7 @@ from purgatory.errors import InvalidTimeoutError, PurgatoryError
 from purgatory.json_value import VALUE, decode_document, encode_json
 from purgatory.retry_policy import RetryPolicy
 from purgatory.timer import Clock, SystemClock
-from purgatory.timer.clock import Seconds, seconds_of
+from purgatory.timer.clock import NS_PER_SECOND, Seconds, seconds_of
 
 T = TypeVar("T")
 Flow = Generator[Command, Result, T]
@@ -49,7 +49,6 @@ Flow = Generator[Command, Result, T]
 MAX_WAIT_S: Final = 55.0
 MARGIN_S: Final = 15.0
 
-_NS_PER_SECOND: Final = 1_000_000_000
 _NOT_OURS: Final = "the response is not one of a purgatory: check the URL and the prefix"
 # As the last segment of a path, also if it is escaped, these are removed: RFC 3986, 6.2.2.
 _DOT_SEGMENTS: Final = frozenset({".", ".."})
@@ -96,8 +95,8 @@ class Flows:
             now_ns = self.clock.now_ns()
             if until_ns is None:
                 # From the first failure: a wait may have taken longer before it broke.
-                until_ns = now_ns + int(self.retry_for * _NS_PER_SECOND)
-            if now_ns + int(pause * _NS_PER_SECOND) > until_ns:
+                until_ns = now_ns + int(self.retry_for * NS_PER_SECOND)
+            if now_ns + int(pause * NS_PER_SECOND) > until_ns:
                 raise unavailable(reply)
             yield Sleep(pause)
 
@@ -140,10 +139,10 @@ class Flows:
             raise InvalidTimeoutError(f"timeout is {timeout}: give seconds, finite and not below 0")
         cursors = cursor if isinstance(cursor, Mapping) else dict.fromkeys(keys, cursor)
         positions = {key: cursors.get(key) for key in keys}
-        until_ns = self.clock.now_ns() + int(timeout * _NS_PER_SECOND)
+        until_ns = self.clock.now_ns() + int(timeout * NS_PER_SECOND)
 
         def request() -> Request:
-            left = max(0.0, (until_ns - self.clock.now_ns()) / _NS_PER_SECOND)
+            left = max(0.0, (until_ns - self.clock.now_ns()) / NS_PER_SECOND)
             asked = min(left, MAX_WAIT_S) if has_cursors() else 0.0
             return Request(
                 method="POST",
@@ -166,7 +165,7 @@ class Flows:
                 for document in entry["signals"]
             ]
             reason = found["reason"]
-            is_late = self.clock.now_ns() >= until_ns - _NS_PER_SECOND // 10
+            is_late = self.clock.now_ns() >= until_ns - NS_PER_SECOND // 10
             is_over = reason == "expired" and is_late and not is_first
             if signals or reason == "cancelled" or is_over or timeout == 0:
                 kept = {key: cursor for key, cursor in positions.items() if cursor is not None}
@@ -212,12 +211,12 @@ class Flows:
     def job_end(self, job_id: str, timeout: Seconds | None) -> Flow[Job]:
         """Return a job once it is done, failed or cancelled; raise TimeoutError."""
         timeout, now_ns = seconds_of(timeout), self.clock.now_ns
-        until_ns = None if timeout is None else now_ns() + int(timeout * _NS_PER_SECOND)
+        until_ns = None if timeout is None else now_ns() + int(timeout * NS_PER_SECOND)
         path = f"/jobs/{quote(job_id, safe='')}"
         job = yield from self.job(job_id)
 
         def left() -> float:
-            return MAX_WAIT_S if until_ns is None else (until_ns - now_ns()) / _NS_PER_SECOND
+            return MAX_WAIT_S if until_ns is None else (until_ns - now_ns()) / NS_PER_SECOND
 
         def request() -> Request:
             asked = min(max(0.0, left()), MAX_WAIT_S)

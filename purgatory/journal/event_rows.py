@@ -16,7 +16,9 @@ from purgatory.journal.labels import LabelPairs, Labels
 from purgatory.journal.schema import (
     CODES,
     EVENT_SCHEMA,
+    NS_PER_US,
     SAMPLE_KEY,
+    US_PER_MS,
     WATCHED,
     Row,
     batch_of,
@@ -92,8 +94,6 @@ KeyRule = Callable[[str], str]
 """A function that returns how a key is written."""
 
 _PENDING: Final = Status.PENDING
-_NS_PER_US: Final = 1_000
-_US_PER_MS: Final = 1_000
 # How long one offset between the two clocks is used. A step of the wall clock shows after that.
 _OFFSET_KEPT_NS: Final = 60_000_000_000
 # An operation so long past its deadline has ended, and its end was dropped.
@@ -222,7 +222,7 @@ class EventRows:
             *(number, at_ns, deadline_ms, keys, self._gaps, self._offset_us),
             labels,
         )
-        deadline_us = deadline_ms * _US_PER_MS
+        deadline_us = deadline_ms * US_PER_MS
         written = self._written(keys)
         self._rows.append((number, WATCHED, kind, written, at_ns, at_ns, deadline_us, None, labels))
 
@@ -237,12 +237,12 @@ class EventRows:
             return
         number, watched_ns, *_, offset_us, labels = waiting
         kind = self._kinds.get(cls) or self._kind(cls)
-        deadline_us = deadline_ms * _US_PER_MS
+        deadline_us = deadline_ms * US_PER_MS
         if offset_us != self._offset_us:
             # The batch has one offset for all rows.
             shift_us = offset_us - self._offset_us
-            at_ns += shift_us * _NS_PER_US
-            watched_ns += shift_us * _NS_PER_US
+            at_ns += shift_us * NS_PER_US
+            watched_ns += shift_us * NS_PER_US
             deadline_us += shift_us
         written = self._written(keys)
         by = None if key is None else self._written((key,))[0]
@@ -269,7 +269,7 @@ class EventRows:
                 self._written(job.keys),
                 at_ns,
                 deferred_ns,
-                deadline_ns // _NS_PER_US,
+                deadline_ns // NS_PER_US,
                 None if job.key is None else self._written((job.key,))[0],
                 self._labels.texts,
             )
@@ -294,7 +294,7 @@ class EventRows:
         now_ns = self._clock.now_ns()
         if now_ns < self._offset_until_ns:
             return
-        self._offset_us = self._clock.wall_ms() * _US_PER_MS - now_ns // _NS_PER_US
+        self._offset_us = self._clock.wall_ms() * US_PER_MS - now_ns // NS_PER_US
         self._offset_until_ns = now_ns + _OFFSET_KEPT_NS
         if self._gaps:
             self._forget_lost(now_ns // NS_PER_MS - _LOST_AFTER_MS)

@@ -18,7 +18,7 @@ from purgatory.operations.event_buffer import GAP, EventBuffer, RawEvent
 from purgatory.operations.operation_listeners import JobEvent, Record
 from purgatory.outcome import Status
 from purgatory.retry_policy import RetryPolicy
-from purgatory.timer.clock import Clock, Seconds, SystemClock, seconds_of
+from purgatory.timer.clock import NS_PER_SECOND, Clock, Seconds, SystemClock, seconds_of
 
 if TYPE_CHECKING:
     from purgatory.operations.delayed_operation import DelayedOperation
@@ -30,7 +30,6 @@ _INTERVAL_S: Final = 0.1
 # Events converted at a time, and the pause after them in which the event loop can run.
 _SLICE: Final = 500
 _BREATH_S: Final = 0.000_1
-_NS_PER_SECOND: Final = 1_000_000_000
 
 RETRY_POLICY: Final = RetryPolicy(first_ms=1_000, max_ms=10_000)
 
@@ -162,10 +161,10 @@ class Journal:
             return
         self._is_closing = True
         self._wake.set()
-        until_ns = self._clock.now_ns() + int(self._close_timeout * _NS_PER_SECOND)
+        until_ns = self._clock.now_ns() + int(self._close_timeout * NS_PER_SECOND)
         thread.join(self._close_timeout)
         for sink in self._sinks:
-            sink.join(max(0.0, (until_ns - self._clock.now_ns()) / _NS_PER_SECOND))
+            sink.join(max(0.0, (until_ns - self._clock.now_ns()) / NS_PER_SECOND))
         logger.info("%r is closed", self, extra={"action": "journal-closed"})
 
     def flush(self, timeout: Seconds = 10.0) -> bool:
@@ -177,13 +176,13 @@ class Journal:
             return False
         is_handed_on, done = threading.Event(), list[threading.Event]()
         timeout = seconds_of(timeout)
-        until_ns = self._clock.now_ns() + int(timeout * _NS_PER_SECOND)
+        until_ns = self._clock.now_ns() + int(timeout * NS_PER_SECOND)
         self._flushes.append((is_handed_on, done))
         self._wake.set()
         if not is_handed_on.wait(timeout):
             return False
         return all(
-            event.wait(max(0.0, (until_ns - self._clock.now_ns()) / _NS_PER_SECOND))
+            event.wait(max(0.0, (until_ns - self._clock.now_ns()) / NS_PER_SECOND))
             for event in done
         )
 

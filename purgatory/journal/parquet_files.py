@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from purgatory.journal.schema import EVENT_SCHEMA, WRITER_OPTIONS
 from purgatory.journal.sink import Sink
-from purgatory.timer.clock import Clock, Seconds, SystemClock, seconds_of
+from purgatory.timer.clock import NS_PER_SECOND, Clock, Seconds, SystemClock, seconds_of
 
 logger = logging.getLogger("purgatory.journal")
 
@@ -134,7 +134,6 @@ def _sync_folder(folder: Path) -> None:
 
 
 _US_PER_HOUR = 3_600_000_000
-_NS_PER_SECOND = 1_000_000_000
 # Bytes of rows that are kept in memory before they are written as a group, whatever their number.
 _GROUP_BYTES = 32 * 1024 * 1024
 # Characters that some file systems refuse in a name, and the first characters of hidden names.
@@ -181,7 +180,7 @@ class ParquetFiles(Sink):
         if not fspath(directory):
             raise ValueError("directory is '': give a path, or '.' for the working folder")
         self.directory = Path(directory)
-        self._max_age_ns = int(max_age * _NS_PER_SECOND)
+        self._max_age_ns = int(max_age * NS_PER_SECOND)
         self._max_rows = max_rows
         self._max_bytes = max_bytes
         self._group_rows = group_rows

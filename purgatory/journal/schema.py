@@ -85,8 +85,8 @@ all at once is done in `batch_of`.
 """
 
 _EXPIRED: Final = CODES[Status.EXPIRED]
-_NS_PER_US: Final = 1_000
-_US_PER_MS: Final = 1_000
+NS_PER_US: Final = 1_000
+US_PER_MS: Final = 1_000
 _STRING: Final = pa.string()
 _STRINGS: Final = pa.list_(_STRING)
 
@@ -126,7 +126,7 @@ def batch_of(
     if jobs:
         # A job ends when its handler has ended, later than it was started.
         known = pa.array(_of_jobs("lateness_ms", len(rows), jobs), pa.int64())
-        lateness = pc.coalesce(pc.multiply(known, _US_PER_MS), lateness)
+        lateness = pc.coalesce(pc.multiply(known, US_PER_MS), lateness)
     columns: dict[str, Any] = {
         "operation_id": _identifiers(numbers, jobs, start),
         "event": pa.DictionaryArray.from_arrays(codes, pa.array(EVENTS, _STRING)),
@@ -151,7 +151,7 @@ def batch_of(
 
 
 def _microseconds(times_ns: Sequence[int], offset_us: int) -> pa.Array:
-    return pc.add(pc.divide(pa.array(times_ns, pa.int64()), _NS_PER_US), offset_us)
+    return pc.add(pc.divide(pa.array(times_ns, pa.int64()), NS_PER_US), offset_us)
 
 
 def _identifiers(numbers: Sequence[int], jobs: dict[int, JobEvent], start: str) -> pa.Array:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from purgatory.retry_policy import RetryPolicy
-from purgatory.timer.clock import Clock
+from purgatory.timer.clock import NS_PER_SECOND, Clock
 
 logger = logging.getLogger("purgatory.journal")
 
@@ -101,9 +101,6 @@ class Sink(ABC):
     def close(self) -> int:
         """Release everything; return how many of the rows that were taken are lost."""
         return self.abandon()
-
-
-_NS_PER_SECOND = 1_000_000_000
 
 
 class SinkThread:
@@ -255,7 +252,7 @@ class SinkThread:
 
     def _seconds_until_due(self) -> float | None:
         due_ns = self.sink.due_ns
-        return None if due_ns is None else max(0, due_ns - self._clock.now_ns()) / _NS_PER_SECOND
+        return None if due_ns is None else max(0, due_ns - self._clock.now_ns()) / NS_PER_SECOND
 
     def _pause(self) -> None:
         with self._changed:

@@ -9,7 +9,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 from purgatory.errors import OwnershipUnavailableError
 from purgatory.timer import Clock
-from purgatory.timer.clock import NS_PER_MS
+from purgatory.timer.clock import NS_PER_MS, NS_PER_SECOND
 
 MAX_ADDRESS_LENGTH: Final = 2_000
 MAX_STATE_BYTES: Final = 1_048_576
@@ -89,7 +89,6 @@ class LeaseStore(Protocol):
         ...
 
 
-_NS_PER_SECOND = 1_000 * NS_PER_MS
 # Of a lease. Two clocks may differ by as much in speed.
 _MARGIN = 0.1
 
@@ -175,7 +174,7 @@ class Lease:
         )
 
     def _seconds_left(self) -> float:
-        return max(0.0, (self._valid_until_ns - self._clock.now_ns()) / _NS_PER_SECOND)
+        return max(0.0, (self._valid_until_ns - self._clock.now_ns()) / NS_PER_SECOND)
 
     def _end(self) -> bool:
         """End it; return True iff this call did."""

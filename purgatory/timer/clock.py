@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Final, Protocol, TypeAlias, overload
 
 NS_PER_MS = 1_000_000
+NS_PER_SECOND = 1_000 * NS_PER_MS
 
 
 class Clock(Protocol):
