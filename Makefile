@@ -58,8 +58,10 @@ unexport PYTHONDONTWRITEBYTECODE
 # they are handed out is in tests/scheduling.py.
 TEST_PROCESSES := 4
 PYTEST := -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadgroup
-# Those of what is compiled, which take its objects into their hands: of the laws, not these.
-PLAIN_LAWS := $(patsubst %,tests/properties/test_%_laws.py,etag llhttp metrics name outage paging pipeline)
+# Those of what is compiled, which take its objects into their hands: of the laws, not these, which
+# are of rooms above it; by night they all run.
+PLAIN_LAWS := $(patsubst %,tests/properties/test_%_laws.py,crowd etag journal llhttp metrics name outage \
+  paging periodic periodic_deploy pipeline scheduler)
 CORE_TESTS := tests/benchmarks/test_counts.py tests/pipeline/test_simulation.py \
   $(filter-out $(PLAIN_LAWS),$(wildcard tests/properties/test_*.py)) tests/test_compiled_form.py \
   $(addprefix tests/unit/,event_loop operations purgatory signals timer)

@@ -18,7 +18,7 @@ from purgatory.pipeline.source import register
 from purgatory.pipeline.spark.session import REMOTE_VARIABLE
 from purgatory.pipeline.sql.duck import DuckRunner, connected
 from tests.free_port import free_port
-from tests.nightly import NIGHTLY
+from tests.nightly import NIGHTLY, by_night
 from tests.pipeline.spark_servers import (
     CLIENT_VARIABLES,
     CONNECT_PORT,
@@ -42,7 +42,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     assert scope_of(test) == "tests/pipeline", f"{test} is not in TOGETHER of tests/scheduling.py"
     with pytest.MonkeyPatch.context() as patch, ExitStack() as servers:
         patch.setenv("SPARK_SUBMIT_OPTS", SESSION_OPTIONS)
-        master, options = None, {"spark.sql.shuffle.partitions": "2"}
+        master = None
+        # Generated code costs more than it saves for a few rows; by night it is what runs.
+        options = {
+            "spark.sql.codegen.factoryMode": by_night("FALLBACK", "NO_CODEGEN"),
+            "spark.sql.codegen.wholeStage": by_night("true", "false"),
+            "spark.sql.shuffle.partitions": "2",
+        }
         if PLACE == "connect":
             master = servers.enter_context(connect_server(tmp_path_factory.mktemp("connect")))
             # Commands that the tests run find the same server.

@@ -69,7 +69,8 @@ def test_an_hour_gets_a_file_more(
     engine = spark or connected(threads=1)
     SyntheticJournal(operations=600, hours=HOURS).write(journal)
     run(grown, journal, engine)
-    for number in range(3):
+    # Spark runs the same SQL: one round shows it.
+    for number in range(1 if spark else 3):
         before = files(grown)
         write_jobs(journal, number)
         run(grown, journal, engine)
