@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from purgatory.journal.event_rows import EventRows, KeyRule, RecordedJob
 from purgatory.journal.labels import Label, Labels
-from purgatory.journal.sink import JournalStatistics, Sink, SinkThread
+from purgatory.journal.sink import DroppingLog, JournalStatistics, Sink, SinkThread
 from purgatory.operations.event_buffer import GAP, EventBuffer, RawEvent
 from purgatory.operations.operation_listeners import JobEvent, Record
 from purgatory.outcome import Status
@@ -93,9 +93,12 @@ class Journal:
         self._rows_made = 0
         # Events of slices that could not be converted.
         self._unwritable = 0
-        # The buffer's count of dropped events when it was emptied last, and before this episode.
+        # The buffer's count of dropped events when it was emptied last.
         self._dropped_seen = 0
-        self._dropped_before: int | None = None
+        self._dropping = DroppingLog(
+            "the journal is too slow: %d events are buffered, further ones are dropped",
+            "the journal keeps up again; %d events were dropped",
+        )
         # Callers of `flush`.
         self._flushes: deque[tuple[threading.Event, list[threading.Event]]] = deque()
         self._thread: threading.Thread | None = None
@@ -264,21 +267,10 @@ class Journal:
 
     def _note_dropped(self, dropped: int) -> None:
         """Log the start and the end of an episode in which the buffer is full."""
-        is_dropping, before = dropped != self._dropped_seen, self._dropped_before
-        if is_dropping and before is None:
-            self._dropped_before = self._dropped_seen
-            logger.warning(
-                "the journal is too slow: %d events are buffered, further ones are dropped",
-                self._max_buffered,
-                extra={"action": "journal-dropping"},
-            )
-        elif not is_dropping and before is not None:
-            self._dropped_before = None
-            logger.info(
-                "the journal keeps up again; %d events were dropped",
-                dropped - before,
-                extra={"action": "journal-kept-up"},
-            )
+        if dropped != self._dropped_seen:
+            self._dropping.begin(self._dropped_seen, self._max_buffered)
+        else:
+            self._dropping.end(dropped)
         self._dropped_seen = dropped
 
     @staticmethod

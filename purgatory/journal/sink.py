@@ -103,6 +103,31 @@ class Sink(ABC):
         return self.abandon()
 
 
+class DroppingLog:
+    """Logs the start and the end of a time in which what does not fit is dropped, once each."""
+
+    def __init__(self, began: str, ended: str) -> None:
+        """Log `began` with its details; `ended` with its own and the count of what was dropped."""
+        self._began = began
+        self._ended = ended
+        # The count before; None while nothing is dropped.
+        self._before: int | None = None
+
+    def begin(self, dropped_before: int, *details: object) -> None:
+        """Note that something is dropped."""
+        if self._before is None:
+            self._before = dropped_before
+            logger.warning(self._began, *details, extra={"action": "journal-dropping"})
+
+    def end(self, dropped: int, *details: object) -> None:
+        """Note that there is room again."""
+        before, self._before = self._before, None
+        if before is not None:
+            logger.info(
+                self._ended, *details, dropped - before, extra={"action": "journal-kept-up"}
+            )
+
+
 class SinkThread:
     """Feeds one sink from a bounded queue of rows, and counts those that it drops.
 
@@ -124,13 +149,15 @@ class SinkThread:
         self._offered = 0
         self._dropped = 0
         self._last_error: str | None = None
-        # Episodes of dropping and of failing are logged at their start and end.
-        self._is_slow = False
+        self._dropping = DroppingLog(
+            "%s is too slow: %d rows are queued, further ones are dropped",
+            "%s keeps up again; %d rows were dropped",
+        )
+        # An episode of failing is logged at its start and end.
         self._is_failing = False
         self._failed_attempts = 0
         self._has_to_pause = False
-        # Counts when an episode began, and rows written when the sink failed last.
-        self._dropped_before_slow = 0
+        # The count when it began, and rows written when the sink failed last.
         self._dropped_before_failing = 0
         self._written_before = 0
         self._is_closing = False
@@ -164,9 +191,10 @@ class SinkThread:
             else:
                 self._dropped += batch.num_rows
         if not is_kept:
-            self._note_slow()
-        elif self._is_slow and self._queued <= self._max_rows // 2:
-            self._note_in_time()
+            if not self._is_failing:
+                self._dropping.begin(self._dropped, self.sink.name, self._queued)
+        elif self._queued <= self._max_rows // 2:
+            self._dropping.end(self._dropped, self.sink.name)
 
     def flush(self) -> threading.Event:
         """Return an event that is set once everything offered so far is written or dropped."""
@@ -279,27 +307,6 @@ class SinkThread:
             self._queue.clear()
         for done in waiting:
             done.set()
-
-    def _note_slow(self) -> None:
-        if self._is_slow or self._is_failing:
-            return
-        self._is_slow = True
-        self._dropped_before_slow = self._dropped
-        logger.warning(
-            "%s is too slow: %d rows are queued, further ones are dropped",
-            self.sink.name,
-            self._queued,
-            extra={"action": "journal-dropping"},
-        )
-
-    def _note_in_time(self) -> None:
-        self._is_slow = False
-        logger.info(
-            "%s keeps up again; %d rows were dropped",
-            self.sink.name,
-            self._dropped - self._dropped_before_slow,
-            extra={"action": "journal-kept-up"},
-        )
 
     def _on_failure(self, error: Exception) -> None:
         lost = self.sink.abandon()
