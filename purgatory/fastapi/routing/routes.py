@@ -514,9 +514,10 @@ class FastRouteStack:
             if scope.get("root_path"):
                 path = _path_in_app(path, scope["root_path"])
             for fast_route in self._fast_routes.get(scope["method"], ()):
-                start, endpoint = fast_route.path, fast_route.endpoint
-                if path.startswith(start) and (endpoint.path_parameter or path == start):
-                    return endpoint.serve(AsgiRequest(scope, path[len(start) :]), receive, send)
+                start = fast_route.path
+                if path.startswith(start) and (fast_route.endpoint.path_parameter or path == start):
+                    raw = AsgiRequest(scope, path[len(start) :])
+                    return fast_route.endpoint.serve(raw, receive, send)
         return self.app(scope, receive, send)
 
 
