@@ -10,6 +10,8 @@ from purgatory.job_errors import InvalidDeadlineError
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.timer.clock import Seconds, seconds_of
 
+__all__ = ["Deadline"]
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 

@@ -14,6 +14,20 @@ from typing import Any, NamedTuple, cast
 from purgatory.json_value import decode_json, stored_value
 from purgatory.operations.watch_key import check_key
 
+__all__ = [
+    "BlockedBy",
+    "HandlerState",
+    "Job",
+    "JobClaim",
+    "JobCounts",
+    "JobFilter",
+    "JobOutcome",
+    "JobPage",
+    "JobState",
+    "Misfire",
+    "OnFire",
+]
+
 
 def owner_of(identity: str) -> str:
     """Return what is stored for a client's identity: 16 hexadecimal digits of its hash."""

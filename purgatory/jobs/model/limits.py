@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from purgatory.jobs.model.job import BlockedBy, Job, Misfire
 
+__all__ = ["Bounds", "JobLimits"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLimits:

@@ -30,6 +30,8 @@ from purgatory.json_value import JsonKind, encode_json
 from purgatory.operations.watch_key import check_key
 from purgatory.timer.clock import Seconds
 
+__all__ = ["JobOptions", "JobSpec", "OnConflict", "Request"]
+
 NAME_LENGTH: Final = 22
 """Characters of `Request.name`."""
 MAX_REQUESTS: Final = 100

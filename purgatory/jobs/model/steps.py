@@ -18,6 +18,33 @@ from purgatory.jobs.model.job import Job, JobClaim, JobOutcome, JobState, OnFire
 from purgatory.jobs.model.limits import Bounds
 from purgatory.jobs.model.spec import JobSpec
 
+__all__ = [
+    "Add",
+    "AddStatus",
+    "Added",
+    "Cancel",
+    "CancelForKey",
+    "Claim",
+    "Claimed",
+    "Finish",
+    "Fire",
+    "FireJob",
+    "GiveBack",
+    "KeyFired",
+    "Miss",
+    "Pause",
+    "Paused",
+    "Prune",
+    "Renew",
+    "Reschedule",
+    "Resume",
+    "Retry",
+    "RunNow",
+    "Start",
+    "Step",
+    "WaitAgain",
+]
+
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
