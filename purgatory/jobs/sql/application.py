@@ -115,7 +115,7 @@ _SHARDS: Final = 1_024
 _MAX_TRIES: Final = 5
 
 
-# {key that a transaction of the application has fired: when it did last}
+# {key that a transaction of the application has fired: when it did last}, the latest at the end.
 _Fired = dict[str, int]
 
 
@@ -148,7 +148,7 @@ class ApplicationSteps:
 
         def add(work: UnitOfWork, fired: _Fired, is_careful: bool) -> list[Added | JobError]:
             # Later than the fires of the same transaction, which do not decide it.
-            work.now_ms = max(work.now_ms, 1 + max(fired.values(), default=0))
+            work.now_ms = max(work.now_ms, 1 + next(reversed(fired.values()), 0))
             work.fired_keys = fired.keys()
             transaction = JobTransaction(work, is_careful=is_careful)
             results = list(transaction.run({Add: steps})[Add])
@@ -162,6 +162,7 @@ class ApplicationSteps:
 
         def store(work: UnitOfWork, fired: _Fired, is_careful: bool) -> None:
             work.store_fire(fire)
+            fired.pop(fire.key, None)
             fired[fire.key] = work.now_ms
             call_on_commit(work.connection, on_commit)
 

@@ -114,7 +114,7 @@ class JobStore(Protocol):
         ...
 
     async def run(self, steps: Sequence[Step[Result]]) -> list[Result]:
-        """Run steps in order; return a result for each.
+        """Run steps in order; return a result for each, and none for none.
 
         Each step is done or refused on its own: what it has to refuse is its result. The store
         takes as few round trips as it can, and combines calls that are made at the same time (group

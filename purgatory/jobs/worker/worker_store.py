@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from purgatory.background import cancel_until_done
 from purgatory.errors import PurgatoryClosedError
@@ -160,11 +160,16 @@ OUTAGES = (StoreUnavailableError, StoreReadOnlyError, StoreFullError, StoreNotRe
 BATCH = 250
 
 
+async def _no_results() -> list[Any]:
+    return []
+
+
 class WorkerStore:
     """A store as one worker uses it: each step is repeated until the store has done it.
 
     The store's protocol makes every step safe to repeat, and these have no caller to raise to. No
-    method raises while the store is out of reach. Logs the beginning and the end of an outage.
+    method raises while the store is out of reach; `store` itself is for steps that are not
+    repeated. Logs the beginning and the end of an outage.
     """
 
     # Methods that only pass a call on are no coroutines: a frame less for each step of each job.
@@ -273,9 +278,10 @@ class WorkerStore:
         return job, asked_ns
 
     def run(self, steps: Sequence[Step[Result]]) -> Awaitable[list[Result]]:
-        """Return the results of steps of one kind."""
-        name = type(steps[0]).__name__ if steps else ""
-        return self._repeat(name, lambda: self.store.run(steps))
+        """Return the results of steps of one kind; the store is not asked for those of none."""
+        if not steps:
+            return _no_results()
+        return self._repeat(type(steps[0]).__name__, lambda: self.store.run(steps))
 
     async def prune(self, *, finished_before_ms: int, keep: int) -> bool:
         """Delete a batch of old jobs; return True iff more may be left."""
