@@ -8,7 +8,6 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 from os import PathLike
 from pathlib import Path
@@ -312,8 +311,9 @@ class TrustedHosts:
         if isinstance(hosts, str):
             raise TypeError(f"hosts is the string {hosts!r}: give a list, [{hosts!r}]")
         self._hosts = frozenset(map(_name, hosts))
-        # The values of Host are few, and looked up for each request.
-        self._is_trusted = lru_cache(maxsize=MAX_REMEMBERED)(self._look_at)
+        # Values of Host that were trusted before: few, and looked up for each request. Others are
+        # not kept, as strangers send them, as long as they like.
+        self._trusted: set[str] = set()
 
     def __call__(self, raw: RawRequest) -> Permit:
         """Return the permit that allows everything; raise Problem 421 for another host."""
@@ -322,7 +322,11 @@ class TrustedHosts:
     def _permit(self, raw: RawRequest) -> Permit:
         lines = raw.headers_named(b"host")
         header = lines[0] if len(lines) == 1 else ""
+        if header in self._trusted:
+            return UNRESTRICTED
         if "*" in self._hosts or self._is_trusted(header):
+            if len(self._trusted) < MAX_REMEMBERED:
+                self._trusted.add(header)
             return UNRESTRICTED
         raise Problem(
             "untrusted-host",
@@ -333,7 +337,7 @@ class TrustedHosts:
             allowed="an address, localhost, or a name that the operators trust",
         )
 
-    def _look_at(self, header: str) -> bool:
+    def _is_trusted(self, header: str) -> bool:
         match = _HOST.fullmatch(header)
         if match is None:
             return False

@@ -308,6 +308,9 @@ def install(
         "the application first, as in install(FastAPI(), Purgatory()); one of Starlette or another "
         "framework goes with it: docs/how-to/other-frameworks.md",
     )
+    check_type(
+        "purgatory", purgatory, Purgatory, "an object, as in install(FastAPI(), Purgatory())"
+    )
     installed = getattr(app.state, "purgatory", purgatory)
     if installed is not purgatory:
         raise ValueError(

@@ -151,7 +151,10 @@ class KeyResponse(BaseModel):
 
     key: str = Field(examples=["order:42:paid"], description="The key.")
     cursor: NextCursor = Field(description="To continue from now, as the `cursor` of a wait.")
-    earliest: NextCursor = Field(description="To continue from the earliest signal that is kept.")
+    earliest: str = Field(
+        description="To continue from the earliest signal that is kept.",
+        examples=["8c1f0a9be2d4-0"],
+    )
     waiting: WaitingCount
 
 

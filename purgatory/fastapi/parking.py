@@ -160,14 +160,19 @@ class Park:
                 "`async def` and `await park(...)`, or, in the thread, "
                 "`anyio.from_thread.run(partial(park, key, timeout=...))`"
             )
-        waiting = self.until_outcome(keys, seconds_of(timeout), until, cursor)
-        return self._park(waiting, has_cursor=cursor is not None)
+        return self._park(keys, seconds_of(timeout), until, cursor)
 
-    async def _park(self, waiting: Coroutine[Any, Any, Outcome], *, has_cursor: bool) -> Outcome:
+    async def _park(
+        self,
+        keys: tuple[str, ...],
+        timeout: float,
+        until: Callable[[], object] | None,
+        cursor: str | Mapping[str, str | None] | None,
+    ) -> Outcome:
         try:
-            outcome = await waiting
+            outcome = await self.until_outcome(keys, timeout, until, cursor)
         except CursorExpiredError as exc:
-            if has_cursor:
+            if cursor is not None:
                 raise
             # The server has lost signals. Nobody gave a cursor that could be too old.
             raise Problem(

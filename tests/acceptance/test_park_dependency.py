@@ -82,6 +82,13 @@ def app(purgatory: Purgatory) -> FastAPI:
         status: str = outcome.status
         return status
 
+    @app.get("/cancelled")
+    async def cancelled(park: ParkDep) -> bool:
+        task = asyncio.create_task(park("k", timeout=50.0))
+        task.cancel()
+        await asyncio.wait([task])
+        return task.cancelled()
+
     @app.get("/plain")
     async def plain(purgatory: PurgatoryDep, timeout: float) -> str:
         return (await purgatory.park("k", timeout=timeout)).status
@@ -190,6 +197,15 @@ async def test_an_endpoint_that_is_no_coroutine(
         assert words in str(record.exc_info[1])
     connection.send("GET", "/thread?way=out")
     assert (await server.fire_parked(connection)).json() == "fired"
+
+
+async def test_a_task_that_is_cancelled_before_it_begins(
+    connection: Connection, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Nothing is left that was never awaited."""
+    reply = await connection.request("GET", "/cancelled")
+    assert reply.json() is True
+    assert not [each for each in recwarn if each.category is RuntimeWarning]
 
 
 async def test_plain_park_is_a_ghost_until_its_deadline(server: ThreadServer) -> None:

@@ -114,16 +114,23 @@ def require_effective_routes() -> None:
 def _seen_by_a_route() -> tuple[int, bool]:
     """Return how many dependencies a route of a small application sees: 1 is right.
 
-    And whether it finds the `send` of the server below the wrappers of Starlette. Nothing waits, so
-    that it takes one step, without the event loop, which may not be running yet.
+    And whether its response finds the `send` of the server below the wrappers of Starlette. Nothing
+    waits, so that it takes one step, without the event loop, which may not be running yet.
     """
     seen = 0, False
 
-    class ProbeRoute(APIRoute):
-        async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+    class Probe(Response):
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
             nonlocal seen
             dependencies = getattr(effective_route(scope), "dependencies", ())
             seen = len(dependencies), is_unwrapped(send, _nothing)
+
+    async def respond(request: Request) -> Response:
+        return Probe()
+
+    class ProbeRoute(APIRoute):
+        async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+            await fastapi.routing.request_response(respond)(scope, receive, send)
 
     router = APIRouter(route_class=ProbeRoute)
     router.add_api_route("/probe", _nothing)

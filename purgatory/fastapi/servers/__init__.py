@@ -1,4 +1,4 @@
-"""What depends on the server or on the insides of the frameworks: nothing below imports this.
+"""What depends on the server: nothing below imports this.
 
 Here: stop signals, worker counts, the ASGI extension `purgatory.park`, and the connections of
 `ParkingProtocol`: requests read, and responses written, without ASGI. Users import

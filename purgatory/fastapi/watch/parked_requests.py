@@ -357,7 +357,7 @@ class WaitRegistry:
     async def cancel(self, wait_id: str) -> None:
         """End the wait under `wait_id` with reason "cancelled"; raise Problem if there is none.
 
-        In all processes that share signals.
+        In all processes that share signals; SignalsUnavailableError if these cannot be asked.
         """
         count = self._cancel_here(wait_id)
         shared = self.purgatory.shared_signals

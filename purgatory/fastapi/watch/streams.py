@@ -165,8 +165,15 @@ def positions_of_cursor(signals: MemorySignals, keys: Keys, cursor: str | None) 
 
 def lost_signals(signals: MemorySignals, keys: Keys, positions: Positions) -> Problem | None:
     """Return the problem of a reader at `positions` if a signal after them was trimmed."""
-    error = signals.loss(keys, positions)
-    return None if error is None else expired_problem(signals, keys, error)
+    for key, position in zip(keys, positions, strict=True):
+        if position < signals.earliest(key):
+            try:
+                # Not `loss`: while a loss settles, this refuses, as a cursor given out now could
+                # expire with it.
+                signals.position(key, signals.cursor(position))
+            except CursorExpiredError as error:
+                return expired_problem(signals, keys, error)
+    return None
 
 
 def expired_problem(signals: MemorySignals, keys: Keys, error: CursorExpiredError) -> Problem:

@@ -287,6 +287,8 @@ class RedisSignals:
     ) -> list[FireResult] | bytes:
         """Append entries of (type, key, value as JSON), all or none, and wait until they are here.
 
+        Entries of several logs are appended to all of them, whether or not the caller is cancelled.
+
         Raises SignalsUnavailableError: then it may or may not be done. Owners share the log
         fairly: see `MemorySignals`.
 

@@ -131,6 +131,23 @@ def _with_another_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FastAPI, "build_middleware_stack", wrap)
 
 
+def _with_another_wrapper_of_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrapped:
+        def __init__(self, send: Any) -> None:
+            self.send = send
+
+        async def __call__(self, message: Any) -> None:
+            await self.send(message)
+
+    def wrap(app: Any, _: Any) -> Any:
+        async def wrapped(scope: Any, receive: Any, send: Any) -> None:
+            await app(scope, receive, Wrapped(send))
+
+        return wrapped
+
+    monkeypatch.setattr(fastapi.routing, "wrap_app_handling_exceptions", wrap)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -138,6 +155,7 @@ def _with_another_stack(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(_with_other_routes, marks=ROUTE_CONTEXTS),
         pytest.param(_with_other_telemetry, marks=TELEMETRY),
         _with_another_stack,
+        _with_another_wrapper_of_send,
     ],
 )
 async def test_fastapi_with_other_insides(

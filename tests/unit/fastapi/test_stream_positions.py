@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from purgatory.errors import SignalsUnavailableError
 from purgatory.fastapi.watch.streams import (
     Reading,
     cursor_of_positions,
+    lost_signals,
     positions_of_cursor,
     unread_signals,
 )
@@ -94,3 +97,14 @@ def test_a_step_costs_no_look_at_every_key() -> None:
     for signal in unread:
         reading.read(signal)
     assert len(unread) == 1000 and signals.asked == len(KEYS)
+
+
+def test_no_cursor_is_given_out_while_a_loss_settles() -> None:
+    """It could expire again, once the loss is in the log and known to every process."""
+    replica = made([0] * 1001).replicas[0]
+    key, position = KEYS[0], 0
+    problem = lost_signals(replica, (key,), (position,))
+    assert problem is not None and problem.kind.slug == "cursor-expired"
+    replica.is_settling = True
+    with pytest.raises(SignalsUnavailableError):
+        lost_signals(replica, (key,), (position,))

@@ -367,6 +367,8 @@ def test_a_second_one_is_not_installed() -> None:
     install(app, purgatory, prefix="/second")
     with pytest.raises(ValueError, match=r"is installed in this application: .*create_router"):
         install(app, Purgatory(), prefix="/third")
+    with pytest.raises(TypeError, match=r"purgatory.*install\(FastAPI\(\), Purgatory\(\)\)"):
+        install(app, "purgatory")  # type: ignore[arg-type] # that is refused
     app.include_router(create_router(Purgatory("other"), prefix="/other"))
 
 
