@@ -35,7 +35,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile(
     "quick",
     deadline=None,
-    max_examples=by_night(200, 50),
+    max_examples=by_night(200, 30),
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -57,7 +57,7 @@ def test_the_documentation_is_true(subtests: pytest.Subtests) -> None:
     """Statuses, media types, headers and bodies as documented; what is not allowed is refused."""
     app = create_app(Settings(default_wait=0.0, max_wait=0.01, max_stream=0.01))
     operations = operations_of(app)
-    examples = made_up(by_night(15, 5), len(operations) * len(GenerationMode))
+    examples = made_up(by_night(15, 3), len(operations) * len(GenerationMode))
     with serve(app, app.state.purgatory, KINDS[-1]) as service:
         for operation, mode in itertools.product(operations, GenerationMode):
             with subtests.test(operation.label, mode=mode.value):

@@ -59,7 +59,7 @@ IS_THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 # Where each step is a round trip, fewer.
 EXAMPLES = by_night(
     {"memory": 60, "sqlite": 10, "postgresql": 8, "redis": 20, "redis_shards": 8},
-    {"memory": 30, "sqlite": 5, "postgresql": 3, "redis": 6, "redis_shards": 3},
+    {"memory": 20, "sqlite": 3, "postgresql": 2, "redis": 4, "redis_shards": 2},
 )
 # Crashes of a process need no rule of their own: a claim, once drawn, may never be used again (its
 # worker died), or be used much later (it was suspended); an answer may be lost; and a process may

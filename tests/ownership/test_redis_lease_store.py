@@ -24,6 +24,7 @@ from purgatory.ownership.lease import (
 from purgatory.ownership.redis import RedisLeaseStore
 from purgatory.timer import SystemClock
 from tests.cases import cases
+from tests.nightly import by_night
 from tests.ownership.lease_model import LeaseModel
 from tests.patience import PATIENCE_S, until
 from tests.valkey_server import ValkeyServer
@@ -315,7 +316,7 @@ class _Processes:
 def test_the_script_does_what_the_model_does(lease_server: ValkeyServer) -> None:
     """Whatever comes in whatever order, replies are the same; epochs and versions only grow."""
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=by_night(150, 40), deadline=None)
     @given(st.lists(MOVES, min_size=1, max_size=40))
     def compare(moves: list[tuple[object, ...]]) -> None:
         asyncio.run(_compare(moves, lease_server.url))

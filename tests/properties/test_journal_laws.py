@@ -14,11 +14,12 @@ from purgatory.operations import DelayedOperationPurgatory, OperationEvent
 from purgatory.testing import MockClock
 from purgatory.timer import SystemTimer
 from tests.journal_batches import complete_files, hidden_files, rows_in
+from tests.nightly import by_night
 from tests.patience import PATIENCE_S
 
 RETRY = RetryPolicy(first_ms=1, max_ms=1)
 # Each runs threads and writes files.
-FEWER = settings(max_examples=60)
+FEWER = settings(max_examples=by_night(60, 20))
 
 Action = tuple[Literal["watch", "fire", "cancel", "pass", "flush", "fail", "leap"], int]
 

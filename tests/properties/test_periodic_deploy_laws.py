@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from purgatory.jobs import Job
 from purgatory.jobs.handlers.handler import run_time
 from purgatory.jobs.model.job import JobFilter
+from tests.nightly import by_night
 from tests.promises.kit import START_MS, Bench, Process, now_ms
 from tests.properties.test_scheduler_laws import in_virtual_time, new_bench
 
@@ -56,7 +57,7 @@ async def happen(bench: Bench, up: list[tuple[int, Process]], kind: str, number:
             await (process.crash() if kind == "crash" else process.close())
 
 
-@settings(max_examples=60)
+@settings(max_examples=by_night(60, 20))
 @given(script=events, stays=st.integers(0, 2), last=st.integers(0, 2))
 def test_each_time_has_one_job_and_one_version_stays(
     script: list[Any], stays: int, last: int

@@ -25,6 +25,7 @@ from purgatory.jobs.handlers.fair_slots import FairSlots, Lane
 from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import Fire
 from purgatory.testing import AutojumpEventLoop
+from tests.nightly import by_night
 from tests.promises.kit import START_MS, Bench, Database, Link, Process, loop_clock, now_ms
 
 SETTINGS: dict[str, Any] = {
@@ -156,7 +157,9 @@ JOBS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=by_night(60, 25), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(jobs=JOBS, faults=st.lists(FAULTS, max_size=40), restart=st.floats(0.1, 20))
 def test_at_least_once_with_one_outcome(
     jobs: list[JobPlan], faults: list[str], restart: float

@@ -55,7 +55,7 @@ def test_made_up_requests_with_every_scope(subtests: pytest.Subtests) -> None:
     """Every response is documented; those who may not see a thing learn nothing of it."""
     app = create_service(default_wait=0.0, max_wait=0.01)
     operations = operations_of(app)
-    examples = made_up(by_night(30, 8), len(operations))
+    examples = made_up(by_night(30, 5), len(operations))
     with victim_of(app) as victim:
         for operation in operations:
             with subtests.test(operation.label):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from purgatory import InvalidKeyError, Purgatory
 from purgatory.jobs import Again, FailJobError, JobContext, JobState, MemoryJobStore
 from purgatory.testing import AutojumpEventLoop
+from tests.nightly import by_night
 from tests.promises.kit import Bench, Log, Process, loop_clock
 
 
@@ -100,7 +101,7 @@ JOBS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=by_night(60, 25), deadline=None)
 @given(JOBS, st.integers(1, 3), st.integers(1, 2), st.sampled_from([0, 2, 30]))
 def test_law_bounds_hold_and_all_jobs_end(
     jobs: list[tuple[int, str | None, int, str]], total: int, per_key: int, killed_at: int

@@ -24,6 +24,7 @@ from examples.kafka_broker.groups.group import (
 from purgatory import Purgatory
 from purgatory.testing import AutojumpEventLoop, current_clock
 from tests.cases import cases
+from tests.nightly import by_night
 from tests.virtual_time import anyio_backend  # noqa: F401 # a fixture
 
 SETTINGS = GroupSettings(max_group_size=4, empty_group_retention_ms=600_000)
@@ -422,7 +423,7 @@ class _Walk:
         assert self.bench.purgatory.parked == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=by_night(100, 40), deadline=None)
 @given(st.integers(1, 3), STEPS)
 def test_whatever_happens_everyone_is_waited_for_exactly_once(
     members: int, steps: list[tuple[str, int]]

@@ -18,6 +18,7 @@ from examples.kafka_broker.log.replica_manager import LogPurgatories, ReplicaMan
 from purgatory import Limits, Purgatory
 from purgatory.testing import AutojumpEventLoop, current_clock
 from tests.cases import cases
+from tests.nightly import by_night
 from tests.unit.kafka_broker.batches import batch
 from tests.virtual_time import anyio_backend  # noqa: F401 # a fixture
 
@@ -382,7 +383,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=by_night(60, 25), deadline=None)
 @given(st.lists(STEPS, max_size=25))
 def test_what_is_acknowledged_is_everywhere_and_stays(steps: list[tuple[str, int]]) -> None:
     """Whatever happens: each produce has one answer, by its timeout; none before its time."""
