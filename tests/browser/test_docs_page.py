@@ -13,6 +13,7 @@ from app.main import create_app
 from app.settings import Settings
 from tests.browser.chromium import needs_chromium
 from tests.browser.devtools import browser
+from tests.nightly import NIGHTLY
 
 pytestmark = [needs_chromium, pytest.mark.anyio]
 
@@ -31,7 +32,10 @@ def address() -> Iterator[str]:
     thread.join()
 
 
-@pytest.mark.parametrize("path", ["/docs", "/redoc", "/"])
+# By day one of them: what they load is bundled in the same way.
+@pytest.mark.parametrize(
+    "path", ["/docs", *(pytest.param(path, marks=NIGHTLY) for path in ("/redoc", "/"))]
+)
 async def test_the_page_works_without_the_internet(address: str, path: str) -> None:
     """Every script and style comes from this process, and the operations are shown."""
     async with browser() as page:

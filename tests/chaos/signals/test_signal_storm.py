@@ -15,10 +15,11 @@ from tests.nightly import NIGHTLY, by_night
 from tests.patience import PATIENCE_S
 
 
-# By day a cluster fails over in the test below.
+# By day a cluster fails over in the test below, and Sentinel's primary in
+# tests/contract/test_moved_servers.py.
 @pytest.mark.parametrize(
     "servers",
-    [pytest.param(name, marks=[NIGHTLY] * (name == "cluster")) for name in SERVERS],
+    [pytest.param(name, marks=[NIGHTLY] * (name != "one")) for name in SERVERS],
 )
 async def test_every_acknowledged_signal_is_seen_or_said_to_be_lost(
     tmp_path: Path, servers: str
