@@ -113,10 +113,10 @@ COSTLY: Final[dict[str, dict[str, Request]]] = {
         "values": (
             "",
             {},
-            "[" + ",".join([f'{{"key":"k","value":[{",".join(["{}"] * 300)}]}}'] * 1000) + "]",
+            "[" + ",".join([f'{{"key":"k","value":[{",".join(["{}"] * 300)}]}}'] * 200) + "]",
         ),
         "names": ("", {}, f"[{{{NAMES}}}]"),
-        "unknown names": ("", {}, "[" + ",".join(['{"x":1}'] * 100_000) + "]"),
+        "unknown names": ("", {}, "[" + ",".join(['{"x":1}'] * 20_000) + "]"),
         "no keys": ("", {}, "[" + ",".join(['{"key":1}'] * 1000) + "]"),
     },
     "drop_key": {"headers": ("", _WAIT_LISTS, "")},
@@ -130,8 +130,8 @@ COSTLY: Final[dict[str, dict[str, Request]]] = {
         "digits": ("", {}, f'{{"payload":[{",".join(["9" * 4_000] * 200)}]}}'),
     },
     "add_jobs": {
-        "lines": ("", {}, "\n".join([json.dumps(_job())] * 5_000)),
-        "refused lines": ("", {}, "x\n" * 10_000),
+        "lines": ("", {}, "\n".join([json.dumps(_job())] * 1_500)),
+        "refused lines": ("", {}, "x\n" * 6_000),
         "names": ("", {}, "\n".join([f"{{{NAMES[:2_000].rpartition(',')[0]}}}"] * 200)),
         "payloads": ("", {}, "\n".join([json.dumps(_job(payload=[{}] * 5_000))] * 20)),
     },
