@@ -16,7 +16,6 @@ from examples.kafka_broker.groups.group import Group, GroupState, Sync, SyncRequ
 from examples.kafka_broker.testing import BrokerThread
 from tests.kafka_clients.client import TOPIC
 from tests.kafka_clients.processes import KAFKAJS, KCAT, PLATFORMATIC, Client, until
-from tests.nightly import NIGHTLY
 from tests.patience import PATIENCE_S
 
 PARTITIONS = 12
@@ -154,7 +153,6 @@ def test_a_group_of_several_clients(broker: BrokerThread) -> None:
             group.consume()
 
 
-@NIGHTLY  # by day static members are in tests/unit/kafka_broker/test_virtual_time.py
 def test_a_rolling_bounce_of_static_members(broker: BrokerThread) -> None:
     """Each one goes on with its partitions in the same generation (KIP-345)."""
     clients = {
