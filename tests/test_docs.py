@@ -1,12 +1,12 @@
 """The docs name what exists."""
 
-import ast
 import builtins
 import importlib
 import re
 import tomllib
 from functools import cache
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import pytest
@@ -144,17 +144,15 @@ def exists(name: str) -> bool:
 
 @pytest.fixture(scope="module")
 def known_classes() -> set[str]:
-    """Return each class, import and assigned name of the Python files of the repository."""
+    """Return each class, import and other name that the repository's Python files use."""
+    paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    # Compiled, they know their names: to walk through the trees takes three times as long.
+    parts = [compile(path.read_text(encoding="utf-8"), path, "exec") for path in paths]
     found: set[str] = set()
-    for path in [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            match node:
-                case ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
-                    found.add(name)
-                case ast.Import(names=names) | ast.ImportFrom(names=names):
-                    found |= {alias.name.rpartition(".")[2] for alias in names}
-                case ast.Attribute(attr=name):
-                    found.add(name)
+    while parts:
+        code = parts.pop()
+        found |= {name.rpartition(".")[2] for name in code.co_names + code.co_varnames}
+        parts += [const for const in code.co_consts if isinstance(const, CodeType)]
     return found
 
 

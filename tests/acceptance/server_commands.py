@@ -62,13 +62,13 @@ SERVERS = (
 
 
 # What is left out by day: another one serves with the same parts.
-_BY_NIGHT = ("uvicorn-h11-asyncio", "gunicorn", "hypercorn-w0")
+BY_NIGHT = ("uvicorn-h11-asyncio", "gunicorn", "hypercorn-w0")
 
 
 def by_day(*commands: ServerCommand) -> list[Any]:
     """Return parameters of pytest, of which `make test` runs one of each server."""
     return [
-        pytest.param(command, marks=[NIGHTLY] if command.name in _BY_NIGHT else [])
+        pytest.param(command, marks=[NIGHTLY] if command.name in BY_NIGHT else [])
         for command in commands
     ]
 

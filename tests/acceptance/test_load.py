@@ -17,6 +17,7 @@ import pytest
 from tests.acceptance.client import Connection, Crowd, ask
 from tests.acceptance.process_server import ProcessServer, serve_in_process
 from tests.acceptance.thread_server import KINDS, ServerKind
+from tests.nightly import by_night
 
 IS_ALONE = "PURGATORY_LOAD_SECONDS" in os.environ
 SECONDS = float(os.environ.get("PURGATORY_LOAD_SECONDS", "6"))
@@ -59,7 +60,8 @@ async def _load(server: ProcessServer, seconds: float) -> Tally:
     return tally
 
 
-@pytest.mark.parametrize("kind", [KINDS[0], KINDS[-1]], ids=str)
+# By day on the protocol that the service has.
+@pytest.mark.parametrize("kind", by_night([KINDS[0], KINDS[-1]], [KINDS[-1]]), ids=str)
 async def test_twice_the_bound_of_clients(kind: ServerKind) -> None:
     """200 after the wait, or 503 at once; nothing else, nobody late, and nothing that grows."""
     app = "tests.acceptance.application:app_with_room_for_a_crowd"

@@ -23,7 +23,14 @@ from tests.acceptance.client import (
 )
 from tests.acceptance.event_client import follow
 from tests.acceptance.process_server import ProcessServer
-from tests.acceptance.server_commands import SERVERS, ServerCommand, by_day, serve_by_command
+from tests.acceptance.server_commands import (
+    BY_NIGHT,
+    SERVERS,
+    ServerCommand,
+    by_day,
+    serve_by_command,
+)
+from tests.nightly import NIGHTLY
 from tests.patience import GENEROUS_S
 
 
@@ -151,8 +158,12 @@ async def _reply_or_closed(member: Connection, target: str) -> Reply | None:
 
 @pytest.mark.parametrize(
     ("command", "is_whole_group"),
-    [(command, False) for command in SERVERS]
-    + [(command, True) for command in SERVERS if command.name in ("gunicorn", "granian")],
+    [
+        pytest.param(command, is_whole_group, marks=[NIGHTLY] * (command.name in BY_NIGHT))
+        for command in SERVERS
+        for is_whole_group in (False, True)
+        if not is_whole_group or command.name in ("gunicorn", "granian")
+    ],
     ids=str,
     scope="function",
 )

@@ -22,6 +22,7 @@ from tests.acceptance.callback_receiver import receiving
 from tests.acceptance.client import ask
 from tests.acceptance.process_server import ROOT, ProcessServer, serve_service
 from tests.bad_input.refusals import check_refusal
+from tests.nightly import NIGHTLY
 from tests.patience import PATIENCE_S
 
 JOBS = "/purgatory/jobs"
@@ -122,7 +123,7 @@ async def test_a_callback_to_a_private_address_is_refused(tmp_path: Path) -> Non
     [
         ("thread", "does not end"),
         ("task", "its handler continues"),
-        ("anything", "its handler continues"),
+        pytest.param("anything", "its handler continues", marks=NIGHTLY),
     ],
 )
 async def test_a_handler_that_does_not_end_does_not_keep_its_process(

@@ -19,6 +19,7 @@ import pytest
 from app.__main__ import main
 from tests.acceptance.client import ask
 from tests.acceptance.process_server import ROOT, ProcessServer, serve_service
+from tests.nightly import NIGHTLY
 from tests.patience import PATIENCE_S
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z "
@@ -64,7 +65,8 @@ def test_a_closed_standard_output_is_as_if_thrown_away(tmp_path: Path) -> None:
         service.wait()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+# By day test_each_line_has_its_time ends by SIGTERM.
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=NIGHTLY)])
 async def test_every_line_of_a_json_log_is_an_object(
     tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -37,8 +37,8 @@ LONG: _Cases = {
 
 def _marked(name: str) -> Any:
     marks = [STOPS_IF_A_WORKER_CANNOT_START] if "uvicorn" in name else []
-    # One of each server is enough by day.
-    marks += [] if name in ("uvicorn.run", "gunicorn -c", *LONG) else [NIGHTLY]
+    # By day one that asks uvicorn's own settings, and one that asks for another server's.
+    marks += [] if name in ("uvicorn.run", "gunicorn -c") else [NIGHTLY]
     return pytest.param(name, marks=marks)
 
 

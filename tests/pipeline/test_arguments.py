@@ -17,6 +17,7 @@ from purgatory.pipeline.cli.commands import COMMANDS
 from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.run import machine_memory
 from tests.house.imports import ROOT
+from tests.nightly import NIGHTLY
 
 
 @pytest.fixture(autouse=True)
@@ -258,7 +259,12 @@ def test_results_do_not_go_into_the_journal_by_a_link(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--out", "new", "--engine", "duckdb"], ["--no-such-option"]]
+    "arguments",
+    [
+        pytest.param(["--help"], marks=NIGHTLY),
+        ["--out", "new", "--engine", "duckdb"],
+        pytest.param(["--no-such-option"], marks=NIGHTLY),
+    ],
 )
 def test_the_command_line_of_the_service_has_the_report(
     tmp_path: Path, arguments: list[str]
