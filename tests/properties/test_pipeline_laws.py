@@ -20,6 +20,7 @@ from purgatory.pipeline.statistics import (
     poisson_upper,
     wilson_interval,
 )
+from tests.nightly import NIGHTLY
 from tests.pipeline.columns import parked_minutes
 
 WAITS = st.lists(
@@ -36,6 +37,7 @@ def test_a_bucket_holds_its_value(value: int) -> None:
     assert (bucket_end(index) - bucket_start(index)) * 128 <= value
 
 
+@NIGHTLY  # by day tests/pipeline/test_advice.py knows what was drawn
 @given(WAITS)
 def test_kaplan_meier_agrees_with_scipy(waits: list[tuple[int, int, int]]) -> None:
     """Of operations one by one, scipy says the same, interval included."""
@@ -58,6 +60,7 @@ def test_kaplan_meier_agrees_with_scipy(waits: list[tuple[int, int, int]]) -> No
             assert step.high == pytest.approx(interval.high.evaluate(step.time_us), abs=1e-9)
 
 
+@NIGHTLY
 @given(st.integers(1, 10**7).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 @example((0, 1))
 @example((1, 1))

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from purgatory import Purgatory
-from purgatory.jobs import MemoryJobStore
+from purgatory.jobs import MemoryJobStore, WorkerSettings
 from tests.promises.kit import Log, now_ms
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.runs import Make, leap
@@ -28,11 +28,17 @@ def log() -> Log:
 
 
 @pytest.fixture
+def job_settings() -> WorkerSettings:
+    """The defaults; SELDOM in runs.py are others."""
+    return WorkerSettings()
+
+
+@pytest.fixture
 async def purgatory(
-    store: MemoryJobStore, make_purgatory: Make, log: Log
+    store: MemoryJobStore, make_purgatory: Make, job_settings: WorkerSettings, log: Log
 ) -> AsyncIterator[Purgatory]:
     """An open purgatory with a handler called "note"."""
-    purgatory = make_purgatory(jobs=store)
+    purgatory = make_purgatory(jobs=store, job_settings=job_settings)
     purgatory.handler("note")(log)
     async with purgatory:
         yield purgatory

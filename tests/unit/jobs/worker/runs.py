@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from purgatory import Purgatory
 from purgatory.jobs import RetryPolicy, WorkerSettings
 from tests.promises.kit import loop_clock, now_ms
 
 Make = Callable[..., Purgatory]
+
+
+SELDOM = pytest.mark.parametrize(
+    "job_settings", [WorkerSettings(lease_ms=1_800_000, poll_ms=600_000)], ids=["seldom"]
+)
+"""The mark of tests that take hours: each poll costs as much as in real time."""
 
 
 def leap(ms: int) -> None:

@@ -23,7 +23,7 @@ from purgatory.jobs import (
 )
 from tests.promises.kit import now_ms
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
-from tests.unit.jobs.worker.runs import Make, on_time, settings
+from tests.unit.jobs.worker.runs import SELDOM, Make, on_time, settings
 from tests.unit.jobs.worker.test_end_listeners import Ends
 
 IS_THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
@@ -74,6 +74,7 @@ def now() -> datetime:
     return datetime.fromtimestamp(now_ms() / 1000, UTC)
 
 
+@SELDOM
 async def test_a_schedule_without_the_runs_that_were_missed(purgatory: Purgatory) -> None:
     """As in docs/reference/handlers.md: each deadline is a time of the schedule."""
     first, deadlines = next_hour(now()), []
@@ -89,6 +90,7 @@ async def test_a_schedule_without_the_runs_that_were_missed(purgatory: Purgatory
     assert deadlines == [first + hours * HOUR for hours in (0, 1, 6, 7)]
 
 
+@SELDOM
 async def test_a_schedule_that_makes_up_for_missed_runs(purgatory: Purgatory) -> None:
     """As in docs/reference/handlers.md: the time of each run is in its payload."""
     first, begun = next_hour(now()), []
@@ -287,7 +289,7 @@ async def test_each_round_is_told(store: FailingJobStore, make_purgatory: Make) 
 async def test_waiting_rounds_hold_nothing(make_purgatory: Make) -> None:
     """Very many jobs between two rounds: no slot, no lease, nothing in memory but the store's."""
     purgatory = make_purgatory(jobs=MemoryJobStore(now_ms=now_ms))
-    count = 100_000 if IS_THOROUGH else 5_000
+    count = 100_000 if IS_THOROUGH else 2_000
 
     @purgatory.handler
     async def work(job: JobContext) -> Again | None:

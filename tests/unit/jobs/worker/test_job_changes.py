@@ -31,7 +31,7 @@ from purgatory.jobs import (
 from purgatory.jobs.job_watchers import JobWait
 from tests.promises.kit import Log, now_ms
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
-from tests.unit.jobs.worker.runs import Make, on_time
+from tests.unit.jobs.worker.runs import SELDOM, Make, on_time
 
 # Changing one's mind
 
@@ -292,6 +292,7 @@ async def test_a_change_while_a_day_ends_is_noticed_at_once(
     assert now_ms() - start_ms < 2_000
 
 
+@SELDOM
 async def test_a_wait_without_a_limit_lasts_for_days(purgatory: Purgatory) -> None:
     """It ends with the job, in one operation for each day."""
     job = await purgatory.defer("note", delay=25 * 3600)
