@@ -80,7 +80,7 @@ async def test_no_stream_ends_while_its_client_is_there(
     if has_http2 and not command.has_http2:
         pytest.skip(f"{command} has no HTTP/2")
     address, key = server.address, f"{way}-{has_http2}"
-    count = 60 if way == "park" else by_night(60, 12)
+    count = 60 if way == "park" else by_night(60, 6)
     url = f"http://{address[0]}:{address[1]}"
     async with httpx.AsyncClient(
         base_url=url, http1=not has_http2, http2=has_http2, timeout=PATIENCE_S

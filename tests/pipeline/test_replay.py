@@ -25,7 +25,7 @@ from purgatory.pipeline.sql.duck import DuckRunner, connected
 from tests.nightly import NIGHTLY
 from tests.pipeline.synthetic import write
 
-OPERATIONS = 5_000
+OPERATIONS = 2_500
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ BY_TENANT = Selection(by="tenant", where=(("version", "1.2"),), depth=2)
 def labelled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Written, Path]:
     """A journal with labels, and its outcomes."""
     folder = tmp_path_factory.mktemp("labelled")
-    written = write(folder / "journal", operations=6_000, hours=2.0, tenants=3)
+    written = write(folder / "journal", operations=3_000, hours=2.0, tenants=3)
     run = Run(str(folder / "out"), connected(threads=1), journal=str(written.folder))
     run.update()
     return written, folder / "out"
