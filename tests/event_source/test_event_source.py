@@ -18,9 +18,10 @@ from fastapi.responses import FileResponse
 
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, WaitSettings, install
-from tests.acceptance.thread_server import KINDS_BY_DAY, ThreadServer, serve
+from tests.acceptance.thread_server import KINDS, KINDS_BY_DAY, ThreadServer, serve
 from tests.browser.chromium import needs_chromium, start_browser
 from tests.event_source.node import NODE, NODE_MODULES, needs_node
+from tests.nightly import by_night
 from tests.patience import PATIENCE_S
 
 HERE = Path(__file__).parent
@@ -40,7 +41,8 @@ def reports() -> asyncio.Queue[Any]:
     return asyncio.Queue()
 
 
-@pytest.fixture(params=KINDS_BY_DAY, ids=str)
+# By day the service's own protocol: tests/acceptance/test_event_streams.py streams on others.
+@pytest.fixture(params=by_night(KINDS_BY_DAY, KINDS[-1:]), ids=str)
 def server(request: pytest.FixtureRequest, reports: asyncio.Queue[Any]) -> Iterator[ThreadServer]:
     """A server whose streams are short: clients reconnect all the time."""
     app, purgatory = FastAPI(), Purgatory()
