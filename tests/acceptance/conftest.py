@@ -15,6 +15,7 @@ from purgatory import Purgatory
 from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection
 from tests.acceptance.process_server import ProcessServer, serve_in_process
+from tests.acceptance.server_commands import SERVERS, ServerCommand, by_day
 from tests.acceptance.thread_server import (
     KINDS_BY_DAY,
     ServerKind,
@@ -32,6 +33,13 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 
 
 kind = each_kind(*KINDS_BY_DAY)
+
+
+@pytest.fixture(scope="module", params=by_day(*SERVERS), ids=str)
+def command(request: pytest.FixtureRequest) -> ServerCommand:
+    """Each server in turn."""
+    found: ServerCommand = request.param
+    return found
 
 
 @pytest.fixture

@@ -27,18 +27,10 @@ from tests.acceptance.server_commands import (
     BY_NIGHT,
     SERVERS,
     ServerCommand,
-    by_day,
     serve_by_command,
 )
 from tests.nightly import NIGHTLY
 from tests.patience import GENEROUS_S
-
-
-@pytest.fixture(scope="module", params=by_day(*SERVERS), ids=str)
-def command(request: pytest.FixtureRequest) -> ServerCommand:
-    """Each server in turn."""
-    found: ServerCommand = request.param
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.acceptance.client import ask, until_parked
 from tests.acceptance.process_server import ProcessServer
-from tests.acceptance.server_commands import SERVERS, ServerCommand, by_day, serve_by_command
+from tests.acceptance.server_commands import ServerCommand, serve_by_command
 from tests.cases import cases
 from tests.needs import STREAMED_BY_FASTAPI
 from tests.nightly import by_night
@@ -24,13 +24,6 @@ WAYS = (
     *(() if STREAMED_BY_FASTAPI.args[0] else ("follow",)),
     *("park", "post", "post-a-body", "watch", *LATE),
 )
-
-
-@pytest.fixture(scope="module", params=by_day(*SERVERS), ids=str)
-def command(request: pytest.FixtureRequest) -> ServerCommand:
-    """Each server in turn."""
-    found: ServerCommand = request.param
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from purgatory.signals.redis import RedisSignals
 from tests.chaos.signals.servers import ClusterServers
 from tests.chaos.signals.storm import FAULTS, SERVERS, SignalPlan, SignalStorm
 from tests.nightly import NIGHTLY, by_night
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 
 # By day a cluster fails over in the test below, and Sentinel's primary in
@@ -51,20 +50,14 @@ async def test_an_idle_worker_finds_the_replica_that_has_taken_over(tmp_path: Pa
     try:
         await servers.start()
         async with Purgatory(signals=RedisSignals(servers.url)) as idle:
-            await _until(lambda: not idle.missing)
+            await until(lambda: not idle.missing)
             cursor = idle.cursor("key")
             async with servers.suspended_owner("{purgatory:signals:0}"):
-                await _until(lambda: bool(idle.missing))
-                await _until(lambda: not idle.missing)
+                await until(lambda: bool(idle.missing))
+                await until(lambda: not idle.missing)
                 async with Purgatory(signals=RedisSignals(servers.url)) as other:
                     await other.fire("key", 1)
                 outcome = await idle.park("key", timeout=PATIENCE_S, cursor=cursor)
                 assert outcome.value == 1
     finally:
         await servers.close()
-
-
-async def _until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(2 * PATIENCE_S):
-        while not is_so():  # noqa: ASYNC110 - what the server does sets no event here
-            await asyncio.sleep(0.05)
