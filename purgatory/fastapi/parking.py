@@ -379,8 +379,9 @@ class DelayedResponse(Response):
     def __init__(self, park: Callable[[Respond], DelayedOperation]) -> None:
         """Send the first response of the operation that `park` returns.
 
-        A `park` that returns something else fails with TypeError, a 500 to the client. If it fails,
-        the operations that it has parked are cancelled.
+        A `park` that returns something else, or an operation that is neither parked nor completed,
+        fails with TypeError, a 500 to the client. If it fails, the operations that it has parked
+        are cancelled.
         """
         super().__init__()
         self._park = park
@@ -394,6 +395,9 @@ class DelayedResponse(Response):
             with cancelling_on_failure():
                 operation = self._park(waiting.send)
                 if not isinstance(operation, DelayedOperation):
+                    raise waiting.refused(operation)
+                if not operation.keys and not operation.is_completed:
+                    # It is not parked: nothing would ever end it.
                     raise waiting.refused(operation)
             # What follows the response is for this task: background tasks, and counting less.
             if self.background is None and not client and waiting.release(operation):
@@ -460,9 +464,15 @@ class _WaitingRequest(AsgiConnection):
         if isinstance(returned, Coroutine):
             returned.close()
             return TypeError("park is an async function: DelayedResponse needs a plain one")
+        text = repr(returned)[:100]
+        if isinstance(returned, DelayedOperation):
+            return TypeError(
+                f"park returned {text}, which is not parked: give it to park_operation before you "
+                "return it"
+            )
         return TypeError(
-            f"park returned {repr(returned)[:64]}, not a DelayedOperation: return the one that you "
-            "gave to park_operation"
+            f"park returned {text}, not a DelayedOperation: return the one that you gave to "
+            "park_operation"
         )
 
     def release(self, operation: DelayedOperation) -> bool:

@@ -281,11 +281,14 @@ async def test_a_park_that_fails(
             if form == "raising":
                 raise ValueError("raised after it has parked")
 
-        parks = {"number": lambda respond: 3, "async": async_park}
+        def unparked(respond: Respond) -> Order:
+            return Order(respond, "plain", 50_000, orders.done)
+
+        parks = {"number": lambda respond: 3, "async": async_park, "unparked": unparked}
         return DelayedResponse(parks.get(form, forgotten))  # type: ignore[arg-type] # that is the mistake
 
     with serve(orders.app, orders.purgatory, kind) as server:
-        for form in ("number", "async", "forgotten", "raising"):
+        for form in ("number", "async", "unparked", "forgotten", "raising"):
             async with await Connection.open(server.address) as connection:
                 assert (await connection.get(f"/wrong/{form}")).status == 500
             assert server.purgatory.parked == 0
@@ -293,4 +296,5 @@ async def test_a_park_that_fails(
     text = caplog.text
     assert "park returned None, not a DelayedOperation: return the one that you gave to" in text
     assert "park returned 3" in text and "park is an async function" in text
+    assert re.search("park returned <.*Order object at .*>, which is not parked: give it to", text)
     assert "NoneType" not in text and "raised after it has parked" in text
