@@ -174,6 +174,11 @@ class Purgatory:
             check_type("limits", limits, Limits, "Limits(max_parked=...)")
         if jobs is not None and (isinstance(jobs, type) or not hasattr(jobs, "limits")):
             raise wrong_type("jobs", jobs, 'a job store, such as SqlJobStore("sqlite:///jobs.db")')
+        if clock is not None and (isinstance(clock, type) or not hasattr(clock, "now_ns")):
+            example = "a clock, such as current_clock() of purgatory.testing, or leave it out"
+            raise wrong_type("clock", clock, example)
+        if not hasattr(listeners, "__iter__"):
+            raise wrong_type("listeners", listeners, "a list of them, as in [listener]")
         self.limits: Limits = Limits() if limits is None else limits
         self.clock: Clock = SystemClock() if clock is None else clock
         if signals is not None and (isinstance(signals, type) or not hasattr(signals, "bind")):

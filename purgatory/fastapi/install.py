@@ -309,7 +309,11 @@ def install(
         "framework goes with it: docs/how-to/other-frameworks.md",
     )
     check_type(
-        "purgatory", purgatory, Purgatory, "an object, as in install(FastAPI(), Purgatory())"
+        "purgatory",
+        purgatory,
+        Purgatory,
+        "a Purgatory, as in install(FastAPI(), Purgatory()); a job store goes into "
+        "Purgatory(jobs=...)",
     )
     installed = getattr(app.state, "purgatory", purgatory)
     if installed is not purgatory:

@@ -105,7 +105,14 @@ class LongPollKey:
 
     def __post_init__(self) -> None:
         """Raise ValueError unless the template is text and `{names}`."""
-        for _, name, specification, conversion in Formatter().parse(self.template):
+        try:
+            fields = list(Formatter().parse(self.template))
+        except ValueError as exc:
+            raise ValueError(
+                f"template {self.template!r} has an unpaired brace ({exc}): a field is the plain "
+                "name of a path parameter, such as {order_id}, and a brace in the key is doubled"
+            ) from None
+        for _, name, specification, conversion in fields:
             if name is not None and (not name.isidentifier() or specification or conversion):
                 raise ValueError(
                     f"template {self.template!r} has a field {name!r}: a field is the plain name "
@@ -608,8 +615,9 @@ class LongPollMiddleware:
         installed = getattr(state, "purgatory", self.purgatory)
         if installed is not self.purgatory:
             logger.warning(
-                "LongPollMiddleware waits on %r, and %r is installed in the application: a fire on "
-                "one does not wake who waits on the other; give both the same",
+                "LongPollMiddleware waits on %r, and another object, %r, is installed in the "
+                "application: a fire on one does not wake who waits on the other; give both the "
+                "same object",
                 self.purgatory,
                 installed,
                 extra={"action": "two-purgatories"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -24,6 +25,7 @@ from purgatory import (
 from purgatory.fastapi import BearerTokens, WaitSettings, create_router, install
 from purgatory.jobs import MemoryJobStore
 from purgatory.log_text import redacted
+from purgatory.timer import SystemClock
 from tests.cases import cases
 from tests.unit.purgatory.waiting import Make, Waiting, parked
 
@@ -202,12 +204,19 @@ _limits: Any = Limits
         (lambda: _purgatory(jobs="sqlite:///a"), "jobs is 'sqlite:///a': give .*SqlJobStore"),
         (lambda: _purgatory(jobs=MemoryJobStore), "jobs is <class .*: give .*SqlJobStore"),
         (lambda: _purgatory(limits={"max_parked": 1}), "limits is {'max_parked': 1}: give Limits"),
+        (lambda: _purgatory(clock=time.time), "clock is <built-in .*: give a clock, such as cur"),
+        (lambda: _purgatory(clock=SystemClock), "clock is <class .*: give a clock, such as cur"),
+        (lambda: _purgatory(listeners=print), r"listeners is <built-in .*: give .* \[listener\]"),
         (lambda: _limits(max_parked="1"), "max_parked is '1': give a number"),
         (lambda: _limits(max_timeout=True), "max_timeout is True: give a number"),
         (lambda: _settings(max_wait="10s"), "max_wait is '10s': give a number"),
         (lambda: _settings(default_wait=None), "default_wait is None: give a number"),
         (lambda: _install(Purgatory(), FastAPI()), "app is <Purgatory .*: give the application"),
         (lambda: _install(FastAPI(), Purgatory), "purgatory is <class .*Purgatory"),
+        (
+            lambda: _install(FastAPI(), MemoryJobStore()),
+            r"purgatory is <.*: give a Purgatory, .*; a job store goes into Purgatory\(jobs=",
+        ),
         (
             lambda: _install(FastAPI(), Purgatory(), settings={"max_wait": 1}),
             "settings is {'max_wait': 1}: give WaitSettings",

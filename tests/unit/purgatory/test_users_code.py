@@ -387,6 +387,7 @@ def test_the_middleware_has_another_than_the_application(
     said = [text for text in warnings(caplog) if "LongPollMiddleware waits on" in text]
     assert len(said) == (not is_same)
     assert all("'of the middleware'" in text and "'installed'" in text for text in said)
+    assert all("another object" in text for text in said)
 
 
 def test_install_twice() -> None:
