@@ -200,6 +200,7 @@ def test_a_file_that_is_gone_is_forgotten(empty_table: OutcomeTable, tmp_path: P
     assert sum(map(len, manifest.files.values())) == written.truth.files
     assert manifest.read_files == 2 * written.truth.files
     folder.rename(tmp_path / "unmounted")
+    folder.mkdir()
     assert table.update(str(folder)).operations == 100
     assert table.manifest() == manifest
     (tmp_path / "unmounted").rename(folder)
@@ -370,6 +371,19 @@ def test_what_another_run_writes_is_left_alone(tmp_path: Path) -> None:
     assert written.exists()
     sweep(folder, Manifest(run=2))
     assert not written.exists()
+
+
+def test_a_journal_may_be_emptied_but_not_be_missing(
+    empty_table: OutcomeTable, tmp_path: Path
+) -> None:
+    """Of a folder that was mistyped or deleted, the earlier outcomes would be taken for its own."""
+    written = write(tmp_path / "journal", operations=50, hours=0.1)
+    empty_table.update(str(written.folder))
+    emptied = tmp_path / "emptied"
+    emptied.mkdir()
+    assert empty_table.update(str(emptied)).operations == written.truth.operations
+    with pytest.raises(NothingToReadError, match="nowhere: there is no such folder"):
+        empty_table.update(str(tmp_path / "nowhere"))
 
 
 def test_nothing_to_read_is_said(empty_table: OutcomeTable, tmp_path: Path) -> None:

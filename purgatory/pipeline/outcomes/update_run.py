@@ -40,7 +40,7 @@ from purgatory.pipeline.outcomes.manifest import (
     sweep,
 )
 from purgatory.pipeline.schemas import COPY_SCHEMA, EVENT_SCHEMA, OUTCOME_SCHEMA
-from purgatory.pipeline.spark.folder import File, Folder
+from purgatory.pipeline.spark.folder import File, Folder, LocalFolder
 from purgatory.pipeline.spark.session import error_message, spark_errors
 from purgatory.pipeline.sql import outcomes as sql
 from purgatory.pipeline.sql.duck import DUCK_ERRORS, DuckRunner, connected
@@ -124,7 +124,9 @@ class UpdateRun:
         """Update the table; see `OutcomeTable.update`."""
         sweep(self.table, self._before)
         known, new = self.listed.known_files, self.listed.new
-        if not known and not new and not self._before.run:
+        # Object stores have no empty folders: there, all files may have been deleted once read.
+        is_missing = isinstance(self.journal, LocalFolder) and not self.journal.exists()
+        if not known and not new and (is_missing or not self._before.run):
             raise NothingToReadError(f"No journal in {self.journal}: {self._why_empty()}")
         self.on_progress(f"{counted(known + len(new), 'file')} in the journal, {len(new):,} new")
         good = self._looked_at(new)
