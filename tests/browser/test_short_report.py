@@ -75,6 +75,31 @@ async def test_a_minute_can_be_read(report: str) -> None:
         assert page.errors == []
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+async def test_few_waits_have_axes_that_can_be_read(report: str, width: int) -> None:
+    """One job is a bar of 100 %; axes of waits have two labels or more, and none is cut."""
+    async with browser() as page:
+        await opened(page, report, width)
+        charts = "sections.flatMap(({charts}) => charts).filter(({u}) => u)"
+        job = "sections[1].charts.find(({name}) => name === 'waits').u"
+        assert await page.run(f"Math.max(...{job}.data[1])") == pytest.approx(1)
+        assert "100 %" in await page.run(f"{job}.axes[1]._values")
+        labels = await page.run(
+            f"{charts}.flatMap(({{u}}) => u.axes.filter(({{scale}}) => u.scales[scale].distr === 3)"
+            ".map(axis => axis._values))"
+        )
+        assert labels and all(len(set(found)) == len(found) > 1 for found in labels)
+        # The first label of a time axis is in the middle of its tick.
+        cut = (
+            f"{charts}.filter(({{u}}) => u.scales.x.time).filter(({{u}}) => {{"
+            "u.ctx.font = u.axes[0].font[0];"
+            "const [first] = String(u.axes[0]._values[0]).split('\\n');"
+            "const left = u.valToPos(u.axes[0]._splits[0], 'x', true);"
+            "return left < u.ctx.measureText(first).width / 2; }).map(({name}) => name)"
+        )
+        assert await page.run(cut) == []
+
+
 async def test_no_expired_operation_is_earlier_than_the_earliest(report: str) -> None:
     """Of two kinds, the share of the later one is 0 until its first; it was drawn as 100 %."""
     lateness = [[[20, 100], [0.5, 1]], [[50, 200], [0.25, 1]]]

@@ -6,6 +6,8 @@ const SHARES = [0.5, 0.9, 0.99];
 const PERCENTILES = ["p50", "p90", "p99"];
 const HEAT_ROWS_PER_DOUBLING = 4;
 const HEAT_COLUMN_PX = 5;
+// The first label of a time axis may reach that far to the left of it.
+const HALF_TIME_PX = 30;
 
 function css(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -21,7 +23,7 @@ function axisSize(u, values, axis, cycle) {
     return String(other ?? "").length > one.length ? String(other) : one;
   }, "");
   u.ctx.font = u.axes[axis].font[0];
-  return Math.ceil(u.ctx.measureText(longest).width / devicePixelRatio) + 14;
+  return Math.max(HALF_TIME_PX, Math.ceil(u.ctx.measureText(longest).width / devicePixelRatio) + 14);
 }
 
 function axes(xOptions, yOptions) {
@@ -174,8 +176,10 @@ function waitsChart(section, mode) {
     const histogram = counts.histogram(isOf, section.range);
     const total = histogram.reduce((sum, many) => sum + many, 0);
     const values = Array.from(histogram, (many) => (total ? many / total : 0));
-    // Buckets are of different widths on this axis: as high as if all were eighths of a doubling.
-    const heights = values.map((part, bucket) => part / (8 * Math.log2(counts.edges[bucket + 1] / counts.edges[bucket])));
+    // Buckets are of different widths on this axis: as high as if all were equal, 100 % together.
+    const densities = values.map((part, bucket) => part / Math.log2(counts.edges[bucket + 1] / counts.edges[bucket]));
+    const sum = densities.reduce((one, other) => one + other, 0);
+    const heights = densities.map((density) => density / sum);
     // The last step ends where its bucket does.
     return { ...group, total, histogram, values, sum: [...heights, 0] };
   }).filter((line) => line.total);

@@ -77,14 +77,25 @@ function timeLabel(seconds, increment) {
   return [at.toISOString().slice(11, increment >= 60 ? 16 : 19), day(seconds)];
 }
 
+// Two to six multiples of a tick, for a range so short that it has fewer ticks; [] if it is so short
+// that their labels, of three digits, would be the same.
+function evenTicks(min, max) {
+  const fits = (step) => step >= max / 100 && Math.floor(max / step) > Math.ceil(min / step);
+  const step = FINE_TICKS.findLast(fits);
+  if (!step) return [];
+  const first = Math.ceil(min / step);
+  return Array.from({ length: Math.floor(max / step) - first + 1 }, (_, place) => (first + place) * step);
+}
+
 // As many ticks of a logarithmic axis as it has room for.
 function timeTicks(u, axis, min, max) {
   const size = (axis ? u.bbox.height : u.bbox.width) / devicePixelRatio;
   const room = Math.max(2, Math.floor(size / SPACE_PX[axis > 0 ? 1 : 0]));
   const within = (ticks) => ticks.filter((tick) => tick >= min && tick <= max);
   const fine = within(FINE_TICKS);
-  if (fine.length <= room) return fine;
+  if (fine.length > 1 && fine.length <= room) return fine;
   const coarse = within(COARSE_TICKS);
-  const nth = Math.ceil(coarse.length / room);
-  return coarse.filter((tick, place) => place % nth === 0);
+  const found = [coarse, fine, evenTicks(min, max)].find((ticks) => ticks.length > 1) ?? fine;
+  const nth = Math.ceil(found.length / room);
+  return found.filter((tick, place) => place % nth === 0);
 }
